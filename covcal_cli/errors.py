@@ -1,0 +1,17 @@
+"""The errors that a user can cause, each worded so that the user can act on it."""
+
+
+class CovcalError(Exception):
+    """Something the user can mend: bad input, a missing file, an output in the way.
+
+    The message is one line that names the file, the thing and the remedy. The command line prints
+    it and exits with code 1; the library raises it and touches no existing file.
+    """
+
+
+class OutputExistsError(CovcalError):
+    """An output file is already there and replacing it was not asked for."""
+
+
+class LimitExceededError(Exception):
+    """A ``--fail-above`` limit was exceeded; the command line exits with code 3."""

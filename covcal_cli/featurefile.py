@@ -1,0 +1,319 @@
+"""The HDF5 files between the steps: what they hold, and how they are read and checked.
+
+``covcal.features/1`` (from extract) and ``covcal.adapted/1`` (from adapt) share one shape: a group
+per domain (``/source``, ``/target``), ``/classes``, and root attributes with the provenance.
+Opening a file checks its structure; values are checked as they are read, block by block.
+
+A `Domain` gives out no labels. Those of the source come from `SourceDomain.labels`; those of the
+target come from ``target_labels.py`` alone, which nothing that trains or fits imports.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import require_file, sha256_of
+
+FEATURES_SCHEMA = "covcal.features/1"
+ADAPTED_SCHEMA = "covcal.adapted/1"
+SPLITS = ("train", "validation", "test")
+UNKNOWN_LABEL = -1
+
+_BLOCK_BYTES = 4 << 20
+_REQUIRED = ("logits", "labels", "split", "ids")
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+class Domain:
+    """One domain of an open file: its splits, and arrays read by row; never its labels.
+
+    Attributes
+    ----------
+    name : str
+        ``"source"`` or ``"target"``.
+    n, n_classes : int
+        Rows, and classes K of the logits.
+    n_features : int or None
+        Width d of phi(x), or None when the file holds no features.
+    n_members : int
+        Members M of the aligned forecaster; 0 in a features file.
+    split : array of uint8, shape (n,)
+        Index into `SPLITS` for every row.
+    """
+
+    def __init__(self, path: Path, name: str, group: Any, n_classes: int) -> None:
+        self.path, self.name, self.n_classes = path, name, n_classes
+        self._group = group
+        self.n = self._checked_rows()
+        self.n_features = self._width("features")
+        self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
+        self.split: NDArray[np.uint8] = group["split"][:]
+        if self.n and int(self.split.max()) >= len(SPLITS):
+            raise self._error("split", f"holds {int(self.split.max())}; 0, 1 and 2 are allowed")
+
+    def rows(self, split: str) -> Rows:
+        """Return the row numbers of a split (``train``, ``validation`` or ``test``), ascending."""
+        return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64)
+
+    def counts(self) -> str:
+        """Return the rows per split in words, for messages."""
+        sizes = (f"{name} {len(self.rows(name))}" for name in SPLITS)
+        return f"{self.name}: {', '.join(sizes)}"
+
+    def require_rows(self, split: str) -> Rows:
+        """Return the rows of a split, refusing an empty one.
+
+        Raises
+        ------
+        CovcalError
+            If the split is empty, naming the rows per split.
+        """
+        rows = self.rows(split)
+        if len(rows) == 0:
+            raise CovcalError(
+                f"{self.path} has no {self.name} {split} rows ({self.counts()}): "
+                f"extract again with a {split} folder or other --fractions"
+            )
+        return rows
+
+    def features(self, rows: Rows) -> Floats:
+        """Return phi(x) of `rows`, shape (m, d) float32.
+
+        Raises
+        ------
+        CovcalError
+            If the file holds no features or a value is NaN or infinite.
+        """
+        if self.n_features is None:
+            raise self._error("features", "is missing: extract again with features")
+        return self._read("features", rows)
+
+    def logits(self, rows: Rows) -> Floats:
+        """Return the classifier's logits of `rows`, shape (m, K) float32."""
+        return self._read("logits", rows)
+
+    def aligned_logits(self, rows: Rows) -> Floats:
+        """Return the logits of every member of the aligned forecaster, shape (M, m, K) float32."""
+        return self._read("aligned_logits", rows, axis=1)
+
+    def domain_logits(self, rows: Rows) -> Floats:
+        """Return the source discriminator's logits on phi(x), shape (m,) float32."""
+        return self._read("domain_logits", rows)
+
+    def aligned_domain_logits(self, rows: Rows) -> Floats:
+        """Return the logits of every member's source discriminator on psi, shape (M, m) float32."""
+        return self._read("aligned_domain_logits", rows, axis=1)
+
+    def ids(self, rows: Rows) -> list[str]:
+        """Return the ids of `rows`: relative paths or row numbers."""
+        values = _take(self._group["ids"], rows, axis=0)
+        return [bytes(value).decode("utf-8") for value in values]
+
+    def blocks(self, rows: Rows) -> Iterator[Rows]:
+        """Cut `rows` into runs that each read a few MiB, so that memory stays bounded."""
+        width = max(self.n_classes * max(1, self.n_members), self.n_features or 1)
+        size = max(256, _BLOCK_BYTES // (4 * width))
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+
+    def _read(self, name: str, rows: Rows, axis: int = 0) -> Floats:
+        if name not in self._group:
+            raise self._error(name, "is missing: run covcal adapt first")
+        dataset = self._group[name]
+        shape = [*dataset.shape]
+        shape[axis] = len(rows)
+        values = np.empty(shape, dtype=np.float32)
+        start = 0
+        for block in self.blocks(rows):
+            taken = _take(dataset, block, axis)
+            self._require_finite(name, taken, block, axis)
+            stop = start + len(block)
+            values[(slice(None),) * axis + (slice(start, stop),)] = taken
+            start = stop
+        return values
+
+    def _require_finite(self, name: str, values: Floats, rows: Rows, axis: int) -> None:
+        # A sum is NaN or infinite when any term is, and costs no second array.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(values.sum(dtype=np.float64)):
+                return
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            row, value = int(rows[bad[0][axis]]), values[tuple(bad[0])]
+            known = self.ids(np.array([row], dtype=np.int64))[0]
+            raise self._error(
+                name, f"row {row} ({known}) holds {value}: every value must be a finite number"
+            )
+
+    def _checked_rows(self) -> int:
+        for name in _REQUIRED:
+            if name not in self._group:
+                raise self._error(name, "is missing: extract again")
+        n, width = self._group["logits"].shape
+        if width != self.n_classes:
+            raise self._error("logits", f"has {width} columns but /classes has {self.n_classes}")
+        per_row = {"labels": 0, "split": 0, "ids": 0, "features": 0, "domain_logits": 0}
+        for name, axis in (per_row | {"aligned_logits": 1, "aligned_domain_logits": 1}).items():
+            if name in self._group and self._group[name].shape[axis] != n:
+                found = self._group[name].shape[axis]
+                raise self._error(name, f"has {found} rows but logits has {n}: extract again")
+        return int(n)
+
+    def _width(self, name: str) -> int | None:
+        return int(self._group[name].shape[1]) if name in self._group else None
+
+    def _error(self, name: str, what: str) -> CovcalError:
+        return CovcalError(f"{self.path}: /{self.name}/{name} {what}")
+
+
+class SourceDomain(Domain):
+    """The labelled domain that the classifier was trained on."""
+
+    def labels(self, rows: Rows) -> NDArray[np.int64]:
+        """Return the labels of `rows`, shape (m,) int64; -1 where unknown.
+
+        Raises
+        ------
+        CovcalError
+            If a label is outside -1 .. K-1.
+        """
+        return read_labels(self, rows)
+
+
+class FeatureFile:
+    """An open features or adapted file, checked for structure; a context manager.
+
+    Raises
+    ------
+    CovcalError
+        If the file is missing, truncated, incomplete, of an unknown schema or inconsistent.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = _open(path)
+        try:
+            self.schema = self._checked_schema()
+            self.classes = [bytes(name).decode("utf-8") for name in self._dataset("classes")[:]]
+            self.attributes: dict[str, Any] = dict(self._file.attrs)
+            self.source = SourceDomain(*self._group("source")) if "source" in self._file else None
+            self.target = Domain(*self._group("target")) if "target" in self._file else None
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether this is the output of ``covcal adapt``."""
+        return self.schema == ADAPTED_SCHEMA
+
+    @property
+    def handle(self) -> Any:
+        """The open ``h5py.File``, for copying datasets to another file without reading them."""
+        return self._file
+
+    def sha256(self) -> str:
+        """Return the sha256 of the whole file."""
+        return sha256_of(self.path)
+
+    def require_source(self) -> SourceDomain:
+        """Return the source domain, or raise `CovcalError` when the file has none."""
+        if self.source is None:
+            raise CovcalError(
+                f"{self.path} holds no source domain: extract it together with the target"
+            )
+        return self.source
+
+    def require_target(self) -> Domain:
+        """Return the target domain, or raise `CovcalError` when the file has none."""
+        if self.target is None:
+            raise CovcalError(
+                f"{self.path} holds no target domain: extract it together with the source"
+            )
+        return self.target
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def _checked_schema(self) -> str:
+        schema = self._file.attrs.get("schema")
+        if schema not in (FEATURES_SCHEMA, ADAPTED_SCHEMA):
+            found = "no schema" if schema is None else f"schema {schema!r}"
+            raise CovcalError(
+                f"{self.path} has {found}; this version reads {FEATURES_SCHEMA} and "
+                f"{ADAPTED_SCHEMA}: make it with covcal extract"
+            )
+        if self._file.attrs.get("complete") != 1:
+            raise CovcalError(f"{self.path} was never finished: run the step that made it again")
+        return str(schema)
+
+    def _dataset(self, name: str) -> Any:
+        if name not in self._file:
+            raise CovcalError(f"{self.path}: /{name} is missing: extract again")
+        return self._file[name]
+
+    def _group(self, name: str) -> tuple[Path, str, Any, int]:
+        return self.path, name, self._file[name], len(self.classes)
+
+
+def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:
+    """Return the labels of `rows` of any domain; for `SourceDomain` and ``target_labels`` only."""
+    group = domain._group
+    labels: NDArray[np.int64] = _take(group["labels"], rows, axis=0).astype(np.int64)
+    outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
+    if len(outside):
+        row = int(rows[outside[0]])
+        raise CovcalError(
+            f"{domain.path}: /{domain.name}/labels row {row} is {labels[outside[0]]}; "
+            f"-1 (unknown) to {domain.n_classes - 1} are allowed"
+        )
+    return labels
+
+
+def _take(dataset: Any, rows: Rows, axis: int) -> NDArray[Any]:
+    """Read ascending `rows` as one contiguous span: far faster than HDF5's own row selection."""
+    if len(rows) == 0:
+        shape = list(dataset.shape)
+        shape[axis] = 0
+        return np.empty(shape, dtype=dataset.dtype)
+    start, stop = int(rows[0]), int(rows[-1]) + 1
+    span = dataset[start:stop] if axis == 0 else dataset[:, start:stop]
+    if stop - start == len(rows):
+        return np.asarray(span)
+    return np.asarray(np.take(span, rows - start, axis=axis))
+
+
+def _open(path: Path) -> Any:
+    require_file(path, remedy="make it with covcal extract")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        text = str(error)
+        if "truncated" in text:
+            size = path.stat().st_size
+            raise CovcalError(
+                f"{path} is truncated ({size} bytes are left): copy it again or make it again"
+            ) from error
+        if "lock" in text:
+            raise CovcalError(
+                f"{path} is locked by another program, or its file system has no locks: wait, or "
+                "set HDF5_USE_FILE_LOCKING=FALSE"
+            ) from error
+        raise CovcalError(
+            f"{path} is not a readable HDF5 file: make it with covcal extract"
+        ) from error

@@ -1,0 +1,105 @@
+"""Writes covcal's HDF5 files block by block; ``featurefile`` reads them and names the schemas.
+
+The same blocks give the same bytes: no timestamps, no compression, HDF5's default library version.
+The root attribute ``complete`` is set last, and readers refuse a file without it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import numpy as np
+from numpy.typing import ArrayLike
+
+_CHUNK_BYTES = 1 << 20
+Attribute = str | int | float
+
+
+class HDF5Writer:
+    """A covcal HDF5 file being written; use it inside ``files.atomic_output``.
+
+    Parameters
+    ----------
+    path : Path
+        The temporary file to create.
+    schema : str
+        Schema id, such as ``"covcal.features/1"``.
+    classes : sequence of str
+        Class names in the order of the logits, length K.
+    attributes : mapping
+        Root attributes that say where the content comes from. No times: same input, same bytes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        schema: str,
+        classes: Sequence[str],
+        attributes: Mapping[str, Attribute],
+    ) -> None:
+        self._file = h5py.File(path, "w")
+        self._file.attrs["schema"] = schema
+        for name, value in attributes.items():
+            self._file.attrs[name] = value
+        self._file.create_dataset("classes", data=utf8(classes))
+
+    @property
+    def handle(self) -> Any:
+        """The open ``h5py.File``, for copying datasets from another file without reading them."""
+        return self._file
+
+    def append(self, name: str, block: ArrayLike) -> None:
+        """Append `block` along the first axis of dataset `name`, creating it with the first block.
+
+        Parameters
+        ----------
+        name : str
+            Path of the dataset, such as ``"source/logits"``.
+        block : array, shape (m, ...)
+            The next m rows; dtype and trailing shape are those of the first block.
+        """
+        rows = np.asarray(block)
+        if name not in self._file:
+            row_bytes = max(1, int(np.prod(rows.shape[1:], dtype=np.int64)) * rows.dtype.itemsize)
+            self._file.create_dataset(
+                name,
+                shape=(0, *rows.shape[1:]),
+                maxshape=(None, *rows.shape[1:]),
+                chunks=(max(1, _CHUNK_BYTES // row_bytes), *rows.shape[1:]),
+                dtype=rows.dtype,
+            )
+        dataset = self._file[name]
+        start = dataset.shape[0]
+        dataset.resize(start + rows.shape[0], axis=0)
+        dataset[start:] = rows
+
+    def write(self, name: str, values: ArrayLike) -> None:
+        """Write a whole dataset at once, contiguously."""
+        self._file.create_dataset(name, data=np.asarray(values))
+
+    def complete(self, **attributes: Attribute) -> None:
+        """Set what is known only at the end, mark the file whole, and push it to the disk."""
+        for name, value in attributes.items():
+            self._file.attrs[name] = value
+        self._file.attrs["complete"] = 1
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:
+    """Encode texts as fixed-length UTF-8 bytes, as ``/classes`` and ``ids`` are stored."""
+    encoded = [text.encode("utf-8") for text in texts]
+    return np.array(encoded, dtype=f"S{max([1, *map(len, encoded)])}")

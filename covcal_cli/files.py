@@ -1,0 +1,107 @@
+"""Output files that appear whole or not at all, and the hashes that name inputs.
+
+An output is written to a hidden sibling (``.NAME.partial``) and renamed when it is complete, so a
+crash, a full disk or ``kill -9`` leaves the old file untouched. The sibling's name is fixed: the
+next run overwrites what a killed run left behind.
+"""
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from covcal_cli.errors import CovcalError, OutputExistsError
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_HASH_BLOCK = 1 << 20
+
+
+def check_output(path: Path, *, force: bool) -> None:
+    """Refuse an output that cannot or must not be written, before any work starts.
+
+    Raises
+    ------
+    OutputExistsError
+        If `path` exists and `force` is false.
+    CovcalError
+        If `path` is a folder or its folder does not exist.
+    """
+    if path.is_dir():
+        raise CovcalError(f"{path} is a folder, not a file: give -o a file name")
+    if path.exists() and not force:
+        raise OutputExistsError(f"{path} exists already: pass --force to replace it, or another -o")
+    if not path.parent.is_dir():
+        raise CovcalError(f"the folder {path.parent} does not exist: create it, or pass another -o")
+
+
+@contextmanager
+def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
+    """Yield a temporary sibling of `path` to write to; rename it to `path` when the block succeeds.
+
+    Raises
+    ------
+    OutputExistsError
+        If `path` exists and `force` is false.
+    CovcalError
+        If the disk is full or the folder cannot be written to.
+    """
+    check_output(path, force=force)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        with partial.open("rb+") as handle:
+            os.fsync(handle.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise _explained(error, path) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _explained(error: OSError, path: Path) -> Exception:
+    # HDF5 hides errno inside its message, so the text is searched as well.
+    text = str(error)
+    codes = {code for code in _DISK_FULL if f"errno = {code}," in text}
+    if error.errno in _DISK_FULL or codes:
+        return CovcalError(f"no space left to write {path}: free some space, or pass another -o")
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return CovcalError(f"no permission to write {path}: pass another -o")
+    return error
+
+
+def write_text(path: Path, text: str, *, force: bool) -> None:
+    """Write `text` to `path` as UTF-8, whole or not at all."""
+    with atomic_output(path, force=force) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hexadecimal sha256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as handle:
+        while block := handle.read(_HASH_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def require_file(path: Path, *, remedy: str) -> None:
+    """Refuse a path that is not a readable, non-empty file.
+
+    Raises
+    ------
+    CovcalError
+        Naming the path, what is wrong with it, and `remedy`.
+    """
+    if path.is_dir():
+        raise CovcalError(f"{path} is a folder, not a file: {remedy}")
+    if not path.exists():
+        raise CovcalError(f"{path} does not exist: {remedy}")
+    if path.stat().st_size == 0:
+        raise CovcalError(f"{path} is empty (0 bytes): {remedy}")
+
+
+def relative_to_folder_of(path: Path, document: Path) -> str:
+    """Return `path` relative to the folder that `document` lies in, with forward slashes."""
+    return Path(os.path.relpath(path.resolve(), document.resolve().parent)).as_posix()

@@ -1,0 +1,15 @@
+"""The one reader of target labels: for ``evaluate`` alone.
+
+Nothing that trains or fits imports this module, and a test keeps it so: covcal's promise is that
+no label of the target ever reaches ``adapt`` or ``calibrate``.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.featurefile import Domain, Rows, read_labels
+
+
+def target_labels(target: Domain, rows: Rows) -> NDArray[np.int64]:
+    """Return the labels of target `rows`, shape (m,) int64; -1 where unknown."""
+    return read_labels(target, rows)
