@@ -1,0 +1,197 @@
+"""``covcal adapt``: from features.h5 to adapted.h5. Torch is loaded when work starts, not before."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from covcal_cli.adapt.progress import AdaptReport, MemberReport, ProgressCallback, silent
+from covcal_cli.adapt.settings import settings_for
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.files import atomic_output, check_output
+
+if TYPE_CHECKING:
+    import torch
+
+_FEW_ROWS = 200
+_SEPARATED_ESS = 0.05
+
+
+def adapt(
+    features_path: Path,
+    output: Path,
+    *,
+    preset: str = "default",
+    members: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    threads: int = 1,
+    force: bool = False,
+    weight_decay: float | None = None,
+    progress: ProgressCallback | None = None,
+) -> AdaptReport:
+    """Learn features on which source and target look alike, and write ``covcal.adapted/1``.
+
+    Training rows are fitted on and validation rows chosen by; no label of the target is read.
+    The same input, seed, threads, versions and machine give the same bytes.
+
+    Parameters
+    ----------
+    features_path : Path
+        A ``covcal.features/1`` file with both domains.
+    output : Path
+        The file to write; it appears whole or not at all.
+    preset : {"default", "paper"}
+        See ``settings``.
+    members : int, optional
+        Independently seeded forecasters; None: the preset's own number.
+    seed : int
+        Of everything random, 0 or more.
+    device : {"auto", "cpu", "cuda"}
+        ``auto`` takes CUDA where there is one.
+    threads : int
+        CPU threads; on a busy machine two can be far slower than one.
+    force : bool
+        Replace an existing `output`.
+    weight_decay : float, optional
+        For ``paper`` only; None: the paper's 5e-4.
+    progress : callable, optional
+        Called with a `Progress` many times.
+
+    Raises
+    ------
+    CovcalError
+        If the input cannot be adapted, the output cannot be written, or an option is impossible.
+    """
+    check_output(output, force=force)
+    if threads < 1 or seed < 0:
+        raise CovcalError(f"threads {threads}, seed {seed}: give at least 1 thread and a seed >= 0")
+    tell = progress or silent
+    with FeatureFile(features_path) as file:
+        n_features = _require_adaptable(file)
+        settings = settings_for(
+            preset, n_features=n_features, members=members, weight_decay=weight_decay
+        )
+        with _torch_threads(threads):
+            from covcal_cli.adapt.reading import read_rows
+            from covcal_cli.adapt.training import train
+            from covcal_cli.adapt.writing import write_adapted
+
+            chosen = _chosen_device(device)
+            rows, projection, predictions = read_rows(file, settings, seed=seed, progress=tell)
+            trained = train(
+                rows.to(chosen), predictions, settings, seed=seed, device=chosen, progress=tell
+            )
+            with atomic_output(output, force=force) as partial:
+                digest = write_adapted(
+                    partial,
+                    output,
+                    file,
+                    trained,
+                    projection,
+                    settings,
+                    seed=seed,
+                    threads=threads,
+                    device=chosen,
+                    progress=tell,
+                )
+    counts = rows.counts()
+    return AdaptReport(
+        preset=preset,
+        device=chosen.type,
+        seed=seed,
+        threads=threads,
+        n_features=n_features,
+        n_inputs=rows.width,
+        counts=counts,
+        members=trained.members,
+        domain_error=trained.domain_error,
+        networks_sha256=digest,
+        warnings=_warnings(trained.members, counts),
+    )
+
+
+def _require_adaptable(file: FeatureFile) -> int:
+    """Return the number of features of a file that can be adapted; refuse any other."""
+    if file.is_adapted:
+        raise CovcalError(
+            f"{file.path} is adapted already: give the features file that it was made from"
+        )
+    source, target = file.require_source(), file.require_target()
+    for domain in (source, target):
+        if domain.n_features is None:
+            raise CovcalError(
+                f"{file.path}: /{domain.name}/features is missing: extract again with features"
+            )
+        for split in ("train", "validation"):
+            domain.require_rows(split)
+    if source.n_features != target.n_features:
+        raise CovcalError(
+            f"{file.path}: the source has {source.n_features} features but the target "
+            f"{target.n_features}: extract both with one model"
+        )
+    labels = source.labels(source.rows("train"))
+    found = np.unique(labels[labels >= 0])
+    if len(found) < 2:
+        which = f"only class {file.classes[found[0]]}" if len(found) else "no label"
+        raise CovcalError(
+            f"{file.path} has {which} among the source's train rows: extract a source that is "
+            "labelled with two classes or more"
+        )
+    return source.n_features or 0
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    """Load torch and let it use `threads` threads within the block."""
+    if threads > 1 and "torch" not in sys.modules:
+        # Threads that spin while they wait make a busy machine 10 to 100 times slower.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _chosen_device(device: str) -> "torch.device":
+    import torch
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise CovcalError(f"unknown device {device!r}: choose auto, cpu or cuda")
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise CovcalError(
+            "device cuda was asked for, but torch finds no CUDA device: pass --device cpu"
+        )
+    return torch.device("cuda" if available and device != "cpu" else "cpu")
+
+
+def _warnings(members: tuple[MemberReport, ...], counts: dict[str, int]) -> tuple[str, ...]:
+    found = []
+    ended = sum(member.stop_reason == "schedule ended" for member in members)
+    apart = sum(member.ess_share < _SEPARATED_ESS for member in members)
+    if apart:
+        found.append(
+            f"{apart} of {len(members)} members: source and target can still be told apart on the "
+            f"learnt features (under {_SEPARATED_ESS:.0%} effective rows), so weights from them "
+            "are noise: prefer a method without iw"
+        )
+    elif ended:
+        found.append(
+            f"{ended} of {len(members)} members: training ended before the domains overlapped as "
+            "much as asked for; see the effective rows before trusting a method with iw"
+        )
+    few = [name for name, count in counts.items() if count < _FEW_ROWS]
+    if few:
+        sizes = ", ".join(f"{name} {counts[name]}" for name in few)
+        found.append(f"few rows ({sizes}): expect results to change with the seed")
+    return tuple(found)

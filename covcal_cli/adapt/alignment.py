@@ -1,0 +1,235 @@
+"""Feature learning: psi, the forecaster's head and D-bar, trained together (DESIGN 3.5).
+
+The forecaster learns the labels of source rows, D-bar learns the domain, and psi helps the one and,
+through a gradient reversal layer (Ganin et al. 2016), hinders the other.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from covcal_cli.adapt.losses import domain_loss, forecaster_loss
+from covcal_cli.adapt.networks import (
+    Dropout,
+    Perceptrons,
+    input_gradient_penalty,
+    member_generators,
+)
+from covcal_cli.adapt.optimiser import ScheduledOptimiser
+from covcal_cli.adapt.probe import PROBE_ROWS, balanced_accuracy, probe_logits
+from covcal_cli.adapt.progress import Progress, ProgressCallback
+from covcal_cli.adapt.reversal import reverse_gradient
+from covcal_cli.adapt.rows import RowStream, TrainingRows
+from covcal_cli.adapt.settings import Settings
+from covcal_cli.weights import importance_weights
+
+_PURPOSE = 1
+_EVALUATION_BLOCK = 16384
+_FIRST_CHECK = 200
+_MEAN_WEIGHT_TOLERANCE = 0.1
+
+
+@dataclass
+class MemberTrace:
+    """How the alignment of one member went.
+
+    Attributes
+    ----------
+    steps : int
+        Steps after which its networks were kept.
+    stop_reason : str
+    losses : list of dict
+        At every check: ``step``, mean ``forecaster`` and ``discriminator`` losses since the last
+        one, and what the stop rule looked at.
+    """
+
+    steps: int
+    stop_reason: str
+    losses: list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Aligned networks, kept per member where its stop rule fired."""
+
+    psi: Perceptrons
+    head: Perceptrons
+    traces: list[MemberTrace]
+
+
+class Aligner:
+    """One run of the alignment of all members."""
+
+    def __init__(
+        self, rows: TrainingRows, settings: Settings, seed: int, device: torch.device
+    ) -> None:
+        self._rows, self._settings, self._device = rows, settings, device
+        members = settings.members
+        self._generators = member_generators(seed, members, _PURPOSE)
+        widths = settings.psi_widths
+        self.psi = Perceptrons.create(
+            (rows.width, *widths), self._generators, device, output_relu=settings.psi_output_relu
+        )
+        self.head = Perceptrons.create((widths[-1], rows.n_classes), self._generators, device)
+        self.discriminator = Perceptrons.create(
+            (widths[-1], settings.discriminator_hidden, 1), self._generators, device, xavier=True
+        )
+        self._dropout = Dropout(settings.dropout, self._generators)
+        self._streams = (
+            RowStream(len(rows.source.train), self._generators),
+            RowStream(len(rows.target.train), self._generators),
+        )
+        self._optimiser = ScheduledOptimiser(
+            [
+                (self.psi.parameters() + self.head.parameters(), 1.0),
+                (self.discriminator.parameters(), settings.discriminator_speed),
+            ],
+            settings.schedule,
+            rows.larger,
+        )
+        self._kept = (self.psi.copy(), self.head.copy())
+        self._averaged = (self.psi.copy(), self.head.copy())
+        self._iteration = 0
+
+    def losses(self, source_rows: Tensor, target_rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return forecaster loss, discriminator loss and gradient penalty, each of shape (M,).
+
+        Parameters
+        ----------
+        source_rows, target_rows : Tensor, shape (M, batch) int64
+            Row numbers within the training rows.
+        """
+        settings, rows = self._settings, self._rows
+        batch = source_rows.shape[1]
+        inputs = torch.cat([rows.source.train[source_rows], rows.target.train[target_rows]], dim=1)
+        aligned = self.psi(inputs)
+        logits = self.head(self._dropout(aligned[:, :batch]))
+        reversed_ = reverse_gradient(aligned, settings.reversal(self._iteration))
+        domain, hidden = self.discriminator.forward(reversed_, self._dropout)
+        fit = forecaster_loss(logits, rows.labels[source_rows], settings.loss)
+        fooled = domain_loss(domain[:, :batch, 0], domain[:, batch:, 0], settings.loss)
+        if settings.penalty == 0.0:
+            return fit, fooled, torch.zeros_like(fit)
+        return fit, fooled, input_gradient_penalty(self.discriminator, hidden)
+
+    def run(self, progress: ProgressCallback) -> Alignment:
+        """Train until every member has stopped or the schedule ends."""
+        settings = self._settings
+        schedule, larger = settings.schedule, self._rows.larger
+        total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
+        running = set(range(settings.members))
+        traces = [MemberTrace(total, "schedule ended", []) for _ in running]
+        good = [0] * settings.members
+        while self._iteration < total and running:
+            steps = min(interval, total - self._iteration)
+            means = self._train(steps)
+            checks = self._checks()
+            for member in sorted(running):
+                trace = traces[member]
+                trace.losses.append(
+                    {"step": self._iteration}
+                    | {name: float(values[member]) for name, values in (means | checks).items()}
+                )
+                good[member] = good[member] + 1 if self._enough(trace.losses[-1]) else 0
+                if self._discriminator_won(trace.losses[-1]):
+                    # The networks of the check before are kept; after the first, its own.
+                    trace.steps = max(interval, self._iteration - steps)
+                    trace.stop_reason = "discriminator won"
+                    running.discard(member)
+                    if len(trace.losses) > 1:
+                        continue
+                elif good[member] == 2:
+                    trace.steps, trace.stop_reason = self._iteration, "overlap"
+                    running.discard(member)
+                for kept, current in zip(self._kept, self._current(), strict=True):
+                    kept.take_members(current, [member])
+            shown = {name: float(values.mean()) for name, values in (means | checks).items()}
+            progress(Progress("align", self._iteration, total, shown))
+        return Alignment(*self._kept, traces)
+
+    def _train(self, steps: int) -> dict[str, Tensor]:
+        settings = self._settings
+        batch = settings.schedule.batch
+        source, target = (stream.take(steps, batch).to(self._device) for stream in self._streams)
+        sums = torch.zeros((2, settings.members), device=self._device)
+        for step in range(steps):
+            fit, fooled, penalty = self.losses(source[step], target[step])
+            loss = (settings.forecaster_weight * fit + fooled + settings.penalty * penalty).sum()
+            self._optimiser.step(loss, self._iteration)
+            sums += torch.stack([fit.detach(), fooled.detach()])
+            self._iteration += 1
+            self._average()
+        forecaster, discriminator = (sums / steps).cpu()
+        return {"forecaster": forecaster, "discriminator": discriminator}
+
+    def _average(self) -> None:
+        if self._settings.averaging == 0.0:
+            return
+        # A short memory at first, so that the initial weights are soon forgotten.
+        decay = min(self._settings.averaging, self._iteration / (self._iteration + 10))
+        with torch.no_grad():
+            for mean, now in zip(self._averaged, (self.psi, self.head), strict=True):
+                for kept, value in zip(mean.parameters(), now.parameters(), strict=True):
+                    kept.lerp_(value, 1.0 - decay)
+
+    def _current(self) -> tuple[Perceptrons, Perceptrons]:
+        return (self.psi, self.head) if self._settings.averaging == 0.0 else self._averaged
+
+    def _checks(self) -> dict[str, Tensor]:
+        if self._settings.stop_discriminator_error is not None:
+            return {"training_domain_error": self._training_domain_error()}
+        if self._settings.stop_ess is None or self._iteration < _FIRST_CHECK:
+            return {}
+        return probe_overlap(self._current()[0], self._rows)
+
+    def _enough(self, check: dict[str, float]) -> bool:
+        least = self._settings.stop_ess
+        if least is None or "ess_share" not in check:
+            return False
+        near_one = abs(check["mean_weight"] - 1.0) <= _MEAN_WEIGHT_TOLERANCE
+        return near_one and check["ess_share"] >= least
+
+    def _discriminator_won(self, check: dict[str, float]) -> bool:
+        most = self._settings.stop_discriminator_error
+        return most is not None and check["training_domain_error"] < most
+
+    @torch.no_grad()
+    def _training_domain_error(self) -> Tensor:
+        def errors(rows: Tensor, truth: float) -> Tensor:
+            total = torch.zeros(self._settings.members, device=self._device)
+            for block in rows.split(_EVALUATION_BLOCK):
+                chance = torch.sigmoid(self.discriminator(self.psi(block[None])).squeeze(2))
+                total += (chance - truth).square().sum(dim=1)
+            return (total / len(rows)).cpu()
+
+        return (errors(self._rows.source.train, 1.0) + errors(self._rows.target.train, 0.0)) / 2
+
+
+@torch.no_grad()
+def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
+    """Fit a fresh linear probe on psi of training rows and judge it on validation rows.
+
+    Returns
+    -------
+    dict of str to Tensor, each of shape (M,)
+        ``probe_accuracy``, ``ess_share`` and ``mean_weight``.
+    """
+    # Rows are already in random order within a file only by chance: take them evenly spaced.
+    fitted = [psi(_spread(domain.train)[None]) for domain in (rows.source, rows.target)]
+    held_out = [psi(domain.validation[None]) for domain in (rows.source, rows.target)]
+    logits = probe_logits(fitted[0], fitted[1], torch.cat(held_out, dim=1)).cpu()
+    source, target = logits.split([values.shape[1] for values in held_out], dim=1)
+    found = [
+        importance_weights(s[None].numpy(), t[None].numpy()).health
+        for s, t in zip(source, target, strict=True)
+    ]
+    return {
+        "probe_accuracy": balanced_accuracy(source, target),
+        "ess_share": torch.tensor([one.ess_share for one in found]),
+        "mean_weight": torch.tensor([one.mean_weight for one in found]),
+    }
+
+
+def _spread(rows: Tensor) -> Tensor:
+    return rows[:: max(1, -(-len(rows) // PROBE_ROWS))]

@@ -1,0 +1,161 @@
+"""M independent multilayer perceptrons evaluated in one batched pass.
+
+Every random number (initial weights, row order, dropout masks) comes from one generator per member
+on the CPU, so that the device and the other members change nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+
+def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
+    """Return one seeded CPU generator per member; `purpose` keeps the streams of stages apart."""
+    generators = []
+    for member in range(members):
+        state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]
+        generators.append(Generator().manual_seed(int(state >> np.uint64(1))))
+    return generators
+
+
+class Dropout:
+    """Inverted dropout whose masks come from the members' CPU generators."""
+
+    def __init__(self, share: float, generators: Sequence[Generator]) -> None:
+        self._keep = 1.0 - share
+        self._generators = generators
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Return `values`, shape (M, n, h), with a share of them zeroed and the rest scaled up."""
+        if self._keep == 1.0:
+            return values
+        shape = values.shape[1:]
+        draws = [torch.rand(shape, generator=generator) for generator in self._generators]
+        mask = (torch.stack(draws) < self._keep).to(values.dtype) / self._keep
+        return values * mask.to(values.device)
+
+
+class Perceptrons:
+    """M perceptrons of equal shape: ReLU between the layers, `output_relu` after the last.
+
+    Attributes
+    ----------
+    weights : list of Tensor, each of shape (M, inputs, outputs)
+    biases : list of Tensor, each of shape (M, 1, outputs)
+    """
+
+    def __init__(
+        self, weights: list[Tensor], biases: list[Tensor], *, output_relu: bool = False
+    ) -> None:
+        self.weights, self.biases, self.output_relu = weights, biases, output_relu
+
+    @classmethod
+    def create(
+        cls,
+        widths: Sequence[int],
+        generators: Sequence[Generator],
+        device: torch.device,
+        *,
+        output_relu: bool = False,
+        xavier: bool = False,
+    ) -> Self:
+        """Draw initial weights.
+
+        Parameters
+        ----------
+        widths : sequence of int
+            Inputs, then the outputs of each layer.
+        xavier : bool
+            Xavier-normal weights and zero biases (the paper's discriminator); otherwise both
+            uniform within one over the root of the inputs (torch's default for a linear layer).
+        """
+        weights, biases = [], []
+        for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+            shape = (inputs, outputs)
+            if xavier:
+                spread = (2.0 / (inputs + outputs)) ** 0.5
+                drawn = [torch.randn(shape, generator=g) * spread for g in generators]
+                bias = [torch.zeros((1, outputs)) for _ in generators]
+            else:
+                spread = inputs**-0.5
+                drawn = [(torch.rand(shape, generator=g) * 2 - 1) * spread for g in generators]
+                bias = [
+                    (torch.rand((1, outputs), generator=g) * 2 - 1) * spread for g in generators
+                ]
+            weights.append(torch.stack(drawn).to(device).requires_grad_())
+            biases.append(torch.stack(bias).to(device).requires_grad_())
+        return cls(weights, biases, output_relu=output_relu)
+
+    def __call__(self, inputs: Tensor, dropout: Dropout | None = None) -> Tensor:
+        """Return the outputs, shape (M, n, outputs), of `inputs`, shape (M or 1, n, inputs)."""
+        return self.forward(inputs, dropout)[0]
+
+    def forward(
+        self, inputs: Tensor, dropout: Dropout | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the outputs and the hidden activations, each of shape (M, n, width)."""
+        members = self.weights[0].shape[0]
+        values = inputs.expand(members, -1, -1)
+        hidden: list[Tensor] = []
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            values = torch.baddbmm(bias, values, weight)
+            if layer < last or self.output_relu:
+                values = torch.relu(values)
+            if layer < last:
+                if dropout is not None:
+                    values = dropout(values)
+                hidden.append(values)
+        return values, hidden
+
+    def parameters(self) -> list[Tensor]:
+        """Return every weight and bias."""
+        return [*self.weights, *self.biases]
+
+    def copy(self) -> Self:
+        """Return a copy that shares no memory and takes no gradient."""
+        return type(self)(
+            [weight.detach().clone() for weight in self.weights],
+            [bias.detach().clone() for bias in self.biases],
+            output_relu=self.output_relu,
+        )
+
+    def take_members(self, other: Self, members: Sequence[int]) -> None:
+        """Overwrite the weights of `members` with those of `other`."""
+        for own, new in zip(self.parameters(), other.parameters(), strict=True):
+            own[list(members)] = new[list(members)].detach()
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """Return the weights as NumPy arrays, named ``weight_0``, ``bias_0`` and so on."""
+        named = {}
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            named[f"weight_{layer}"] = weight.detach().cpu().numpy()
+            named[f"bias_{layer}"] = bias.detach().cpu().numpy()[:, 0]
+        return named
+
+
+def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) -> Tensor:
+    """Return the mean squared norm of d logit / d input per member, shape (M,).
+
+    For ReLU layers the gradient is a product of weights and 0/1 masks, so that it is written down
+    rather than differentiated twice. With dropout the masks carry its scale only where activations
+    are kept, so this is meant for discriminators without it.
+
+    Parameters
+    ----------
+    discriminators : Perceptrons
+        With one output.
+    hidden : list of Tensor
+        Hidden activations of the rows to penalise, from `Perceptrons.forward`.
+    """
+    gradient = discriminators.weights[-1].transpose(1, 2)
+    for weight, activation in zip(
+        reversed(discriminators.weights[:-1]), reversed(hidden), strict=True
+    ):
+        masked = gradient * (activation > 0).to(weight.dtype)
+        gradient = torch.bmm(masked, weight.transpose(1, 2))
+    return gradient.square().sum(dim=2).mean(dim=1)

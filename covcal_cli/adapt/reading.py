@@ -1,0 +1,68 @@
+"""From an open features file to the rows that training holds in memory."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covcal_cli.adapt.progress import Progress, ProgressCallback
+from covcal_cli.adapt.projection import Projection, identity, principal_components
+from covcal_cli.adapt.rows import DomainRows, TrainingRows
+from covcal_cli.adapt.settings import Settings
+from covcal_cli.featurefile import FeatureFile, Rows
+
+MAX_ROWS = 200_000
+"""Rows of one split of one domain held in memory at most; of a larger one a seeded sample."""
+
+
+def read_rows(
+    file: FeatureFile, settings: Settings, *, seed: int, progress: ProgressCallback
+) -> tuple[TrainingRows, Projection, Tensor]:
+    """Read what training may see, and fit the projection on the training rows.
+
+    Returns
+    -------
+    TrainingRows
+        Projected, on the CPU.
+    Projection
+    Tensor, shape (m,) int64
+        The classifier's labels (not the true ones) of the target's validation rows.
+    """
+    source, target = file.require_source(), file.require_target()
+    chosen = {
+        (domain.name, split): _sampled(domain.require_rows(split), seed)
+        for domain in (source, target)
+        for split in ("train", "validation")
+    }
+    total, done = sum(map(len, chosen.values())), 0
+    tensors: dict[tuple[str, str], Tensor] = {}
+    for (name, split), numbers in chosen.items():
+        domain = source if name == "source" else target
+        tensors[name, split] = torch.from_numpy(domain.features(numbers))
+        done += len(numbers)
+        progress(Progress("read", done, total))
+    if settings.components is None:
+        projection = identity(tensors["source", "train"].shape[1])
+    else:
+        projection = principal_components(
+            tensors["source", "train"], tensors["target", "train"], settings.components
+        )
+    domains = [
+        DomainRows(*(projection(tensors.pop((name, split))) for split in ("train", "validation")))
+        for name in ("source", "target")
+    ]
+    rows = TrainingRows(
+        domains[0],
+        domains[1],
+        torch.from_numpy(source.labels(chosen["source", "train"])),
+        torch.from_numpy(source.labels(chosen["source", "validation"])),
+        source.n_classes,
+    )
+    predictions = target.logits(chosen["target", "validation"]).argmax(axis=1)
+    return rows, projection, torch.from_numpy(predictions)
+
+
+def _sampled(rows: Rows, seed: int) -> Rows:
+    if len(rows) <= MAX_ROWS:
+        return rows
+    drawn = np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False)
+    return np.sort(drawn)

@@ -1,0 +1,251 @@
+"""The two presets of ``covcal adapt``, and every number in them."""
+
+from dataclasses import dataclass, replace
+from math import tanh
+from typing import Literal
+
+from covcal_cli.errors import CovcalError
+
+PRESETS = ("default", "paper")
+Loss = Literal["squared", "cross-entropy"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How one set of networks is optimised, in steps or in epochs of the larger domain.
+
+    Attributes
+    ----------
+    optimiser : {"adamw", "sgd"}
+        AdamW with betas (0.5, 0.99), or SGD with momentum 0.9.
+    learning_rate, weight_decay : float
+        Decoupled decay for AdamW, an L2 penalty for SGD.
+    batch : int
+        Rows per domain and step. The smaller domain is cycled.
+    steps, epochs : int or None
+        Length at most: exactly one of them is given.
+    check_every : int or None
+        Steps between two looks at the stop rule; None: after every epoch.
+    warm_up : int
+        Steps over which the learning rate rises linearly to its full value.
+    halve_every : int or None
+        Epochs after which the learning rate is halved, again and again.
+    """
+
+    optimiser: Literal["adamw", "sgd"]
+    learning_rate: float
+    weight_decay: float
+    batch: int
+    steps: int | None = None
+    epochs: int | None = None
+    check_every: int | None = None
+    warm_up: int = 0
+    halve_every: int | None = None
+
+    def steps_per_epoch(self, n_rows: int) -> int:
+        """Return the steps that pass once over the larger domain's `n_rows` training rows."""
+        return -(-n_rows // self.batch)
+
+    def total_steps(self, n_rows: int) -> int:
+        """Return the number of steps at most."""
+        if self.epochs is not None:
+            return self.epochs * self.steps_per_epoch(n_rows)
+        return self.steps or 0
+
+    def check_interval(self, n_rows: int) -> int:
+        """Return the steps between two checks."""
+        return self.check_every or self.steps_per_epoch(n_rows)
+
+    def rate(self, step: int, n_rows: int) -> float:
+        """Return the learning rate of step `step` (from 0)."""
+        rate = self.learning_rate
+        if step < self.warm_up:
+            rate *= (step + 1) / self.warm_up
+        if self.halve_every is not None:
+            rate *= 0.5 ** (step // self.steps_per_epoch(n_rows) // self.halve_every)
+        return rate
+
+
+@dataclass(frozen=True)
+class DiscriminatorSettings:
+    """A source discriminator trained on fixed inputs: one hidden layer, squared error.
+
+    Attributes
+    ----------
+    hidden : int
+        Width of the hidden layer.
+    dropout : float
+        Share of hidden activations dropped in training.
+    schedule : Schedule
+        The weights with the least error on validation rows are kept.
+    patience : int
+        Checks without a lower validation error before training ends.
+    """
+
+    hidden: int
+    dropout: float
+    schedule: Schedule
+    patience: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides what ``covcal adapt`` trains, besides the data and the seed.
+
+    Attributes
+    ----------
+    preset : str
+        Name of the preset.
+    members : int
+        Independently seeded feature maps, heads and discriminators.
+    components : int or None
+        Principal components of phi that psi sees at most; None: phi as it is.
+    psi_widths : tuple of int
+        Widths of the layers of psi.
+    psi_output_relu : bool
+        Whether psi's last layer ends in a ReLU, as hidden ones do.
+    discriminator_hidden : int
+        Width of the hidden layer of D-bar, the discriminator that psi works against.
+    dropout : float
+        Share of the activations dropped in training: psi's output before the head, and D-bar's
+        hidden layer.
+    loss : {"squared", "cross-entropy"}
+        Of both the forecaster and D-bar.
+    forecaster_weight : float
+        Weight of the forecaster's loss beside the discriminator's.
+    discriminator_speed : float
+        D-bar's learning rate as a multiple of psi's.
+    reversal_horizon : int or None
+        The reversal coefficient at iteration i is ``2 / (1 + exp(-10 i / horizon)) - 1``; None: 1.
+    penalty : float
+        Weight of the gradient penalty on D-bar; 0: none.
+    averaging : float
+        Decay of the running average of psi and the head, which is what is kept; 0: no average.
+    stop_ess : float or None
+        Stop once a fresh probe's weights keep this share of effective rows at two checks in a row.
+    stop_discriminator_error : float or None
+        Stop when D-bar's mean squared error on the training rows falls below this, and keep the
+        networks of the check before.
+    schedule : Schedule
+        Of the alignment.
+    discriminator : DiscriminatorSettings
+        Of the discriminators trained afterwards, on phi and on the frozen psi.
+    """
+
+    preset: str
+    members: int
+    components: int | None
+    psi_widths: tuple[int, ...]
+    psi_output_relu: bool
+    discriminator_hidden: int
+    dropout: float
+    loss: Loss
+    forecaster_weight: float
+    discriminator_speed: float
+    reversal_horizon: int | None
+    penalty: float
+    averaging: float
+    stop_ess: float | None
+    stop_discriminator_error: float | None
+    schedule: Schedule
+    discriminator: DiscriminatorSettings
+
+    def reversal(self, iteration: int) -> float:
+        """Return the reversal coefficient at `iteration` (from 0)."""
+        if self.reversal_horizon is None:
+            return 1.0
+        # tanh(x / 2) = 2 / (1 + exp(-x)) - 1, without overflow.
+        return tanh(5.0 * iteration / self.reversal_horizon)
+
+
+def default_settings() -> Settings:
+    """Return the setting that serves every shift."""
+    return Settings(
+        preset="default",
+        members=3,
+        components=64,
+        psi_widths=(64, 64),
+        psi_output_relu=False,
+        discriminator_hidden=128,
+        dropout=0.0,
+        loss="cross-entropy",
+        forecaster_weight=1.0,
+        discriminator_speed=3.0,
+        reversal_horizon=None,
+        penalty=1.0,
+        averaging=0.99,
+        stop_ess=0.3,
+        stop_discriminator_error=None,
+        schedule=Schedule("adamw", 1e-3, 0.01, batch=256, steps=1500, check_every=100, warm_up=100),
+        discriminator=DiscriminatorSettings(
+            hidden=64,
+            dropout=0.5,
+            schedule=Schedule("adamw", 1e-3, 0.01, batch=256, steps=1000, check_every=50),
+            patience=5,
+        ),
+    )
+
+
+def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
+    """Return the paper's own setting for features of width `n_features`.
+
+    The paper sets the widths per data set: 84 for LeNet-5's 84 features, 256 (psi) and 100
+    (discriminator) for its SVHN network, 1000 and batches of 32 for ResNet-50's 2048. Here the
+    number of features decides: below 256, below 1280, or more.
+    """
+    if n_features < 256:
+        width, hidden, batch = 84, 84, 200
+    elif n_features < 1280:
+        width, hidden, batch = 256, 100, 200
+    else:
+        width, hidden, batch = 1000, 1000, 32
+    decay = 5e-4 if weight_decay is None else weight_decay
+    schedule = Schedule("sgd", 1e-3, decay, batch=batch, epochs=500, halve_every=100)
+    return Settings(
+        preset="paper",
+        members=1,
+        components=None,
+        psi_widths=(width,),
+        psi_output_relu=True,
+        discriminator_hidden=hidden,
+        dropout=0.5,
+        loss="squared",
+        forecaster_weight=1.5,
+        discriminator_speed=1.0,
+        reversal_horizon=10_000,
+        penalty=0.0,
+        averaging=0.0,
+        stop_ess=None,
+        # The paper writes 0.2, but its code divides the sum over both domains by one domain's rows.
+        stop_discriminator_error=0.10,
+        schedule=schedule,
+        discriminator=DiscriminatorSettings(hidden, 0.5, schedule, patience=100),
+    )
+
+
+def settings_for(
+    preset: str, *, n_features: int, members: int | None, weight_decay: float | None
+) -> Settings:
+    """Return the settings of a preset.
+
+    Raises
+    ------
+    CovcalError
+        If the preset is unknown, `members` is below 1, or `weight_decay` is negative or given
+        with another preset than ``paper``.
+    """
+    if preset not in PRESETS:
+        raise CovcalError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}")
+    if weight_decay is not None and (preset != "paper" or not weight_decay >= 0):
+        raise CovcalError(
+            f"weight decay {weight_decay} with preset {preset}: give 0 or more, with preset paper"
+        )
+    if preset == "paper":
+        settings = paper_settings(n_features, weight_decay)
+    else:
+        settings = default_settings()
+    if members is None:
+        return settings
+    if members < 1:
+        raise CovcalError(f"{members} members: give 1 or more")
+    return replace(settings, members=members)

@@ -1,0 +1,186 @@
+"""From rows in memory to trained networks and the record of how they came about."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from covcal_cli.adapt.alignment import Aligner, MemberTrace, probe_overlap
+from covcal_cli.adapt.discriminators import train_discriminators
+from covcal_cli.adapt.networks import Perceptrons
+from covcal_cli.adapt.progress import MemberReport, ProgressCallback
+from covcal_cli.adapt.rows import TrainingRows
+from covcal_cli.adapt.settings import Settings
+from covcal_cli.softmax import class_major, log_softmax
+from covcal_cli.weights import importance_weights
+
+_ON_FEATURES, _ON_ALIGNED = 2, 3
+_REPORT_PRECISION = 6
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Networks of all members and how each fared.
+
+    Attributes
+    ----------
+    psi, head, aligned_discriminator, discriminator : Perceptrons
+        M members each; the last, on the projected features, has one.
+    members : tuple of MemberReport
+    traces : list of MemberTrace
+    domain_error : float
+        Squared error of the discriminator on features on validation rows.
+    """
+
+    psi: Perceptrons
+    head: Perceptrons
+    aligned_discriminator: Perceptrons
+    discriminator: Perceptrons
+    members: tuple[MemberReport, ...]
+    traces: list[MemberTrace]
+    domain_error: float
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return every weight, named as in ``/networks`` (see ``forward``)."""
+        parts = {
+            "psi": self.psi,
+            "head": self.head,
+            "aligned_discriminator": self.aligned_discriminator,
+            "discriminator": self.discriminator,
+        }
+        named: dict[str, NDArray[Any]] = {
+            f"{part}/{name}": values
+            for part, network in parts.items()
+            for name, values in network.arrays().items()
+        }
+        named["psi/output_relu"] = np.array([self.psi.output_relu], dtype=np.uint8)
+        return named
+
+
+def train(
+    rows: TrainingRows,
+    predictions: Tensor,
+    settings: Settings,
+    *,
+    seed: int,
+    device: torch.device,
+    progress: ProgressCallback,
+) -> Trained:
+    """Align, freeze psi, and train the discriminators on phi and on psi(phi).
+
+    Parameters
+    ----------
+    predictions : Tensor, shape (m,) int64
+        The classifier's labels of the target's validation rows.
+    """
+    aligned = Aligner(rows, settings, seed, device).run(progress)
+    common = {"seed": seed, "device": device, "progress": progress}
+    on_features, error = train_discriminators(
+        rows, None, settings.discriminator, members=1, purpose=_ON_FEATURES, **common
+    )
+    on_aligned, aligned_errors = train_discriminators(
+        rows,
+        aligned.psi,
+        settings.discriminator,
+        members=settings.members,
+        purpose=_ON_ALIGNED,
+        **common,
+    )
+    reports = _reports(
+        rows, predictions, aligned.psi, aligned.head, on_aligned, aligned_errors, aligned.traces
+    )
+    return Trained(
+        aligned.psi, aligned.head, on_aligned, on_features, reports, aligned.traces, float(error[0])
+    )
+
+
+@torch.no_grad()
+def _reports(
+    rows: TrainingRows,
+    predictions: Tensor,
+    psi: Perceptrons,
+    head: Perceptrons,
+    discriminator: Perceptrons,
+    domain_errors: Tensor,
+    traces: list[MemberTrace],
+) -> tuple[MemberReport, ...]:
+    source, target = (psi(d.validation[None]) for d in (rows.source, rows.target))
+    probe = probe_overlap(psi, rows)
+    on_source, on_target = (discriminator(x).squeeze(2).cpu().numpy() for x in (source, target))
+    source_logits = head(source).cpu().numpy()
+    agreement = (head(target).argmax(dim=2).cpu() == predictions.cpu()).double().mean(dim=1)
+    labels = rows.validation_labels.cpu().numpy()
+    reports = []
+    for member, trace in enumerate(traces):
+        found = importance_weights(on_source[[member]], on_target[[member]])
+        plain, controlled = weighted_brier(source_logits[member], labels, found.weights)
+        last = trace.losses[-1]
+        reports.append(
+            MemberReport(
+                steps=trace.steps,
+                stop_reason=trace.stop_reason,
+                forecaster_loss=_rounded(last["forecaster"]),
+                discriminator_loss=_rounded(last["discriminator"]),
+                probe_accuracy=_rounded(float(probe["probe_accuracy"][member])),
+                ess_share=_rounded(found.health.ess_share),
+                mean_weight=_rounded(found.health.mean_weight),
+                domain_error=_rounded(float(domain_errors[member])),
+                weighted_brier=_rounded(plain),
+                weighted_brier_control=_rounded(controlled),
+                target_agreement=_rounded(float(agreement[member])),
+            )
+        )
+    return tuple(reports)
+
+
+def weighted_brier(
+    logits: NDArray[np.float32], labels: NDArray[np.int64], weights: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Return the importance-weighted Brier score of source rows, and its control-variate form.
+
+    The second adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which takes away the noise
+    of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007).
+
+    Parameters
+    ----------
+    logits : array, shape (n, K)
+    labels : array, shape (n,)
+        Rows with label -1 are left out. Without labelled rows both results are NaN.
+    weights : array, shape (n,)
+    """
+    known = labels >= 0
+    if not known.any():
+        return math.nan, math.nan
+    chances = np.exp(log_softmax(class_major(logits[known]), 1.0))
+    truth = np.eye(logits.shape[1])[labels[known]].T
+    weights = weights[known]
+    products = weights * ((chances - truth) ** 2).sum(axis=0)
+    plain, variance = float(products.mean()), float(weights.var())
+    if variance == 0.0:
+        return plain, plain
+    covariance = float(np.mean((products - plain) * (weights - weights.mean())))
+    return plain, plain - covariance / variance * (float(weights.mean()) - 1.0)
+
+
+def training_record(trained: Trained) -> Mapping[str, Any]:
+    """Return what the file keeps of the training, ready for JSON: no times, no paths."""
+    return {
+        "domain_error": _rounded(trained.domain_error),
+        "members": [
+            {**vars(report), "losses": [_rounded_values(check) for check in trace.losses]}
+            for report, trace in zip(trained.members, trained.traces, strict=True)
+        ],
+    }
+
+
+def _rounded_values(check: Mapping[str, float]) -> dict[str, float]:
+    return {name: _rounded(value) for name, value in check.items()}
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), _REPORT_PRECISION)

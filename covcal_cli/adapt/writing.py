@@ -1,0 +1,102 @@
+"""Writes covcal.adapted/1: what is carried over, every row's new logits, networks, the record."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from covcal_cli.adapt.forward import networks_sha256
+from covcal_cli.adapt.progress import Progress, ProgressCallback
+from covcal_cli.adapt.projection import Projection
+from covcal_cli.adapt.settings import Settings
+from covcal_cli.adapt.training import Trained, training_record
+from covcal_cli.featurefile import ADAPTED_SCHEMA, Domain, FeatureFile, Rows
+from covcal_cli.featurewriter import HDF5Writer
+from covcal_cli.files import relative_to_folder_of
+
+_CARRIED = ("logits", "labels", "split", "ids", "columns")
+
+
+def write_adapted(
+    partial: Path,
+    output: Path,
+    file: FeatureFile,
+    trained: Trained,
+    projection: Projection,
+    settings: Settings,
+    *,
+    seed: int,
+    threads: int,
+    device: torch.device,
+    progress: ProgressCallback,
+) -> str:
+    """Write the adapted file to `partial`, which will become `output`; return networks_sha256."""
+    networks = trained.arrays() | {
+        f"projection/{name}": values for name, values in projection.arrays().items()
+    }
+    digest = networks_sha256(networks)
+    # Extraction's seed made the splits; it must not be taken for the seed of the training.
+    carried = {
+        ("extract_seed" if name == "seed" else name): value
+        for name, value in file.attributes.items()
+        if name not in ("schema", "complete")
+    }
+    made: dict[str, Any] = {
+        "preset": settings.preset,
+        "seed": seed,
+        "members": settings.members,
+        "device": device.type,
+        "threads": threads,
+        "torch_version": str(torch.__version__),
+        "features_file": relative_to_folder_of(file.path, output),
+        "features_sha256": file.sha256(),
+    }
+    with HDF5Writer(
+        partial, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=carried | made
+    ) as writer:
+        if "head" in file.handle:
+            file.handle.copy("head", writer.handle)
+        for name in sorted(networks):
+            writer.write(f"networks/{name}", networks[name])
+        domains = (file.require_source(), file.require_target())
+        total, done = sum(domain.n for domain in domains), 0
+        for domain in domains:
+            for block in _written_blocks(writer, file, domain, trained, projection.to(device)):
+                done += len(block)
+                progress(Progress("apply", done, total))
+        record = json.dumps(training_record(trained), sort_keys=True)
+        writer.complete(training=record, networks_sha256=digest)
+    return digest
+
+
+def _written_blocks(
+    writer: HDF5Writer, file: FeatureFile, domain: Domain, trained: Trained, projection: Projection
+) -> Iterator[Rows]:
+    """Write one domain, yielding the rows of each block when they are done."""
+    origin, group = file.handle[domain.name], writer.handle.create_group(domain.name)
+    for name in _CARRIED:
+        if name in origin:
+            origin.copy(name, group)
+    members = len(trained.psi.weights[0])
+    shapes: dict[str, tuple[int, ...]] = {
+        "aligned_logits": (members, domain.n, domain.n_classes),
+        "aligned_domain_logits": (members, domain.n),
+        "domain_logits": (domain.n,),
+    }
+    for name, shape in shapes.items():
+        group.create_dataset(name, shape, dtype=np.float32)
+    device = projection.mean.device
+    for block in domain.blocks(np.arange(domain.n, dtype=np.int64)):
+        inputs = projection(torch.from_numpy(domain.features(block)).to(device))
+        rows = slice(int(block[0]), int(block[-1]) + 1)
+        with torch.no_grad():
+            aligned = trained.psi(inputs[None])
+            group["aligned_logits"][:, rows] = trained.head(aligned).cpu().numpy()
+            from_aligned = trained.aligned_discriminator(aligned)[:, :, 0]
+            group["aligned_domain_logits"][:, rows] = from_aligned.cpu().numpy()
+            from_features = trained.discriminator(inputs[None])[0, :, 0]
+            group["domain_logits"][rows] = from_features.cpu().numpy()
+        yield block

@@ -1,0 +1,73 @@
+"""The terms of the paper's Theorem 1: what the target error is bounded by, in numbers.
+
+In units of L = ||fhat - y||^2 / 2, which lies in [0, 1], for weights q/p <= U and g clipped to
+[1/(1+U), 1]:
+
+    E_target[L] <= E_source[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2],   r = (source + target)/2
+
+The paper states it with (1+U)^4 and proves it from L = ||fhat - y||^2 <= 1, which one-hot labels
+violate; the cube suffices: with B = 2 L <= 2 and D = w* - w, B (D - 1/2) <= max(0, 2 D - 1) <= D^2,
+and E_source[D^2] <= 2 (1+U)^3 E_r[(g* - g)^2]. The last term is unknown, but
+E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2], whose second part is at least 0; leaving it out
+gives a bound that holds and is weaker.
+"""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from covcal_cli.softmax import Array
+
+
+@dataclass(frozen=True)
+class BoundTerms:
+    """Theorem 1 in units of L; the bound says nothing when it is 1 or more.
+
+    Attributes
+    ----------
+    weighted_error : float
+        Mean over source validation rows of (1/g - 1/2) L.
+    discriminator_error : float
+        1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, the valid stand-in for E_r[(g* - g)^2].
+    max_weight : float
+        U in force.
+    factor : float
+        lambda = (1+U)^3.
+    bound : float
+        weighted_error + factor * discriminator_error.
+    vacuous : bool
+        Whether the bound is 1 or more.
+    """
+
+    weighted_error: float
+    discriminator_error: float
+    max_weight: float
+    factor: float
+    bound: float
+    vacuous: bool
+
+    def to_json(self) -> dict[str, float | bool]:
+        """Return the attributes as a dictionary."""
+        return asdict(self)
+
+
+def bound_terms(
+    fit_weights: Array, brier: Array, discriminator_error: float, max_weight: float
+) -> BoundTerms:
+    """Return the terms of Theorem 1.
+
+    Parameters
+    ----------
+    fit_weights : array of float64, shape (n,)
+        a = 1/g - 1/2 of source validation rows.
+    brier : array of float64, shape (n,)
+        ||fhat - y||^2 of the same rows under the calibrated forecaster, in [0, 2].
+    discriminator_error : float
+        Squared error of g, each domain weighing one half.
+    max_weight : float
+        U, which the true q/p is assumed not to exceed.
+    """
+    weighted = float(np.mean(fit_weights * brier) / 2)
+    factor = (1 + max_weight) ** 3
+    bound = weighted + factor * discriminator_error
+    return BoundTerms(weighted, discriminator_error, max_weight, factor, bound, bound >= 1)

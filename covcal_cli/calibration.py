@@ -1,0 +1,250 @@
+"""A fitted calibration: what cal.json holds, and calibrated probabilities from it.
+
+The confidence of a row is the probability that the calibrated forecaster gives to the label which
+the ORIGINAL classifier predicted (DESIGN 3.6); that label is never changed.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.files import relative_to_folder_of, require_file, write_text
+from covcal_cli.softmax import Array, LogitBlocks, class_major, log_mean_softmax, log_softmax
+
+SCHEMA = "covcal.calibration/1"
+Forecaster = Literal["original", "aligned"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file that a result was computed from.
+
+    Attributes
+    ----------
+    role : str
+        ``"features"`` or ``"adapted"``.
+    path : Path
+        Where it lay.
+    sha256 : str
+    """
+
+    role: str
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Everything that ``covcal calibrate`` found, as cal.json holds it.
+
+    Attributes
+    ----------
+    method, method_used, reason : str
+        The method asked for, the method in force, and why in one sentence.
+    forecaster : {"original", "aligned"}
+        Whose logits the temperature scales: the classifier's, or those learnt on psi(phi).
+    forecaster_temperature : float
+        T_f; probabilities are softmax(z / T_f).
+    discriminator_temperatures : tuple of float
+        T_g per member; empty where no weights were computed.
+    discriminator : {"logistic", "network"} or None
+    max_weight : float
+        U.
+    loss : str
+        What T_f minimises, ``"brier"`` or ``"nll"``.
+    fit : mapping
+        Of the fit of T_f: rows, errors, loss before and after, limit.
+    weights, bound : mapping or None
+        `WeightHealth` and `BoundTerms`, where weights were computed.
+    estimates : mapping
+        Without target labels: mean confidence on target validation rows, before and after. A
+        calibrated mean confidence is an estimate of the target accuracy.
+    notes, warnings : tuple of str
+    seed : int
+    classes : tuple of str
+    model : mapping
+        Name and sha256 of the classifier.
+    networks_sha256 : str or None
+        Of the aligned networks, which the fl methods are bound to.
+    inputs : tuple of Input
+    """
+
+    method: str
+    method_used: str
+    reason: str
+    forecaster: Forecaster
+    forecaster_temperature: float
+    discriminator_temperatures: tuple[float, ...]
+    discriminator: str | None
+    max_weight: float
+    loss: str
+    fit: Mapping[str, Any]
+    weights: Mapping[str, Any] | None
+    bound: Mapping[str, Any] | None
+    estimates: Mapping[str, Any]
+    seed: int
+    classes: tuple[str, ...]
+    model: Mapping[str, str]
+    networks_sha256: str | None
+    inputs: tuple[Input, ...]
+    notes: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = field(default=())
+
+    def to_json(self, document: Path) -> dict[str, Any]:
+        """Return the content of cal.json when it is written at `document`."""
+        return {
+            "schema": SCHEMA,
+            "method": self.method,
+            "method_used": self.method_used,
+            "reason": self.reason,
+            "forecaster": self.forecaster,
+            "temperatures": {
+                "forecaster": self.forecaster_temperature,
+                "discriminator": list(self.discriminator_temperatures),
+            },
+            "discriminator": self.discriminator,
+            "max_weight": self.max_weight,
+            "loss": self.loss,
+            "fit": dict(self.fit),
+            "weights": self.weights,
+            "bound": self.bound,
+            "estimates": dict(self.estimates),
+            "used_target_labels": False,
+            "notes": list(self.notes),
+            "warnings": list(self.warnings),
+            "seed": self.seed,
+            "classes": list(self.classes),
+            "model": dict(self.model),
+            "networks_sha256": self.networks_sha256,
+            "inputs": [
+                {
+                    "role": entry.role,
+                    "path": relative_to_folder_of(entry.path, document),
+                    "sha256": entry.sha256,
+                }
+                for entry in self.inputs
+            ],
+        }
+
+    def require_fit(self, file: FeatureFile) -> None:
+        """Refuse a file whose model, classes or networks are not those of this calibration.
+
+        Raises
+        ------
+        CovcalError
+            Naming the file and what differs.
+        """
+        again = "calibrate this file itself"
+        if len(file.classes) != len(self.classes):
+            raise CovcalError(
+                f"{file.path} has {len(file.classes)} classes, the calibration "
+                f"{len(self.classes)}: {again}"
+            )
+        if tuple(file.classes) != self.classes:
+            raise CovcalError(
+                f"{file.path} has other class names than the calibration "
+                f"({file.classes[0]}, ... against {self.classes[0]}, ...): {again}"
+            )
+        if file.attributes.get("model_sha256") != self.model.get("sha256"):
+            raise CovcalError(
+                f"{file.path} comes from another model than the calibration "
+                f"(made for {self.model.get('name')}): {again}"
+            )
+        if self.forecaster == "aligned" and not file.is_adapted:
+            raise CovcalError(
+                f"{file.path} is no adapted file, which {self.method_used} needs: give the output "
+                "of covcal adapt"
+            )
+        networks = file.attributes.get("networks_sha256")
+        if self.forecaster == "aligned" and networks != self.networks_sha256:
+            raise CovcalError(
+                f"{file.path} holds other aligned networks than the calibration: {again}"
+            )
+
+
+def write_calibration(calibration: Calibration, path: Path, *, force: bool) -> None:
+    """Write cal.json, whole or not at all."""
+    document = json.dumps(calibration.to_json(path), indent=2, allow_nan=False)
+    write_text(path, document + "\n", force=force)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read a cal.json.
+
+    Raises
+    ------
+    CovcalError
+        If the file is missing, is not JSON, or is not a calibration that this version reads.
+    """
+    require_file(path, remedy="make it with covcal calibrate")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CovcalError(f"{path} is not JSON: make it with covcal calibrate") from error
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise CovcalError(
+            f"{path} has schema {schema!r}; this version reads {SCHEMA}: make it with "
+            "covcal calibrate"
+        )
+    try:
+        calibration = _from_json(content, path)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CovcalError(f"{path} is damaged ({error!r}): calibrate again") from error
+    temperature = calibration.forecaster_temperature
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise CovcalError(f"{path} holds the temperature {temperature}: calibrate again")
+    return calibration
+
+
+def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
+    return Calibration(
+        method=content["method"],
+        method_used=content["method_used"],
+        reason=content["reason"],
+        forecaster=content["forecaster"],
+        forecaster_temperature=float(content["temperatures"]["forecaster"]),
+        discriminator_temperatures=tuple(map(float, content["temperatures"]["discriminator"])),
+        discriminator=content["discriminator"],
+        max_weight=float(content["max_weight"]),
+        loss=content["loss"],
+        fit=content["fit"],
+        weights=content["weights"],
+        bound=content["bound"],
+        estimates=content["estimates"],
+        seed=content["seed"],
+        classes=tuple(content["classes"]),
+        model=content["model"],
+        networks_sha256=content["networks_sha256"],
+        inputs=tuple(
+            Input(entry["role"], path.parent / entry["path"], entry["sha256"])
+            for entry in content["inputs"]
+        ),
+        notes=tuple(content["notes"]),
+        warnings=tuple(content["warnings"]),
+    )
+
+
+def forecaster_blocks(domain: Domain, rows: Rows, forecaster: Forecaster) -> LogitBlocks:
+    """Return the forecaster's logits of `rows` as blocks (m, K), read anew at every call."""
+    return lambda: (forecaster_logits(domain, block, forecaster).T for block in domain.blocks(rows))
+
+
+def forecaster_logits(domain: Domain, rows: Rows, forecaster: Forecaster) -> Array:
+    """Return the forecaster's logits of `rows`, class-major, shape (K, m) float64.
+
+    The aligned forecaster's are log mean_m softmax(z_m) over its members.
+    """
+    if forecaster == "original":
+        return class_major(domain.logits(rows))
+    return log_mean_softmax(domain.aligned_logits(rows))
+
+
+def log_probabilities(logits: Array, temperature: float) -> Array:
+    """Return calibrated log probabilities, shape (K, m), of class-major logits."""
+    return log_softmax(logits - logits.max(axis=0), temperature)

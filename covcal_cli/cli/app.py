@@ -1,0 +1,97 @@
+"""The command line's frame: the commands, the one error boundary, the one place that exits."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from covcal_cli import __version__
+from covcal_cli.cli.adapt import adapt
+from covcal_cli.cli.calibrate import calibrate
+from covcal_cli.cli.demo import demo
+from covcal_cli.cli.evaluate import evaluate
+from covcal_cli.cli.extract import extract
+from covcal_cli.cli.inspect import inspect
+from covcal_cli.errors import CovcalError, LimitExceededError
+
+# The base of click's own errors, wherever typer takes click from.
+CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
+OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
+
+app = typer.Typer(
+    name="covcal",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for command in (extract, adapt, calibrate, evaluate, inspect, demo):
+    app.command(no_args_is_help=command is extract)(command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"covcal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def covcal(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Make the confidence of a trained classifier true again on shifted data.
+
+    No labels of the new data are needed. File to file, in four steps:
+
+    \b
+      covcal extract model.onnx source/ target/    writes features.h5
+      covcal adapt                                 writes adapted.h5
+      covcal calibrate -o cal.json
+      covcal evaluate                              where some labels are known
+
+    \b
+    Try it on embedded data:
+      covcal demo
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code; never raises."""
+    try:
+        result = app(args=list(arguments), prog_name="covcal", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else OK
+    except CovcalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return ERROR
+    except LimitExceededError:
+        return LIMIT_EXCEEDED
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted: nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) went away: keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR
+    except Exception as error:
+        if isinstance(error, CLICK_ERROR):
+            error.show()
+            return int(error.exit_code)
+        traceback.print_exc()
+        print(
+            f"error: this is a bug in covcal {__version__} (Python {sys.version.split()[0]}): "
+            "please report the lines above and the command",
+            file=sys.stderr,
+        )
+        return ERROR
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    sys.exit(run(sys.argv[1:]))

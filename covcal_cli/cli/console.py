@@ -1,0 +1,96 @@
+"""What goes to which stream: the result to stdout; progress, notes and warnings to stderr."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+
+class Step(Protocol):
+    """Progress that the library reports: what it is at, and how far."""
+
+    @property
+    def stage(self) -> str:
+        """Name of the current stage."""
+
+    @property
+    def step(self) -> int:
+        """Work done in this stage."""
+
+    @property
+    def total(self) -> int:
+        """Work that there is in this stage, at most."""
+
+
+class Console:
+    """The two streams of one command.
+
+    Parameters
+    ----------
+    quiet : bool
+        Print no progress, notes or hints; warnings stay.
+    verbose : bool
+        Print details too.
+    """
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self.quiet, self.verbose = quiet, verbose
+
+    def result(self, text: str) -> None:
+        """Print the command's result to stdout."""
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Print a note to stderr."""
+        if not self.quiet:
+            _to_stderr(f"note: {text}")
+
+    def detail(self, text: str) -> None:
+        """Print a detail to stderr when asked to be verbose."""
+        if self.verbose:
+            _to_stderr(text)
+
+    def warn(self, texts: Iterable[str]) -> None:
+        """Print warnings to stderr, quiet or not."""
+        for text in texts:
+            _to_stderr(f"warning: {text}")
+
+    def wrote(self, path: Path, hint: str | None = None) -> None:
+        """Say what was written, and the command to run next."""
+        if not self.quiet:
+            _to_stderr(f"wrote {path}")
+            if hint:
+                _to_stderr(f"next: {hint}")
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[Step], None]]:
+        """Yield a callback that shows progress: a live bar on a terminal, else nothing."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console as RichConsole
+        from rich.progress import Progress, TaskID
+
+        bars: dict[str, TaskID] = {}
+        with Progress(console=RichConsole(stderr=True), transient=True) as display:
+
+            def show(step: Step) -> None:
+                if step.stage not in bars:
+                    bars[step.stage] = display.add_task(step.stage, total=step.total)
+                losses: dict[str, float] = getattr(step, "losses", {})
+                numbers = "".join(f"  {name} {value:.3f}" for name, value in losses.items())
+                display.update(
+                    bars[step.stage],
+                    completed=step.step,
+                    total=step.total,
+                    description=step.stage + numbers,
+                )
+
+            yield show
+
+
+def _to_stderr(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,79 @@
+"""Options that several commands share: one spelling each, read by typer from the annotations."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class MethodName(StrEnum):
+    """What ``--method`` takes; a test keeps it equal to ``methods.METHODS`` plus auto."""
+
+    auto = "auto"
+    none = "none"
+    temp = "temp"
+    iw_temp = "iw+temp"
+    fl_temp = "fl+temp"
+    fl_iw_temp = "fl+iw+temp"
+
+
+class LossName(StrEnum):
+    """What ``--loss`` takes."""
+
+    brier = "brier"
+    nll = "nll"
+
+
+class SplitName(StrEnum):
+    """What ``--split`` takes."""
+
+    train = "train"
+    validation = "validation"
+    test = "test"
+
+
+class PredictionsName(StrEnum):
+    """What ``--predictions`` takes."""
+
+    original = "original"
+    own = "own"
+
+
+class PresetName(StrEnum):
+    """What ``--preset`` takes."""
+
+    default = "default"
+    paper = "paper"
+
+
+class DeviceName(StrEnum):
+    """What ``--device`` takes."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class FormatName(StrEnum):
+    """What ``--format`` takes."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+    github = "github"
+
+
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result and errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More detail on stderr.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance enters.")]
+
+
+def output(text: str) -> typer.models.OptionInfo:
+    """Return the option ``-o/--output`` with a command's own help text."""
+    option: typer.models.OptionInfo = typer.Option("--output", "-o", help=text)
+    return option
+
+
+OutputFile = Annotated[Path, output("File to write.")]

@@ -1,0 +1,224 @@
+"""Results as text: percent with two decimals on screen, fractions in JSON."""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from covcal_cli.adapt.progress import AdaptReport
+from covcal_cli.calibration import Calibration
+from covcal_cli.diagram import text_diagram
+from covcal_cli.evaluation import Evaluation, Verdict, metrics_document
+
+if TYPE_CHECKING:  # importing it would load onnxruntime
+    from covcal_cli.extraction import ExtractReport
+
+Renderer = Callable[[Evaluation, Sequence[Verdict]], str]
+
+_COLUMNS = ("calibration", "T", "n", "accuracy", "confidence", "ECE", "over ECE", "NLL", "Brier")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of text: the first column to the left, numbers to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        drawn.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        drawn.add_row(*row)
+    page = io.StringIO()
+    Console(file=page, width=200, color_system=None).print(drawn)
+    lines = (line.strip() for line in page.getvalue().splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def extract_summary(report: "ExtractReport") -> str:
+    """Return what ``covcal extract`` ran and read."""
+    lines = [("model", report.head), ("input", report.preprocessing)]
+    for domain in report.domains:
+        rows = ", ".join(f"{name} {count}" for name, count in domain.rows.items())
+        total = sum(domain.rows.values())
+        skipped = f"; {len(domain.skipped)} files skipped" if domain.skipped else ""
+        lines.append((domain.name, f"{total} rows ({rows}), {domain.labelled} labelled{skipped}"))
+    if report.source_accuracy is not None:
+        lines.append(("accuracy", f"{report.source_accuracy:.2%} of the labelled source rows"))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+
+
+def adapt_summary(report: AdaptReport) -> str:
+    """Return what ``covcal adapt`` trained: one line per member."""
+    counts = report.counts
+    rows = [
+        [
+            str(number),
+            str(member.steps),
+            member.stop_reason,
+            f"{member.probe_accuracy:.3f}",
+            f"{member.ess_share:.1%}",
+            f"{member.mean_weight:.3f}",
+            f"{member.domain_error:.3f}",
+            f"{member.weighted_brier:.4f}",
+            f"{member.target_agreement:.1%}",
+        ]
+        for number, member in enumerate(report.members)
+    ]
+    columns = (
+        "member",
+        "steps",
+        "stopped by",
+        "probe acc.",
+        "ess",
+        "mean w",
+        "domain err.",
+        "IW Brier",
+        "agreement",
+    )
+    return "\n".join(
+        [
+            f"preset {report.preset}, seed {report.seed}, {report.device}, "
+            f"{report.n_features} features -> {report.n_inputs} inputs of psi",
+            f"train {counts['source train']} source + {counts['target train']} target rows, "
+            f"validation {counts['source validation']} + {counts['target validation']}",
+            table(columns, rows),
+        ]
+    )
+
+
+def calibration_summary(calibration: Calibration, *, verbose: bool) -> str:
+    """Return what ``covcal calibrate`` found, in a few lines."""
+    fit, estimates = calibration.fit, calibration.estimates
+    temperature = calibration.forecaster_temperature
+    lines = [
+        ("method", calibration.method_used),
+        ("reason", calibration.reason),
+        ("T_f", f"{temperature:.4f} {_meaning(temperature)}"),
+        (
+            "fit",
+            f"{fit['rows']} source validation rows, {fit['errors']} errors, "
+            f"{calibration.loss} {fit['loss_before']:.5f} -> {fit['loss']:.5f}",
+        ),
+    ]
+    if calibration.discriminator_temperatures:
+        values = ", ".join(f"{value:.4g}" for value in calibration.discriminator_temperatures)
+        lines.append(("T_g", f"{values} ({calibration.discriminator} discriminator)"))
+    if calibration.weights is not None:
+        lines += _weight_lines(calibration.weights)
+    if calibration.bound is not None:
+        lines.append(("bound", _bound_line(calibration.bound)))
+    if estimates["target_confidence"] is not None:
+        lines.append(
+            (
+                "target",
+                f"mean confidence {estimates['target_confidence_before']:.2%} -> "
+                f"{estimates['target_confidence']:.2%} on {estimates['rows']} validation rows: "
+                "the estimated accuracy",
+            )
+        )
+    if verbose:
+        lines += [
+            (f"input ({entry.role})", f"{entry.path} sha256 {entry.sha256}")
+            for entry in calibration.inputs
+        ]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+
+
+def _meaning(temperature: float) -> str:
+    if temperature > 1:
+        return "(over 1 softens: the logits were over-confident)"
+    if temperature < 1:
+        return "(under 1 sharpens: the logits were under-confident)"
+    return "(1 changes nothing)"
+
+
+def _weight_lines(health: Any) -> list[tuple[str, str]]:
+    return [
+        (
+            "weights",
+            f"worth {health['ess']:.1f} of {health['n']} rows ({health['ess_share']:.1%}), "
+            f"{health['ess_fit']:.1f} in the fit; mean {health['mean_weight']:.3f}, "
+            f"{health['clipped_share']:.1%} at the limit, "
+            f"largest share {health['largest_share']:.1%}",
+        ),
+        (
+            "domains",
+            f"AUC {health['domain_auc']:.3f} (0.5: alike), "
+            f"squared error {health['discriminator_error']:.3f} (0.25: chance)",
+        ),
+    ]
+
+
+def _bound_line(bound: Any) -> str:
+    text = (
+        f"weighted error {bound['weighted_error']:.4f} + {bound['factor']:.3g} x "
+        f"discriminator error {bound['discriminator_error']:.4f} = {bound['bound']:.4g}"
+    )
+    return text + (" (1 or more: says nothing)" if bound["vacuous"] else "")
+
+
+def _rows(evaluation: Evaluation) -> list[list[str]]:
+    return [
+        [
+            name,
+            f"{evaluation.temperatures[name]:.4g}",
+            str(entry.n),
+            f"{entry.accuracy:.2%}",
+            f"{entry.mean_confidence:.2%}",
+            f"{entry.ece:.2%}",
+            f"{entry.over_ece:.2%}",
+            f"{entry.nll:.4f}",
+            f"{entry.brier:.4f}",
+        ]
+        for name, entry in evaluation.metrics.items()
+    ]
+
+
+def _verdict(verdict: Verdict) -> str:
+    state = "EXCEEDED" if verdict.exceeded else "kept"
+    return (
+        f"limit {verdict.limit.metric} <= {verdict.limit.limit:g} {state} by "
+        f"{verdict.calibration}: {verdict.value:.6g}"
+    )
+
+
+def _as_table(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
+    shown = list(evaluation.metrics)[-1]
+    parts = [
+        table(_COLUMNS, _rows(evaluation)),
+        "",
+        f"reliability of {shown}, target {evaluation.split} rows",
+        text_diagram(evaluation.metrics[shown].bins),
+    ]
+    if verdicts:
+        parts += ["", *map(_verdict, verdicts)]
+    return "\n".join(parts)
+
+
+def _as_markdown(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
+    lines = ["| " + " | ".join(_COLUMNS) + " |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in _rows(evaluation)]
+    if verdicts:
+        lines += ["", *(f"- {_verdict(verdict)}" for verdict in verdicts)]
+    return "\n".join(lines)
+
+
+def _as_github(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
+    """Return Markdown for a job summary, and an annotation for every limit exceeded."""
+    annotations = [f"::error::covcal: {_verdict(entry)}" for entry in verdicts if entry.exceeded]
+    return "\n".join([_as_markdown(evaluation, verdicts), *annotations])
+
+
+def _as_json(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
+    return json.dumps(metrics_document(evaluation, verdicts, None), indent=2, allow_nan=False)
+
+
+RENDERERS: dict[str, Renderer] = {
+    "table": _as_table,
+    "json": _as_json,
+    "markdown": _as_markdown,
+    "github": _as_github,
+}

@@ -1,0 +1,170 @@
+"""The reliability diagram: as a picture (PNG, SVG, PDF) and as text for a terminal.
+
+`covcal_cli.metrics` computes, this module draws. An empty bin is drawn as nothing. The picture has
+the paper's two views of every calibration: accuracy against confidence in bins, with the gap drawn
+in the colour of its direction; and accuracy of the rows above a confidence threshold, with the
+share of rows above it. Matplotlib is imported only when a picture is asked for.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import atomic_output, check_output
+from covcal_cli.metrics import Metrics, ReliabilityBins
+from covcal_cli.softmax import Array
+
+FORMATS = (".png", ".svg", ".pdf")
+_OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
+_MAX_ROWS_OF_TEXT = 15
+
+
+def check_diagram(path: Path, *, force: bool) -> None:
+    """Refuse a picture that cannot be written, before any work starts.
+
+    Raises
+    ------
+    CovcalError
+        If the ending is unknown, or the file exists and `force` is false.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise CovcalError(f"{path}: a diagram ends in {', '.join(FORMATS)}")
+    check_output(path, force=force)
+
+
+def accuracy_above(bins: ReliabilityBins) -> tuple[Array, Array]:
+    """Return accuracy, and share of rows, with a confidence above every lower bin edge.
+
+    Returns
+    -------
+    accuracy, share : arrays of float64, shape (bins,)
+        Accuracy is NaN where no row is above the edge.
+    """
+    counts = np.cumsum(bins.counts[::-1])[::-1]
+    hits = np.cumsum(bins.hits[::-1])[::-1]
+    accuracy = np.full(len(counts), np.nan)
+    np.divide(hits, counts, out=accuracy, where=counts > 0)
+    return accuracy, counts / bins.n
+
+
+def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, force: bool) -> None:
+    """Draw one row of panels per calibration and write the picture, whole or not at all.
+
+    Parameters
+    ----------
+    metrics : mapping of str to Metrics
+        By the name to show.
+    path : Path
+        Ending in .png, .svg or .pdf.
+    title : str
+    force : bool
+        Whether an existing file is replaced.
+    """
+    check_diagram(path, force=force)
+    figure = _figure(metrics, title)
+    kind = path.suffix.lower().lstrip(".")
+    with atomic_output(path, force=force) as partial:
+        # No dates and fixed ids inside the file: the same numbers give the same bytes.
+        undated: dict[str, Any] = {
+            "png": {"Software": None},
+            "svg": {"Date": None},
+            "pdf": {"CreationDate": None},
+        }
+        figure.savefig(partial, format=kind, metadata=undated[kind], dpi=150)
+
+
+def _figure(metrics: Mapping[str, Metrics], title: str) -> Any:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "covcal"
+    figure = Figure(figsize=(9.0, 0.6 + 3.9 * len(metrics)), layout="constrained")
+    figure.suptitle(title)
+    grid = figure.add_gridspec(
+        2 * len(metrics), 2, height_ratios=[3.2, 1.0] * len(metrics), hspace=0.05
+    )
+    for row, (name, entry) in enumerate(metrics.items()):
+        reliability = figure.add_subplot(grid[2 * row, 0])
+        counts = figure.add_subplot(grid[2 * row + 1, 0], sharex=reliability)
+        threshold = figure.add_subplot(grid[2 * row, 1])
+        share = figure.add_subplot(grid[2 * row + 1, 1], sharex=threshold)
+        _draw_reliability(reliability, name, entry)
+        _draw_counts(counts, entry.bins)
+        _draw_threshold(threshold, share, entry.bins)
+    return figure
+
+
+def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
+    bins = entry.bins
+    filled = bins.counts > 0
+    left, width = bins.edges[:-1][filled], np.diff(bins.edges)[filled]
+    accuracy, confidence = bins.accuracy[filled], bins.confidence[filled]
+    over = confidence > accuracy
+    axes.bar(left, accuracy, width, align="edge", color=_BAR, edgecolor="white", label="accuracy")
+    for chosen, colour, hatch, label in (
+        (over, _OVER, "//", f"over-confident ({entry.over_ece:.2%})"),
+        (~over, _UNDER, "..", f"under-confident ({entry.under_ece:.2%})"),
+    ):
+        axes.bar(
+            left[chosen],
+            (confidence - accuracy)[chosen],
+            width[chosen],
+            bottom=accuracy[chosen],
+            align="edge",
+            facecolor="none",
+            edgecolor=colour,
+            hatch=hatch,
+            linewidth=0.8,
+            label=label,
+        )
+    axes.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle="--")
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    axes.set_title(f"{name}: ECE {entry.ece:.2%}, n = {entry.n}", fontsize=10)
+    axes.legend(loc="upper left", fontsize=8, frameon=False)
+    axes.tick_params(labelbottom=False)
+
+
+def _draw_counts(axes: Any, bins: ReliabilityBins) -> None:
+    axes.bar(bins.edges[:-1], bins.counts, np.diff(bins.edges), align="edge", color=_BAR)
+    axes.set(xlabel="confidence", ylabel="rows")
+
+
+def _draw_threshold(axes: Any, below: Any, bins: ReliabilityBins) -> None:
+    accuracy, share = accuracy_above(bins)
+    edges = bins.edges[:-1]
+    axes.plot(edges, accuracy, color=_UNDER, marker="o", markersize=3, label="accuracy above")
+    axes.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle="--", label="threshold")
+    axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
+    axes.set_title("rows with a confidence above a threshold", fontsize=10)
+    axes.legend(loc="lower right", fontsize=8, frameon=False)
+    axes.tick_params(labelbottom=False)
+    below.step(edges, share, where="post", color=_LINE)
+    below.set(xlabel="confidence threshold", ylabel="share", ylim=(0, 1.05))
+
+
+def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
+    """Return a reliability diagram in text, one line per bin that holds rows.
+
+    Each bar is the accuracy (``#``); the gap to the confidence is ``>`` where confidence is too
+    high and ``<`` where it is too low. Bins are merged in pairs until at most 15 remain.
+    """
+    counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
+    while len(counts) > _MAX_ROWS_OF_TEXT and len(counts) % 2 == 0:
+        counts, hits, sums = (part.reshape(-1, 2).sum(axis=1) for part in (counts, hits, sums))
+    edges = np.linspace(0.0, 1.0, len(counts) + 1)
+    lines = [
+        "confidence      rows    conf     acc  # accuracy, > over-confident, < under-confident"
+    ]
+    for index in np.flatnonzero(counts):
+        confidence, accuracy = sums[index] / counts[index], hits[index] / counts[index]
+        low, high = sorted((round(confidence * width), round(accuracy * width)))
+        gap = ">" if confidence > accuracy else "<"
+        bar = "#" * low + gap * (high - low)
+        lines.append(
+            f"({edges[index]:.2f}, {edges[index + 1]:.2f}] {counts[index]:>6}"
+            f"  {confidence:6.1%}  {accuracy:6.1%}  {bar}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,63 @@
+"""Which rows train, choose and test: by folder where the data says so, else by hash.
+
+A row's split depends on its name and the seed alone, so labelling a file (moving it into a class
+folder) or adding others later moves no old row.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+
+DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
+Fractions = tuple[float, float, float]
+
+
+def check_fractions(fractions: Fractions) -> None:
+    """Refuse fractions that are negative or do not add up to 1.
+
+    Raises
+    ------
+    CovcalError
+        Naming the fractions.
+    """
+    if len(fractions) != 3 or not all(0 <= part <= 1 for part in fractions):
+        raise CovcalError(f"fractions {_text(fractions)}: give three numbers between 0 and 1")
+    if abs(sum(fractions) - 1) > 1e-6:
+        raise CovcalError(
+            f"fractions {_text(fractions)} add up to {sum(fractions):g}, not 1: "
+            "give the shares of train, validation and test"
+        )
+
+
+def hashed_split(names: Iterable[str], fractions: Fractions, seed: int) -> NDArray[np.uint8]:
+    """Assign each name to train (0), validation (1) or test (2).
+
+    Parameters
+    ----------
+    names : iterable of str
+        A file's path below its class folder, or a row's id.
+    fractions : tuple of float
+        Shares of the three splits.
+    seed : int
+        Another seed gives another, independent assignment.
+
+    Returns
+    -------
+    array of uint8, shape (n,)
+    """
+    hashes = b"".join(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8] for name in names)
+    positions = np.frombuffer(hashes, dtype=">u8").astype(np.float64) / 2.0**64
+    train, validation, _ = fractions
+    bounds = np.array([train, train + validation])
+    split = np.searchsorted(bounds, positions, side="right")
+    if fractions[2] == 0:  # rounding in the sum must not leave a sliver for test
+        split = np.minimum(split, 1 if validation > 0 else 0)
+    return split.astype(np.uint8)
+
+
+def _text(fractions: Iterable[float]) -> str:
+    return " ".join(f"{part:g}" for part in fractions)

@@ -1,0 +1,103 @@
+"""A few lines on any file that covcal wrote, told apart by their content."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from covcal_cli import calibration, evaluation
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import SPLITS, Domain, FeatureFile
+from covcal_cli.files import require_file
+
+_SHOWN_CLASSES = 8
+
+
+def describe(path: Path) -> str:
+    """Return what a covcal file holds.
+
+    Raises
+    ------
+    CovcalError
+        If `path` is missing, damaged, or not a file of covcal's.
+    """
+    require_file(path, remedy="name a file that covcal wrote")
+    with path.open("rb") as handle:
+        start = handle.read(64).lstrip()
+    lines = _json_lines(path) if start.startswith(b"{") else _hdf5_lines(path)
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+
+
+def _hdf5_lines(path: Path) -> list[tuple[str, str]]:
+    with FeatureFile(path) as file:
+        lines = [("schema", file.schema), ("classes", _classes(file.classes))]
+        lines += [
+            (domain.name, _domain(domain))
+            for domain in (file.source, file.target)
+            if domain is not None
+        ]
+        hidden = {"schema", "complete", "training"}
+        lines += [
+            (name, _text(value))
+            for name, value in sorted(file.attributes.items())
+            if name not in hidden
+        ]
+        return lines
+
+
+def _domain(domain: Domain) -> str:
+    splits = ", ".join(f"{name} {len(domain.rows(name))}" for name in SPLITS)
+    width = "none" if domain.n_features is None else str(domain.n_features)
+    members = f"; members {domain.n_members}" if domain.n_members else ""
+    return f"{domain.n} rows ({splits}); features {width}, logits {domain.n_classes}{members}"
+
+
+def _json_lines(path: Path) -> list[tuple[str, str]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CovcalError(f"{path} is not JSON: name a file that covcal wrote") from error
+    schema = content.get("schema")
+    if schema == calibration.SCHEMA:
+        return _calibration_lines(path)
+    if schema == evaluation.SCHEMA:
+        return _metrics_lines(content)
+    raise CovcalError(
+        f"{path} has schema {schema!r}; this version knows {calibration.SCHEMA} and "
+        f"{evaluation.SCHEMA}: make it with covcal calibrate or covcal evaluate"
+    )
+
+
+def _calibration_lines(path: Path) -> list[tuple[str, str]]:
+    read = calibration.read_calibration(path)
+    lines = [
+        ("schema", calibration.SCHEMA),
+        ("method", f"{read.method_used} (asked for: {read.method})"),
+        ("reason", read.reason),
+        ("T_f", f"{read.forecaster_temperature:.6g}"),
+        ("classes", _classes(list(read.classes))),
+        ("model", f"{read.model['name']} {read.model['sha256'][:12]}"),
+    ]
+    lines += [(entry.role, f"{entry.path} {entry.sha256[:12]}") for entry in read.inputs]
+    lines += [("note", note) for note in read.notes]
+    return lines + [("warning", warning) for warning in read.warnings]
+
+
+def _metrics_lines(content: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = [
+        ("schema", evaluation.SCHEMA),
+        ("rows", f"{content['n']} of the target's {content['split']} split"),
+    ]
+    return lines + [
+        (name, f"accuracy {entry['accuracy']:.2%}, ECE {entry['ece']:.2%}, NLL {entry['nll']:.4f}")
+        for name, entry in content["metrics"].items()
+    ]
+
+
+def _classes(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_CLASSES])
+    return f"{len(names)}: {shown}{', ...' if len(names) > _SHOWN_CLASSES else ''}"
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)

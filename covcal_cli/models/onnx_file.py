@@ -1,0 +1,178 @@
+"""Opening an ONNX file: say what is wrong with it, and start ONNX Runtime on it.
+
+ONNX Runtime answers text, a truncated file, a Git LFS pointer and a folder alike with "Protobuf
+parsing failed", so the file is looked at first.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import onnx
+import onnxruntime
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import require_file
+
+_REMEDY = "export the classifier as an .onnx file"
+_LFS_POINTER = b"version https://git-lfs"
+_MAGIC = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF": "a PDF document",
+    b"PK\x03\x04": "a zip archive (a torch or Keras file?)",
+    b"\x89HDF": "an HDF5 file (a Keras model?)",
+    b"\x80\x02": "a Python pickle",
+    b"\x80\x04": "a Python pickle",
+    b"\x1f\x8b": "a gzip archive",
+    b"\x93NUMPY": "a NumPy array",
+}
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LOG_FATAL_ONLY = 4  # what goes wrong arrives as an exception; the log would print it twice
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A parsed ONNX file.
+
+    Attributes
+    ----------
+    path : Path
+        Where it lies; external weights lie beside it.
+    data : bytes
+        The file as it is, for running the unmodified model.
+    model : onnx.ModelProto
+        The parsed model, without external weights.
+    """
+
+    path: Path
+    data: bytes
+    model: onnx.ModelProto
+
+    def session(self, data: bytes, *, threads: int = 1) -> Any:
+        """Start ONNX Runtime on the serialised model `data`, which may share external weights.
+
+        Raises
+        ------
+        CovcalError
+            If this ONNX Runtime cannot load the model, with its own words.
+        """
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _LOG_FATAL_ONLY
+        # A spinning thread takes a core from the image decoder and gains nothing here.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path",
+            str(self.path.parent.absolute()),
+        )
+        try:
+            return onnxruntime.InferenceSession(
+                data, sess_options=options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # ONNX Runtime's exceptions share no other base class
+            raise CovcalError(
+                f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model "
+                f"({one_line(error)}): export it again with an older opset and standard operators, "
+                "or update onnxruntime"
+            ) from error
+
+
+def read_onnx(path: Path) -> OnnxFile:
+    """Read and parse an ONNX file, leaving external weights where they are.
+
+    Raises
+    ------
+    CovcalError
+        If the file is missing, empty, truncated or something else, or external weights are missing.
+    """
+    require_file(path, remedy=_REMEDY)
+    data = path.read_bytes()
+    _refuse_other_formats(path, data)
+    _refuse_truncated(path, data)
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's DecodeError, from a package without type stubs
+        raise CovcalError(f"{path} is not a readable ONNX file: {_REMEDY}") from error
+    if not model.graph.node or not model.opset_import:
+        raise CovcalError(f"{path} holds no ONNX graph: {_REMEDY}")
+    _require_external_data(path, model)
+    return OnnxFile(path, data, model)
+
+
+def one_line(error: Exception, limit: int = 200) -> str:
+    """Return an exception's message without line breaks, cut to `limit` characters."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _refuse_other_formats(path: Path, data: bytes) -> None:
+    if data.startswith(_LFS_POINTER):
+        raise CovcalError(
+            f"{path} is a Git LFS pointer ({len(data)} bytes), not the model: run git lfs pull"
+        )
+    for magic, kind in _MAGIC.items():
+        if data.startswith(magic):
+            raise CovcalError(f"{path} is {kind}, not an ONNX model: {_REMEDY}")
+    start = data[:512].lstrip().lower()
+    if start.startswith((b"<!doctype html", b"<html", b"<?xml")):
+        raise CovcalError(
+            f"{path} is a web page, not an ONNX model: download the raw file, not its page"
+        )
+    head = data[:512]
+    if all(byte >= 32 or byte in b"\t\n\r\f" for byte in head):
+        raise CovcalError(f"{path} is a text file, not an ONNX model: {_REMEDY}")
+
+
+def _refuse_truncated(path: Path, data: bytes) -> None:
+    """Walk over the outermost protobuf fields; a cut file ends inside one of them."""
+    position = 0
+    while position < len(data):
+        tag, position = _varint(path, data, position)
+        kind = tag & 7
+        if kind == _VARINT:
+            _, position = _varint(path, data, position)
+        elif kind == _BYTES:
+            length, position = _varint(path, data, position)
+            position += length
+        elif kind in (_FIXED64, _FIXED32):
+            position += 8 if kind == _FIXED64 else 4
+        else:
+            raise CovcalError(f"{path} is not an ONNX model: {_REMEDY}")
+    if position > len(data):
+        raise CovcalError(
+            f"{path} is truncated ({len(data)} bytes are left of at least {position}) or not an "
+            "ONNX model: copy or download it again"
+        )
+
+
+def _varint(path: Path, data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < len(data) and shift < 70:
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return value, position
+    raise CovcalError(f"{path} is truncated or not an ONNX model: copy or download it again")
+
+
+def _require_external_data(path: Path, model: onnx.ModelProto) -> None:
+    for tensor in model.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        location = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
+        where = PurePosixPath(location.replace("\\", "/"))
+        # A model from elsewhere must not make us read files outside its own folder.
+        if not location or where.is_absolute() or ".." in where.parts:
+            raise CovcalError(
+                f"{path} keeps tensor {tensor.name!r} in {location!r}, outside its own folder: "
+                "save the model again with its weights beside it"
+            )
+        if not (path.parent / where).is_file():
+            raise CovcalError(
+                f"{path} needs {location} beside it (weights such as {tensor.name!r}): "
+                "copy that file too"
+            )

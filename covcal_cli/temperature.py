@@ -1,0 +1,268 @@
+"""The temperature that makes softmax(z / T) fit labelled rows: one exact, one-dimensional search.
+
+The rules (DESIGN 3.2 and 3.4):
+
+- The loss is the weighted Brier score sum_i a_i ||softmax(z_i/T) - y_i||^2 / sum_i a_i (the
+  paper's), or the weighted negative log-likelihood (Guo et al. 2017).
+- The search is over log T, so T is positive by construction. Nothing is stochastic but the seeded
+  choice of the rows that draw the map of the loss.
+- The Brier score is NOT unimodal in T. So a grid over [1e-4, 1e4] x c, where c is the root mean
+  square of the centred logits, finds every local minimum on at most 20 000 rows; each is refined
+  on all rows by a safeguarded Newton iteration; the lowest wins, on ties the one nearest T = 1.
+  As c scales with the logits, fit(k z) = k fit(z).
+- An end of the interval counts only where it is lower than every minimum inside.
+
+The discriminator's temperature T_g is the same fit: a binary Brier score is a two-class one.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.rowlosses import brier_rows, nll_rows
+from covcal_cli.softmax import Array, LogitBlocks, blocks_of, class_major
+
+Loss = Literal["brier", "nll"]
+Limit = Literal["lower", "upper"]
+
+_GRID_POINTS = 97
+_GRID_ROWS = 20_000
+_RANGE = 1e4
+_TOLERANCE = 1e-6
+_MAX_STEPS = 60
+_TIE = 1e-12
+
+
+@dataclass(frozen=True)
+class TemperatureFit:
+    """A fitted temperature.
+
+    Attributes
+    ----------
+    temperature : float
+        T > 0; T > 1 softens.
+    loss : float
+        Weighted mean loss at `temperature`.
+    loss_at_one : float
+        The same at T = 1, that is, before.
+    at_limit : {"lower", "upper"} or None
+        The end of the search interval that T stands at, if any.
+    held_at_one : bool
+        Whether the best T was below 1 and sharpening was not allowed.
+    local_minima : int
+        Number of interior minima that were compared.
+    """
+
+    temperature: float
+    loss: float
+    loss_at_one: float
+    at_limit: Limit | None
+    held_at_one: bool
+    local_minima: int
+
+
+@dataclass(frozen=True)
+class _Point:
+    log_t: float
+    loss: float
+    limit: Limit | None = None
+
+
+class _Objective:
+    """The weighted loss of fixed rows as a function of log T."""
+
+    def __init__(
+        self, blocks: LogitBlocks, labels: NDArray[np.int64], weights: Array, loss: Loss
+    ) -> None:
+        self._blocks, self._labels, self._weights, self._loss = blocks, labels, weights, loss
+        self._total = float(weights.sum())
+
+    def value(self, log_t: float) -> float:
+        """Return the loss at log T."""
+        return self._sum(log_t, derivatives=False)[0]
+
+    def derivatives(self, log_t: float) -> tuple[float, float, float]:
+        """Return the loss and its first two derivatives with respect to log T."""
+        return self._sum(log_t, derivatives=True)
+
+    def _sum(self, log_t: float, *, derivatives: bool) -> tuple[float, float, float]:
+        of_rows = brier_rows if self._loss == "brier" else nll_rows
+        sums = np.zeros(3)
+        start = 0
+        for block in self._cache_sized():
+            stop = start + len(block)
+            rows = of_rows(
+                class_major(block), self._labels[start:stop], math.exp(log_t), derivatives
+            )
+            weights = self._weights[start:stop]
+            sums[: len(rows)] += [np.dot(weights, row) for row in rows]
+            start = stop
+        loss, slope, curvature = (sums / self._total).tolist()
+        return loss, slope, curvature
+
+    def _cache_sized(self) -> Iterator[NDArray[np.floating[Any]]]:
+        for block in self._blocks():
+            yield from blocks_of(block)()
+
+
+def fit_temperature(
+    logits: NDArray[np.floating[Any]] | LogitBlocks,
+    labels: NDArray[np.int64],
+    weights: Array | None = None,
+    *,
+    loss: Loss = "brier",
+    allow_sharpening: bool = True,
+    seed: int = 0,
+) -> TemperatureFit:
+    """Fit T to labelled rows (paper Section 5.1; Guo et al. 2017 for ``loss="nll"``).
+
+    Parameters
+    ----------
+    logits : array (n, K), or a callable that yields blocks (m, K) in row order
+        Finite logits of any float dtype; a callable is read several times and bounds the memory.
+    labels : array of int64, shape (n,)
+        Classes 0 .. K-1. A class that never occurs is fine.
+    weights : array of float64, shape (n,), optional
+        Non-negative weight a_i of every row; their scale does not matter.
+    loss : {"brier", "nll"}
+        What T minimises.
+    allow_sharpening : bool
+        With False, T below 1 is not considered.
+    seed : int
+        Chooses the rows of the grid where there are more than 20 000.
+
+    Returns
+    -------
+    TemperatureFit
+        The lowest of all local minima, to 1e-6 in log T.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, or the weights are negative or sum to zero.
+    """
+    blocks = logits if callable(logits) else blocks_of(logits)
+    row_weights = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
+    if len(labels) == 0 or not row_weights.sum() > 0 or row_weights.min() < 0:
+        raise ValueError("a temperature needs rows with non-negative weights that are not all zero")
+    sampled = _sampled_rows(row_weights, seed)
+    scale, sample = _scale_and_sample(blocks, len(labels), sampled)
+    everything = _Objective(blocks, labels, row_weights, loss)
+    loss_at_one = everything.value(0.0)
+    if scale == 0:  # every row is a tie between all classes: T changes nothing
+        return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0)
+    rows, copies = sampled
+    on_grid = _Objective(blocks_of(sample), labels[rows], copies, loss)
+    low, high = math.log(scale / _RANGE), math.log(scale * _RANGE)
+    grid = np.linspace(low, high, _GRID_POINTS)
+    values = np.array([on_grid.value(log_t) for log_t in grid])
+    step = float(grid[1] - grid[0])
+    interior = [
+        _refined(everything, _refined(on_grid, grid[index], step, low, high).log_t, step, low, high)
+        for index in _interior_minima(values)
+    ]
+    candidates = [*interior, *_limits(everything, grid, values)]
+    held = False
+    if not allow_sharpening:
+        allowed = [point for point in candidates if point.log_t >= 0]
+        held = _best(candidates) not in allowed
+        candidates = [*allowed, _Point(0.0, loss_at_one)]
+    best = _best(candidates)
+    return TemperatureFit(
+        math.exp(best.log_t), best.loss, loss_at_one, best.limit, held, len(interior)
+    )
+
+
+def _best(points: list[_Point]) -> _Point:
+    lowest = min(point.loss for point in points)
+    tied = [point for point in points if point.loss <= lowest + _TIE * max(1.0, abs(lowest))]
+    # A limit wins no tie against a minimum inside the interval.
+    return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))
+
+
+def _sampled_rows(weights: Array, seed: int) -> tuple[NDArray[np.int64], Array]:
+    """Choose at most 20 000 rows with probability proportional to weight, and their multiplicity.
+
+    Importance weights may put most of the mass on a few rows, which a uniform draw would miss; a
+    stratified draw along the cumulated weights takes every heavy row, as often as it weighs.
+    """
+    if len(weights) <= _GRID_ROWS:
+        return np.arange(len(weights)), weights
+    cells = np.arange(_GRID_ROWS) + np.random.default_rng(seed).random(_GRID_ROWS)
+    cumulated = np.cumsum(weights)
+    drawn = np.searchsorted(cumulated, cells * (cumulated[-1] / _GRID_ROWS), side="right")
+    rows, copies = np.unique(np.minimum(drawn, len(weights) - 1), return_counts=True)
+    return rows, copies.astype(np.float64)
+
+
+def _scale_and_sample(
+    blocks: LogitBlocks, n: int, sampled: tuple[NDArray[np.int64], Array]
+) -> tuple[float, Array]:
+    """Return the root mean square of the row-centred logits, and the logits of the sampled rows."""
+    rows, _ = sampled
+    total, values, start = 0.0, 0, 0
+    chosen: list[NDArray[np.floating[Any]]] = []
+    for block in blocks():
+        stop = start + len(block)
+        block64 = np.array(block.T, dtype=np.float64, order="C")
+        block64 -= block64.mean(axis=0)
+        total += float(np.vdot(block64, block64))
+        values += block64.size
+        inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
+        chosen.append(np.asarray(block)[inside - start].astype(np.float64))
+        start = stop
+    if start != n:
+        raise ValueError(f"{start} rows of logits for {n} labels")
+    return math.sqrt(total / values), np.concatenate(chosen)
+
+
+def _interior_minima(values: Array) -> list[int]:
+    """Return the grid points lower than their surroundings on both sides; of a plateau, the middle.
+
+    A plateau that reaches an end of the grid is not interior.
+    """
+    tie = _TIE * max(1.0, float(np.abs(values).max()))
+    minima, left = [], 0
+    for index in range(1, len(values)):
+        if values[index] < values[left] - tie:
+            left, falling = index, True
+        elif values[index] > values[left] + tie:
+            if left > 0 and falling:
+                minima.append((left + index - 1) // 2)
+            left, falling = index, False
+    return minima
+
+
+def _limits(objective: _Objective, grid: Array, values: Array) -> list[_Point]:
+    """Return the ends of the grid that are its lowest point, with the loss of all rows there."""
+    lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
+    ends: list[tuple[int, Limit]] = [(0, "lower"), (len(grid) - 1, "upper")]
+    return [
+        _Point(float(grid[index]), objective.value(float(grid[index])), name)
+        for index, name in ends
+        if values[index] <= lowest
+    ]
+
+
+def _refined(objective: _Objective, start: float, step: float, low: float, high: float) -> _Point:
+    """Descend from `start` to the local minimum: Newton inside a bracket, else bisection."""
+    log_t, left, right = float(start), low, high
+    value = math.nan
+    for _ in range(_MAX_STEPS):
+        value, slope, curvature = objective.derivatives(log_t)
+        if slope < 0:
+            left = log_t
+        else:
+            right = log_t
+        move = -slope / curvature if curvature > 0 else -math.copysign(step, slope)
+        move = max(-step, min(step, move))
+        if not left <= log_t + move <= right:
+            move = (left + right) / 2 - log_t
+        log_t += move
+        if abs(move) < _TOLERANCE:
+            break
+    return _Point(log_t, value)

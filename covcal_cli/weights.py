@@ -1,0 +1,177 @@
+"""From a source discriminator's logits to importance weights, and how far they can be trusted.
+
+The discriminator g(x) is the probability that x came from the source when both domains are equally
+likely. Then q/p = 1/g - 1 (paper Section 4). Its logits are first tempered: T_g minimises the
+squared error on validation rows of both domains, each domain weighing one half. g is clipped to
+[1/(1+U), 1], that is, weights to [0, U]. All in log space: nothing overflows before it is clipped.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.softmax import Array
+from covcal_cli.temperature import TemperatureFit, fit_temperature
+
+DEFAULT_MAX_WEIGHT = 1000.0
+FIT_OFFSET = 0.5
+"""T_f is fitted with a = 1/g - 1/2 = w + 1/2: the bound's weight (paper Theorem 1)."""
+
+
+@dataclass(frozen=True)
+class WeightHealth:
+    """Diagnostics of importance weights over source validation rows; shares are fractions of n.
+
+    Attributes
+    ----------
+    n : int
+        Source validation rows.
+    ess, ess_share : float
+        Effective sample size (sum w)^2 / sum w^2: the overlap of the domains.
+    ess_fit, ess_fit_share : float
+        The same of a = w + 1/2: the noise in a T_f fitted with them.
+    mean_weight : float
+        Near 1 when the discriminator is right, as E_source[q/p] = 1.
+    clipped_share : float
+        Share of rows at the upper limit U.
+    largest_share : float
+        Share of the total weight on one row.
+    domain_auc : float
+        Chance that the discriminator ranks a source row above a target row; 0.5 is no shift.
+    discriminator_error : float
+        Squared error with each domain weighing one half; 0.25 is chance.
+    """
+
+    n: int
+    ess: float
+    ess_share: float
+    ess_fit: float
+    ess_fit_share: float
+    mean_weight: float
+    clipped_share: float
+    largest_share: float
+    domain_auc: float
+    discriminator_error: float
+
+    def to_json(self) -> dict[str, float | int]:
+        """Return the attributes as a dictionary."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ImportanceWeights:
+    """Importance weights of source validation rows with what they were computed from.
+
+    Attributes
+    ----------
+    weights : array of float64, shape (n,)
+        w = 1/g - 1, the mean over members, in [0, U].
+    temperatures : tuple of TemperatureFit
+        T_g of every member's discriminator.
+    health : WeightHealth
+    """
+
+    weights: Array
+    temperatures: tuple[TemperatureFit, ...]
+    health: WeightHealth
+
+    @property
+    def fit_weights(self) -> Array:
+        """The weights a = 1/g - 1/2 of the fit of T_f, shape (n,)."""
+        return self.weights + FIT_OFFSET
+
+
+def importance_weights(
+    source_logits: NDArray[np.floating[Any]],
+    target_logits: NDArray[np.floating[Any]],
+    *,
+    max_weight: float = DEFAULT_MAX_WEIGHT,
+) -> ImportanceWeights:
+    """Return the importance weights of source validation rows.
+
+    Parameters
+    ----------
+    source_logits, target_logits : float arrays, shapes (M, n) and (M, n_t)
+        Source discriminators' logits of validation rows of both domains, one row per member.
+    max_weight : float
+        U >= 1.
+
+    Raises
+    ------
+    ValueError
+        If `max_weight` is below 1.
+    """
+    if not max_weight >= 1:
+        raise ValueError(f"max_weight must be at least 1, not {max_weight}")
+    members = list(zip(source_logits, target_logits, strict=True))
+    fits = tuple(fit_discriminator_temperature(source, target) for source, target in members)
+    tempered = [
+        (source / fit.temperature, target / fit.temperature)
+        for (source, target), fit in zip(members, fits, strict=True)
+    ]
+    on_source = np.mean([weights_of(logits, max_weight) for logits, _ in tempered], axis=0)
+    on_target = np.mean([weights_of(logits, max_weight) for _, logits in tempered], axis=0)
+    health = WeightHealth(
+        n=len(on_source),
+        ess=effective_sample_size(on_source),
+        ess_share=effective_sample_size(on_source) / len(on_source),
+        ess_fit=effective_sample_size(on_source + FIT_OFFSET),
+        ess_fit_share=effective_sample_size(on_source + FIT_OFFSET) / len(on_source),
+        mean_weight=float(on_source.mean()),
+        clipped_share=float((on_source >= max_weight).mean()),
+        largest_share=float(on_source.max() / max(on_source.sum(), np.finfo(float).tiny)),
+        domain_auc=_auc(-on_source, -on_target),
+        discriminator_error=discriminator_error(1 / (1 + on_source), 1 / (1 + on_target)),
+    )
+    return ImportanceWeights(on_source, fits, health)
+
+
+def fit_discriminator_temperature(
+    source_logits: NDArray[np.floating[Any]], target_logits: NDArray[np.floating[Any]]
+) -> TemperatureFit:
+    """Fit T_g by squared error, each domain weighing one half (paper Section 5.1).
+
+    The binary squared error (s - sigmoid(l/T))^2 is half the Brier score of the two-class logits
+    (0, l), so this is `fit_temperature` with weights 1/n of each domain.
+
+    Parameters
+    ----------
+    source_logits, target_logits : float arrays, shapes (n_s,) and (n_t,)
+        Of validation rows.
+    """
+    sizes = len(source_logits), len(target_logits)
+    logits = np.concatenate([source_logits, target_logits]).astype(np.float64)
+    is_source = np.repeat([1, 0], sizes)
+    weights = np.repeat([0.5 / size for size in sizes], sizes)
+    return fit_temperature(np.stack([np.zeros_like(logits), logits], axis=1), is_source, weights)
+
+
+def weights_of(tempered_logits: NDArray[np.floating[Any]], max_weight: float) -> Array:
+    """Return w = 1/g - 1 = exp(-l/T_g), clipped to [0, U], from l/T_g."""
+    logs = -np.asarray(tempered_logits, dtype=np.float64)
+    clipped: Array = np.exp(np.minimum(logs, np.log(max_weight)))
+    return np.minimum(clipped, max_weight)
+
+
+def effective_sample_size(weights: Array) -> float:
+    """Return (sum w)^2 / sum w^2: n for equal weights, 1 when one row has it all, 0 for none."""
+    scale = float(weights.max(initial=0.0))
+    if scale == 0:
+        return 0.0
+    relative = weights / scale  # keeps tiny weights' squares from underflowing
+    return float(relative.sum() ** 2 / np.dot(relative, relative))
+
+
+def discriminator_error(on_source: Array, on_target: Array) -> float:
+    """Return 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2 of probabilities g."""
+    return float(0.5 * np.mean((1 - on_source) ** 2) + 0.5 * np.mean(on_target**2))
+
+
+def _auc(source_scores: Array, target_scores: Array) -> float:
+    """Return the chance that a source row scores above a target row, ties counting one half."""
+    ordered = np.sort(target_scores)
+    below = np.searchsorted(ordered, source_scores, side="left")
+    not_above = np.searchsorted(ordered, source_scores, side="right")
+    return float((below + not_above).mean() / (2 * len(ordered)))
