@@ -3,7 +3,7 @@
 Used by ``extraction.py``, which prepares both domains and owns the file.
 """
 
-from collections.abc import Callable
+import math
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,22 +17,11 @@ from covcal_cli.featurewriter import HDF5Writer, utf8
 from covcal_cli.inputs.domain import Batch, DomainData, ModelInput
 from covcal_cli.inputs.preprocessing import ImagePipeline
 from covcal_cli.models.classifier import Classifier, Floats
+from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-_FEW_ROWS = 20  # of fewer, every confidence may be high by chance
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far extraction is: `done` of `total` rows of the domain `stage`."""
-
-    stage: str
-    done: int
-    total: int
-
-
-ProgressCallback = Callable[[Progress], None]
+_FEW_ROWS = 50  # what holds for fewer may be luck
 
 
 @dataclass(frozen=True)
@@ -73,14 +62,24 @@ class DomainExtraction:
         Class indices, -1 where unknown.
     split : array of uint8, shape (n,)
         Index into `SPLITS`.
+    n_classes : int
+        K.
     """
 
     def __init__(
-        self, name: str, data: DomainData, labels: NDArray[np.int64], split: NDArray[np.uint8]
+        self,
+        name: str,
+        data: DomainData,
+        *,
+        labels: NDArray[np.int64],
+        split: NDArray[np.uint8],
+        n_classes: int,
     ) -> None:
         self._name, self._data, self._labels, self._split = name, data, labels, split
         self._skipped: list[tuple[int, str]] = []
         self._kept = np.ones(len(labels), dtype=bool)
+        self._n_classes = n_classes
+        self._predicted = np.zeros(n_classes, dtype=np.int64)
         self._correct = 0
         self._least_confident = 1.0
 
@@ -145,26 +144,27 @@ class DomainExtraction:
             skipped=tuple((self._data.ids[row], reason) for row, reason in self._skipped),
         )
 
-    def warnings(self, n_classes: int) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return what a user should look into, one line each."""
         found = list(self._data.notes)
         rows = self.report().rows
         empty = [name for name in ("train", "validation") if not rows[name]]
         if empty:
+            hashed = self._data.given_split is None
+            remedy = "pass other --fractions" if hashed else "the data's own splits leave them out"
             found.append(
-                f"{self._data.path} has no {self._name} {' and no '.join(empty)} rows: add a "
-                "folder for them or pass other --fractions"
+                f"{self._data.path} has no {self._name} {' and no '.join(empty)} rows: {remedy}"
             )
         if sum(rows.values()) >= _FEW_ROWS and self._least_confident > _SATURATED:
             found.append(
                 f"every confidence on the {self._name} exceeds {_SATURATED}: the pixels may be "
                 "unscaled; check --scale, --mean and --std"
             )
-        if self._name == "source" and self._is_near_chance(n_classes):
+        chance = self._chance()
+        if self._name == "source" and chance is not None and self.accuracy <= chance:
             found.append(
                 f"the classifier gets {self.accuracy:.1%} of the source right, no better than "
-                f"chance ({1 / n_classes:.1%}): check the preprocessing and the order of the "
-                "classes"
+                "guessing: check the preprocessing and the order of the classes"
             )
         return found
 
@@ -192,13 +192,24 @@ class DomainExtraction:
                 )
 
     def _count(self, logits: Floats, piece: Batch) -> None:
-        # Unknown labels, -1, never equal a prediction.
-        self._correct += int((logits.argmax(axis=1) == self._labels[piece.rows]).sum())
+        predictions, labels = logits.argmax(axis=1), self._labels[piece.rows]
+        self._correct += int((predictions == labels).sum())  # an unknown label, -1, never is
+        self._predicted += np.bincount(
+            predictions[labels != UNKNOWN_LABEL], minlength=logits.shape[1]
+        )
         above = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
         confidence = 1 / np.exp(above).sum(axis=1)
         self._least_confident = min(self._least_confident, float(confidence.min()))
 
-    def _is_near_chance(self, n_classes: int) -> bool:
-        chance, n = 1 / n_classes, self.labelled
-        # Three standard deviations of a guesser's accuracy.
-        return self.accuracy <= chance + 3 * (chance * (1 - chance) / n) ** 0.5
+    def _chance(self) -> float | None:
+        """Return the highest accuracy that predictions unrelated to the labels would reach.
+
+        The expected share of hits if the predictions were shuffled, plus two standard deviations;
+        None with too few labelled rows to tell.
+        """
+        n = self.labelled
+        if n < _FEW_ROWS:
+            return None
+        known = self._labels[self._kept & (self._labels != UNKNOWN_LABEL)]
+        expected = float(np.bincount(known, minlength=self._n_classes) @ self._predicted) / n**2
+        return expected + 2 * math.sqrt(expected * (1 - expected) / n)

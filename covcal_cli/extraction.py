@@ -5,6 +5,7 @@ the same input gives the same bytes. Features and logits are never all in memory
 """
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli import __version__
-from covcal_cli.domainextraction import (
-    DomainExtraction,
-    DomainReport,
-    Progress,
-    ProgressCallback,
-)
+from covcal_cli.domainextraction import DomainExtraction, DomainReport
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FEATURES_SCHEMA, UNKNOWN_LABEL
 from covcal_cli.featurewriter import HDF5Writer
@@ -28,10 +24,12 @@ from covcal_cli.inputs.domain import DomainData, ModelInput, open_domain
 from covcal_cli.inputs.preprocessing import ImagePipeline, Preprocessing
 from covcal_cli.inputs.splits import DEFAULT_FRACTIONS, Fractions, check_fractions, hashed_split
 from covcal_cli.models.classifier import Classifier, open_classifier
+from covcal_cli.progress import Progress, ProgressCallback
 
 __all__ = ["DomainReport", "ExtractReport", "Preprocessing", "Progress", "extract"]
 
-DEFAULT_BATCH = 64
+_BATCH_BYTES = 16 << 20
+_BATCH_RANGE = (16, 256)
 _AS_THEY_ARE = "none: the rows go in as they are"
 
 
@@ -76,7 +74,7 @@ def extract(
     preprocessing: Preprocessing | None = None,
     fractions: Fractions = DEFAULT_FRACTIONS,
     seed: int = 0,
-    batch: int = DEFAULT_BATCH,
+    batch: int | None = None,
     threads: int | None = None,
     model_output: str | None = None,
     force: bool = False,
@@ -98,8 +96,9 @@ def extract(
         Shares of train, validation and test where the data has no splits of its own.
     seed : int
         Seed of those splits.
-    batch : int
-        Rows per run of the model.
+    batch : int, optional
+        Rows per run of the model; by default a power of two from 16 to 256 that keeps its input
+        within 16 MiB.
     threads : int, optional
         Threads for the model and for decoding each; all available cores by default.
     model_output : str, optional
@@ -116,7 +115,7 @@ def extract(
     """
     check_output(output, force=force)
     check_fractions(fractions)
-    if batch < 1 or (threads is not None and threads < 1):
+    if any(value is not None and value < 1 for value in (batch, threads)):
         raise CovcalError("batch and threads must be at least 1")
     cores = threads or available_cores()
     classifier = open_classifier(model, output=model_output, threads=cores)
@@ -126,9 +125,14 @@ def extract(
         raise CovcalError("there is neither a source nor a target: give at least one")
     classes = _classes(domains, classifier.n_classes)
     pipeline, notes = _pipeline(domains, classifier, preprocessing or Preprocessing())
+    rows = batch or _batch_size(classifier, pipeline)
     runs = {
         name: DomainExtraction(
-            name, data, _labels(name, data, classes), _split(data, fractions, seed)
+            name,
+            data,
+            labels=_labels(name, data, classes),
+            split=_split(data, fractions, seed),
+            n_classes=classifier.n_classes,
         )
         for name, data in domains.items()
     }
@@ -149,11 +153,11 @@ def extract(
         ) as writer,
     ):
         for run in runs.values():
-            run.write(writer, classifier, pipeline, batch=batch, threads=cores, progress=progress)
+            run.write(writer, classifier, pipeline, batch=rows, threads=cores, progress=progress)
         writer.write("head/weight", classifier.weight)
         writer.write("head/bias", classifier.bias)
         writer.complete(tail=str(classifier.tail), affine_error=float(classifier.affine_error or 0))
-    warnings = [text for run in runs.values() for text in run.warnings(classifier.n_classes)]
+    warnings = [text for run in runs.values() for text in run.warnings()]
     return ExtractReport(
         output=output,
         head=classifier.describe(),
@@ -201,6 +205,16 @@ def _split(data: DomainData, fractions: Fractions, seed: int) -> NDArray[np.uint
     if data.given_split is not None:
         return data.given_split
     return hashed_split(data.split_names, fractions, seed)
+
+
+def _batch_size(classifier: Classifier, pipeline: ImagePipeline | None) -> int:
+    if pipeline is None:
+        elements = math.prod(size or 1 for size in classifier.input_shape[1:])
+    else:
+        elements = math.prod(pipeline.size) * len(pipeline.mean)
+    fewest, most = _BATCH_RANGE
+    fitting = _BATCH_BYTES // (elements * classifier.input_dtype.itemsize)
+    return min(most, max(fewest, 1 << max(0, fitting.bit_length() - 1)))
 
 
 def _pipeline(

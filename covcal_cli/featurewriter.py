@@ -4,6 +4,7 @@ The same blocks give the same bytes: no timestamps, no compression, HDF5's defau
 The root attribute ``complete`` is set last, and readers refuse a file without it.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,46 @@ from numpy.typing import ArrayLike
 
 _CHUNK_BYTES = 1 << 20
 Attribute = str | int | float
+
+
+class _Sink(io.FileIO):
+    """A file that keeps the first write error for later instead of raising it.
+
+    HDF5 cannot close a file that it failed to write to: it loses the error, or ends the process
+    with a segmentation fault. So it is told that all went well, and the writer asks here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "w+")
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        done = 0
+        try:
+            while self.error is None and done < len(view):
+                done += super().write(view[done:])
+        except OSError as error:
+            self.error = error
+        return len(view)
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        view[:] = bytes(len(view))  # what was never written reads as zeros
+        super().readinto(view)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return self.tell() if self.error else super().truncate(size)
+        except OSError as error:
+            self.error = error
+            return self.tell()
+
+    def require_written(self) -> None:
+        """Raise the first write error, if there was one."""
+        if self.error is not None:
+            raise self.error
 
 
 class HDF5Writer:
@@ -40,7 +81,10 @@ class HDF5Writer:
         classes: Sequence[str],
         attributes: Mapping[str, Attribute],
     ) -> None:
-        self._file = h5py.File(path, "w")
+        self._sink = _Sink(path)
+        self._file = h5py.File(self._sink, "w")
+        # Closing a dataset writes its half-filled chunk: kept open, each is written once.
+        self._growing: dict[str, Any] = {}
         self._file.attrs["schema"] = schema
         for name, value in attributes.items():
             self._file.attrs[name] = value
@@ -62,19 +106,20 @@ class HDF5Writer:
             The next m rows; dtype and trailing shape are those of the first block.
         """
         rows = np.asarray(block)
-        if name not in self._file:
+        if name not in self._growing:
             row_bytes = max(1, int(np.prod(rows.shape[1:], dtype=np.int64)) * rows.dtype.itemsize)
-            self._file.create_dataset(
+            self._growing[name] = self._file.create_dataset(
                 name,
                 shape=(0, *rows.shape[1:]),
                 maxshape=(None, *rows.shape[1:]),
                 chunks=(max(1, _CHUNK_BYTES // row_bytes), *rows.shape[1:]),
                 dtype=rows.dtype,
             )
-        dataset = self._file[name]
+        dataset = self._growing[name]
         start = dataset.shape[0]
         dataset.resize(start + rows.shape[0], axis=0)
         dataset[start:] = rows
+        self._sink.require_written()
 
     def write(self, name: str, values: ArrayLike) -> None:
         """Write a whole dataset at once, contiguously."""
@@ -85,7 +130,8 @@ class HDF5Writer:
         for name, value in attributes.items():
             self._file.attrs[name] = value
         self._file.attrs["complete"] = 1
-        self._file.flush()
+        self._file.close()
+        self._sink.require_written()
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +143,7 @@ class HDF5Writer:
         trace: TracebackType | None,
     ) -> None:
         self._file.close()
+        self._sink.close()
 
 
 def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:

@@ -19,6 +19,7 @@ from covcal_cli.errors import CovcalError, LimitExceededError
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
+PACKAGES = {"PIL": "pillow"}
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 app = typer.Typer(
@@ -28,8 +29,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (extract, adapt, calibrate, evaluate, inspect, demo):
-    app.command(no_args_is_help=command is extract)(command)
+app.command(short_help="Run a classifier; keep features and logits.")(extract)
+app.command(short_help="Learn features on which the domains look alike.")(adapt)
+app.command(short_help="Fit temperatures; reads no target label.")(calibrate)
+app.command(short_help="Measure calibrations where labels are known.")(evaluate)
+app.command(short_help="Show what a covcal file holds.")(inspect)
+app.command(short_help="Run the four steps on an embedded example.")(demo)
 
 
 def _show_version(asked: bool) -> None:
@@ -75,9 +80,18 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted: nothing was written", file=sys.stderr)
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        # Installed with --no-deps, as README shows for jobs that only evaluate.
+        name = str(error.name).partition(".")[0]
+        package = PACKAGES.get(name, name)
+        print(f"error: this needs the package {package}: pip install {package}", file=sys.stderr)
+        return ERROR
     except BrokenPipeError:
         # The reader (head, less) went away: keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
         return ERROR
     except Exception as error:
         if isinstance(error, CLICK_ERROR):

@@ -13,7 +13,7 @@ def calibrate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]",
+            metavar="FILE",
             help="A features or adapted file; adapted.h5, else features.h5, when left out.",
             show_default=False,
         ),

@@ -1,26 +1,11 @@
 """What goes to which stream: the result to stdout; progress, notes and warnings to stderr."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
-
-class Step(Protocol):
-    """Progress that the library reports: what it is at, and how far."""
-
-    @property
-    def stage(self) -> str:
-        """Name of the current stage."""
-
-    @property
-    def step(self) -> int:
-        """Work done in this stage."""
-
-    @property
-    def total(self) -> int:
-        """Work that there is in this stage, at most."""
+from covcal_cli.progress import Progress, ProgressCallback, silent
 
 
 class Console:
@@ -65,22 +50,22 @@ class Console:
                 _to_stderr(f"next: {hint}")
 
     @contextmanager
-    def progress(self) -> Iterator[Callable[[Step], None]]:
+    def progress(self) -> Iterator[ProgressCallback]:
         """Yield a callback that shows progress: a live bar on a terminal, else nothing."""
         if self.quiet or not sys.stderr.isatty():
-            yield lambda _: None
+            yield silent
             return
         from rich.console import Console as RichConsole
-        from rich.progress import Progress, TaskID
+        from rich.progress import Progress as Bars
+        from rich.progress import TaskID
 
         bars: dict[str, TaskID] = {}
-        with Progress(console=RichConsole(stderr=True), transient=True) as display:
+        with Bars(console=RichConsole(stderr=True), transient=True) as display:
 
-            def show(step: Step) -> None:
+            def show(step: Progress) -> None:
                 if step.stage not in bars:
                     bars[step.stage] = display.add_task(step.stage, total=step.total)
-                losses: dict[str, float] = getattr(step, "losses", {})
-                numbers = "".join(f"  {name} {value:.3f}" for name, value in losses.items())
+                numbers = "".join(f"  {name} {value:.3f}" for name, value in step.losses.items())
                 display.update(
                     bars[step.stage],
                     completed=step.step,

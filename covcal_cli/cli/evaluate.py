@@ -21,14 +21,16 @@ def evaluate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]",
+            metavar="FILE",
             help="A features or adapted file; what the calibration was fitted on, when left out.",
             show_default=False,
         ),
     ] = None,
     calibration: Annotated[
         list[Path] | None,
-        typer.Option("--calibration", "-c", help="A cal.json; repeat to compare several."),
+        typer.Option(
+            "--calibration", "-c", metavar="CAL.JSON", help="A cal.json; repeat to compare several."
+        ),
     ] = None,
     output: Annotated[
         Path | None, output("Write metrics.json there; - prints it instead of the table.")

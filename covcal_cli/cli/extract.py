@@ -44,7 +44,7 @@ def extract(
     source: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[SOURCE]",
+            metavar="SOURCE",
             help="Data like the classifier's own, labelled: image folder or .npz.",
             show_default=False,
         ),
@@ -52,7 +52,7 @@ def extract(
     target: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[TARGET]", help="The new data; labels are optional.", show_default=False
+            metavar="TARGET", help="The new data; labels are optional.", show_default=False
         ),
     ] = None,
     target_only: Annotated[
@@ -82,7 +82,13 @@ def extract(
         ),
     ] = "0.6,0.2,0.2",
     seed: Seed = 0,
-    batch: Annotated[int, typer.Option(min=1, help="Rows per run of the model.")] = 64,
+    model_output: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Rows per run of the model; by size when left out.")
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads; every core when left out.")
     ] = None,
@@ -132,10 +138,13 @@ def extract(
             seed=seed,
             batch=batch,
             threads=threads,
+            model_output=model_output,
             force=force,
             progress=progress,
         )
     console.warn(report.warnings)
+    for domain in report.domains:
+        console.warn(f"skipped {name}: {reason}" for name, reason in domain.skipped)
     console.result(extract_summary(report))
     console.wrote(output, f"covcal adapt {output}" if source is not None else None)
 

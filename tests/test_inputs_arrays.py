@@ -1,0 +1,209 @@
+"""Arrays in .npz files: checked, streamed, and fed as they are or through preprocessing."""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.arrays import ArrayData
+from covcal_cli.inputs.classes import numbered_classes
+from covcal_cli.inputs.domain import ModelInput
+from covcal_cli.inputs.npy import NpyStream
+from covcal_cli.inputs.preprocessing import Preprocessing
+
+VECTORS = ModelInput((None, 4), np.dtype(np.float32))
+GREY = ModelInput((None, 1, 6, 6), np.dtype(np.float32))
+ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
+
+
+def save(folder: Path, *, compressed: bool = False, **arrays: Any) -> Path:
+    path = folder / "data.npz"
+    (np.savez_compressed if compressed else np.savez)(path, **arrays)
+    return path
+
+
+def fed(data: ArrayData, wanted: ModelInput, size: int = 3) -> NDArray[Any]:
+    pipeline = (
+        Preprocessing().resolve(wanted.shape, wanted.dtype) if data.holds_images(wanted) else None
+    )
+    batches = list(data.batches(wanted, pipeline, size=size, threads=2))
+    rows = np.concatenate([batch.rows for batch in batches])
+    np.testing.assert_array_equal(rows, np.arange(len(rows)))
+    return np.concatenate([batch.array for batch in batches])
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64])
+def test_numbers_of_the_models_shape_go_in_as_they_are(
+    dtype: type, order: Any, compressed: bool, tmp_path: Path
+) -> None:
+    x: NDArray[Any] = np.array(ROWS.astype(dtype), order=order)
+    data = ArrayData(save(tmp_path, compressed=compressed, x=x))
+    found = fed(data, VECTORS)
+    np.testing.assert_array_equal(found, ROWS)
+    assert found.dtype == np.float32
+    assert data.ids == [str(i) for i in range(10)]
+    assert data.labels(numbered_classes(3)).tolist() == [-1] * 10
+    assert data.given_split is None
+
+
+def test_labels_split_and_ids_are_read(tmp_path: Path) -> None:
+    data = ArrayData(
+        save(
+            tmp_path,
+            x=ROWS,
+            y=np.array([0, 1, 2, -1] * 2 + [0, 0], np.int8),
+            split=np.array([0, 1, 2, 0, 0] * 2),
+            id=np.array([f"é{i}" for i in range(10)]),
+            extra=np.zeros(1),
+        )
+    )
+    assert data.labels(numbered_classes(3)).tolist() == [0, 1, 2, -1, 0, 1, 2, -1, 0, 0]
+    assert data.given_split is not None
+    assert data.given_split.tolist() == [0, 1, 2, 0, 0] * 2
+    assert data.ids[3] == "é3"
+    assert data.split_names == data.ids
+    assert "extra not used" in data.notes[0]
+
+
+@pytest.mark.parametrize("ids", [np.arange(10), np.array([f"{i}" for i in range(10)], dtype="S")])
+def test_ids_may_be_numbers_or_bytes(ids: NDArray[Any], tmp_path: Path) -> None:
+    assert ArrayData(save(tmp_path, x=ROWS, id=ids)).ids == [str(i) for i in range(10)]
+
+
+@pytest.mark.parametrize("shape", [(9, 6, 6), (9, 6, 6, 1), (9, 6, 6, 3), (9, 6, 6, 4), (9, 3, 4)])
+def test_uint8_images_are_preprocessed(shape: tuple[int, ...], tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, size=shape, dtype=np.uint8)
+    data = ArrayData(save(tmp_path, x=x))
+    assert data.holds_images(GREY)
+    found = fed(data, GREY)
+    assert found.shape == (9, 1, 6, 6)
+    if shape in ((9, 6, 6), (9, 6, 6, 1)):
+        np.testing.assert_allclose(found[:, 0], x.reshape(9, 6, 6) / 255, rtol=1e-6)
+
+
+def test_uint8_rows_for_a_uint8_model_go_in_as_they_are(tmp_path: Path) -> None:
+    x = np.arange(40, dtype=np.uint8).reshape(10, 4)
+    wanted = ModelInput((None, 4), np.dtype(np.uint8))
+    np.testing.assert_array_equal(fed(ArrayData(save(tmp_path, x=x)), wanted), x)
+
+
+def objects(folder: Path) -> Path:
+    return save(folder, x=np.array([{}, {}], dtype=object))
+
+
+def text(folder: Path) -> Path:
+    path = folder / "data.npz"
+    path.write_text("not a zip")
+    return path
+
+
+def empty(folder: Path) -> Path:
+    path = folder / "data.npz"
+    path.write_bytes(b"")
+    return path
+
+
+def cut(folder: Path) -> Path:
+    path = save(folder, x=ROWS)
+    path.write_bytes(path.read_bytes()[:-40])
+    return path
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "no x": ({"images": ROWS}, "there is no x, only images: save the rows as x"),
+    "texts": ({"x": np.array([["a"], ["b"]])}, "x holds <U1, not numbers"),
+    "one axis": ({"x": np.zeros(3)}, r"x has shape \[3\]: give one row per example"),
+    "no rows": ({"x": np.zeros((0, 4))}, r"x has shape \[0, 4\]"),
+    "short y": ({"x": ROWS, "y": np.zeros(9, int)}, r"y has shape \[9\] and x has 10 rows"),
+    "one-hot y": ({"x": ROWS, "y": np.zeros((10, 3), int)}, r"y has shape \[10, 3\]"),
+    "float y": ({"x": ROWS, "y": np.zeros(10)}, "y holds float64: save class numbers as integers"),
+    "bad split": ({"x": ROWS, "split": np.full(10, 3)}, "split holds 3: 0 .train., 1 "),
+    "float split": ({"x": ROWS, "split": np.zeros(10)}, "split holds float64"),
+    "float id": ({"x": ROWS, "id": np.zeros(10)}, "id holds float64: save texts or integers"),
+    "object y": ({"x": ROWS, "y": np.array([None] * 10)}, "it holds Python objects"),
+    "objects": (objects, "it holds Python objects: save plain numeric arrays"),
+    "text": (text, "is not a readable .npz file"),
+    "empty": (empty, "is empty .0 bytes."),
+    "cut": (cut, "is not a readable .npz file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    content, message = BAD[name]
+    path = save(tmp_path, **content) if isinstance(content, dict) else content(tmp_path)
+    with pytest.raises(CovcalError, match=message) as caught:
+        ArrayData(path)
+    assert "data.npz" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("label", [-2, 3])
+def test_a_label_outside_the_classes_is_named(label: int, tmp_path: Path) -> None:
+    y = np.zeros(10, int)
+    y[7] = label
+    data = ArrayData(save(tmp_path, x=ROWS, y=y))
+    with pytest.raises(CovcalError, match=rf"y\[7\] is {label} and the model has 3 classes"):
+        data.labels(numbered_classes(3))
+
+
+@pytest.mark.parametrize(
+    ("x", "wanted"),
+    [
+        (np.zeros((5, 6, 6), np.float32), GREY),
+        (np.zeros((5, 3, 6, 6), np.float32), GREY),
+        (np.zeros((5, 1, 6, 6), np.uint8), GREY),
+        (np.zeros((5, 6, 6), np.uint16), GREY),
+        (np.zeros((5, 5), np.float32), VECTORS),
+        (np.zeros((5, 4), np.uint8), VECTORS),
+        (np.zeros((5, 4), np.float32), ModelInput((None, 4), np.dtype(np.int64))),
+    ],
+)
+def test_rows_of_another_shape_are_refused_with_both(
+    x: NDArray[Any], wanted: ModelInput, tmp_path: Path
+) -> None:
+    data = ArrayData(save(tmp_path, x=x))
+    with pytest.raises(CovcalError, match=rf"x is {x.dtype} \[n, .* and the model wants"):
+        data.holds_images(wanted)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_named(value: float, tmp_path: Path) -> None:
+    x = ROWS.copy()
+    x[8, 1] = value
+    data = ArrayData(save(tmp_path, x=x, id=np.array([f"row{i}" for i in range(10)])))
+    with pytest.raises(CovcalError, match=r"x row 8 \(row8\) holds NaN or infinity"):
+        fed(data, VECTORS)
+
+
+def test_damage_inside_the_rows_is_found_while_reading(tmp_path: Path) -> None:
+    path = save(tmp_path, x=np.zeros((500, 4), np.float32))
+    content = bytearray(path.read_bytes())
+    content[4000] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(CovcalError, match=r"is not a readable \.npz file"):
+        fed(ArrayData(path), VECTORS, size=50)
+
+
+def test_a_stream_that_ends_early_is_refused() -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, ROWS)
+    short = io.BytesIO(buffer.getvalue()[:-8])
+    with pytest.raises(ValueError, match="cut short"):
+        list(NpyStream(short).blocks(3))
+
+
+def test_only_a_block_of_x_is_in_memory(tmp_path: Path) -> None:
+    """A member that is read lazily yields its first block before damage further on is met."""
+    path = save(tmp_path, x=np.ones((5000, 64), np.float32))
+    with zipfile.ZipFile(path) as archive, archive.open("x.npy") as member:
+        first = next(iter(NpyStream(member).blocks(10)))
+        assert first.shape == (10, 64)
+        assert member.tell() < 64 * 4 * 10 + 1000
