@@ -18,6 +18,7 @@ from covcal_cli.softmax import Array, LogitBlocks, class_major, log_mean_softmax
 
 SCHEMA = "covcal.calibration/1"
 Forecaster = Literal["original", "aligned"]
+_FORECASTERS: Mapping[str, Forecaster] = {"original": "original", "aligned": "aligned"}
 
 
 @dataclass(frozen=True)
@@ -207,19 +208,19 @@ def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
         method=content["method"],
         method_used=content["method_used"],
         reason=content["reason"],
-        forecaster=content["forecaster"],
+        forecaster=_FORECASTERS[content["forecaster"]],
         forecaster_temperature=float(content["temperatures"]["forecaster"]),
         discriminator_temperatures=tuple(map(float, content["temperatures"]["discriminator"])),
         discriminator=content["discriminator"],
         max_weight=float(content["max_weight"]),
         loss=content["loss"],
-        fit=content["fit"],
+        fit=dict(content["fit"]),
         weights=content["weights"],
         bound=content["bound"],
-        estimates=content["estimates"],
+        estimates=dict(content["estimates"]),
         seed=content["seed"],
         classes=tuple(content["classes"]),
-        model=content["model"],
+        model=dict(content["model"]),
         networks_sha256=content["networks_sha256"],
         inputs=tuple(
             Input(entry["role"], path.parent / entry["path"], entry["sha256"])
@@ -232,6 +233,8 @@ def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
 
 def forecaster_blocks(domain: Domain, rows: Rows, forecaster: Forecaster) -> LogitBlocks:
     """Return the forecaster's logits of `rows` as blocks (m, K), read anew at every call."""
+    if forecaster == "original":
+        return lambda: (domain.logits(block) for block in domain.blocks(rows))
     return lambda: (forecaster_logits(domain, block, forecaster).T for block in domain.blocks(rows))
 
 

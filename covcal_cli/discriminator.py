@@ -83,9 +83,9 @@ def fit_discriminator(
             continue
         value = trial
         step = np.linalg.solve(hessian, -slope).astype(np.float64)
+        weights += step
         if -np.dot(slope, step) < _TOLERANCE:
             return LogisticDiscriminator(mean, scale, weights[:-1], float(weights[-1]))
-        weights += step
     raise CovcalError(
         f"{source.path}: the source discriminator did not converge: look for features of "
         "extreme size"
@@ -122,7 +122,7 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Array, Array]:
         first += weight * values.sum(axis=0)
         second += weight * np.einsum("md,md->d", values, values)
     deviation = np.sqrt(np.maximum(second - first**2, 0.0))
-    constant = deviation <= 1e-7 * np.maximum(1.0, np.abs(origin + first))
+    constant = deviation <= 1e-7 * np.abs(origin + first)
     return origin + first, np.where(constant, 1.0, deviation)
 
 

@@ -274,7 +274,7 @@ class FeatureFile:
 def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:
     """Return the labels of `rows` of any domain; for `SourceDomain` and ``target_labels`` only."""
     group = domain._group
-    labels: NDArray[np.int64] = _take(group["labels"], rows, axis=0).astype(np.int64)
+    labels: NDArray[np.int64] = _take(group["labels"], rows, axis=0).astype(np.int64, copy=False)
     outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
     if len(outside):
         row = int(rows[outside[0]])

@@ -3,6 +3,7 @@
 `methods` says what each method is and how auto chooses; `remarks` puts the findings into words.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +73,10 @@ def calibrate(
     Raises
     ------
     CovcalError
-        If the file does not hold what the method needs.
+        If the file does not hold what the method needs, or `max_weight` is no such number.
     """
+    if not 1 <= max_weight < math.inf:
+        raise CovcalError(f"max_weight must be a number of at least 1, not {max_weight}")
     with FeatureFile(path) as file:
         validation = _validation(file)
         chosen, weights, reason = _choose(file, validation, method, max_weight, seed)

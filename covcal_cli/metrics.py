@@ -50,7 +50,7 @@ class ReliabilityBins:
     """
 
     def __init__(self, bins: int = 15) -> None:
-        self.edges: Array = np.linspace(0.0, 1.0, bins + 1)
+        self.edges: Array = np.arange(bins + 1) / bins
         self.counts = np.zeros(bins, dtype=np.int64)
         self.hits = np.zeros(bins, dtype=np.int64)
         self.confidence_sums = np.zeros(bins)

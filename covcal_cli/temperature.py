@@ -6,17 +6,17 @@ The rules (DESIGN 3.2 and 3.4):
   paper's), or the weighted negative log-likelihood (Guo et al. 2017).
 - The search is over log T, so T is positive by construction. Nothing is stochastic but the seeded
   choice of the rows that draw the map of the loss.
-- The Brier score is NOT unimodal in T. So a grid over [1e-4, 1e4] x c, where c is the root mean
-  square of the centred logits, finds every local minimum on at most 20 000 rows; each is refined
-  on all rows by a safeguarded Newton iteration; the lowest wins, on ties the one nearest T = 1.
-  As c scales with the logits, fit(k z) = k fit(z).
+- The Brier score is NOT unimodal in T. So a grid over [1e-4, 1e4] x c, where c is the weighted
+  root mean square of the centred logits, finds every local minimum on at most 20 000 rows; each
+  is refined on all rows by a safeguarded Newton iteration; the lowest wins, on ties the one
+  nearest T = 1. As c scales with the logits, fit(k z) = k fit(z).
 - An end of the interval counts only where it is lower than every minimum inside.
 
 The discriminator's temperature T_g is the same fit: a binary Brier score is a two-class one.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ Limit = Literal["lower", "upper"]
 
 _GRID_POINTS = 97
 _GRID_ROWS = 20_000
+_GRID_VALUES = 4_000_000  # bounds the grid's memory where there are many classes
 _RANGE = 1e4
 _TOLERANCE = 1e-6
 _MAX_STEPS = 60
@@ -73,10 +74,14 @@ class _Point:
 
 
 class _Objective:
-    """The weighted loss of fixed rows as a function of log T."""
+    """The weighted loss of fixed rows, in class-major blocks, as a function of log T."""
 
     def __init__(
-        self, blocks: LogitBlocks, labels: NDArray[np.int64], weights: Array, loss: Loss
+        self,
+        blocks: Callable[[], Iterable[Array]],
+        labels: NDArray[np.int64],
+        weights: Array,
+        loss: Loss,
     ) -> None:
         self._blocks, self._labels, self._weights, self._loss = blocks, labels, weights, loss
         self._total = float(weights.sum())
@@ -93,20 +98,19 @@ class _Objective:
         of_rows = brier_rows if self._loss == "brier" else nll_rows
         sums = np.zeros(3)
         start = 0
-        for block in self._cache_sized():
-            stop = start + len(block)
-            rows = of_rows(
-                class_major(block), self._labels[start:stop], math.exp(log_t), derivatives
-            )
+        for block in self._blocks():
+            stop = start + block.shape[1]
+            rows = of_rows(block, self._labels[start:stop], math.exp(log_t), derivatives)
             weights = self._weights[start:stop]
             sums[: len(rows)] += [np.dot(weights, row) for row in rows]
             start = stop
         loss, slope, curvature = (sums / self._total).tolist()
         return loss, slope, curvature
 
-    def _cache_sized(self) -> Iterator[NDArray[np.floating[Any]]]:
-        for block in self._blocks():
-            yield from blocks_of(block)()
+
+def _cache_sized(blocks: LogitBlocks) -> Iterator[NDArray[np.floating[Any]]]:
+    for block in blocks():
+        yield from blocks_of(block)()
 
 
 def fit_temperature(
@@ -147,16 +151,24 @@ def fit_temperature(
     """
     blocks = logits if callable(logits) else blocks_of(logits)
     row_weights = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
-    if len(labels) == 0 or not row_weights.sum() > 0 or row_weights.min() < 0:
-        raise ValueError("a temperature needs rows with non-negative weights that are not all zero")
-    sampled = _sampled_rows(row_weights, seed)
-    scale, sample = _scale_and_sample(blocks, len(labels), sampled)
-    everything = _Objective(blocks, labels, row_weights, loss)
+    if len(row_weights) != len(labels):
+        raise ValueError(f"{len(row_weights)} weights for {len(labels)} labels")
+    total = row_weights.sum()
+    if len(labels) == 0 or not 0 < total < math.inf or row_weights.min() < 0:
+        raise ValueError(
+            "a temperature needs rows with finite, non-negative weights that are not all zero"
+        )
+    n_classes = next(block.shape[1] for block in blocks())
+    sampled = _sampled_rows(row_weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
+    scale, sample = _scale_and_sample(blocks, labels, row_weights, sampled)
+    everything = _Objective(
+        lambda: map(class_major, _cache_sized(blocks)), labels, row_weights, loss
+    )
     loss_at_one = everything.value(0.0)
     if scale == 0:  # every row is a tie between all classes: T changes nothing
         return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0)
     rows, copies = sampled
-    on_grid = _Objective(blocks_of(sample), labels[rows], copies, loss)
+    on_grid = _Objective(lambda: sample, labels[rows], copies, loss)
     low, high = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(low, high, _GRID_POINTS)
     values = np.array([on_grid.value(log_t) for log_t in grid])
@@ -184,40 +196,51 @@ def _best(points: list[_Point]) -> _Point:
     return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))
 
 
-def _sampled_rows(weights: Array, seed: int) -> tuple[NDArray[np.int64], Array]:
-    """Choose at most 20 000 rows with probability proportional to weight, and their multiplicity.
+def _sampled_rows(weights: Array, most: int, seed: int) -> tuple[NDArray[np.int64], Array]:
+    """Choose at most `most` rows with probability proportional to weight, and their multiplicity.
 
     Importance weights may put most of the mass on a few rows, which a uniform draw would miss; a
     stratified draw along the cumulated weights takes every heavy row, as often as it weighs.
     """
-    if len(weights) <= _GRID_ROWS:
+    if len(weights) <= most:
         return np.arange(len(weights)), weights
-    cells = np.arange(_GRID_ROWS) + np.random.default_rng(seed).random(_GRID_ROWS)
+    cells = np.arange(most) + np.random.default_rng(seed).random(most)
     cumulated = np.cumsum(weights)
-    drawn = np.searchsorted(cumulated, cells * (cumulated[-1] / _GRID_ROWS), side="right")
+    drawn = np.searchsorted(cumulated, cells * (cumulated[-1] / most), side="right")
     rows, copies = np.unique(np.minimum(drawn, len(weights) - 1), return_counts=True)
     return rows, copies.astype(np.float64)
 
 
 def _scale_and_sample(
-    blocks: LogitBlocks, n: int, sampled: tuple[NDArray[np.int64], Array]
-) -> tuple[float, Array]:
-    """Return the root mean square of the row-centred logits, and the logits of the sampled rows."""
+    blocks: LogitBlocks,
+    labels: NDArray[np.int64],
+    weights: Array,
+    sampled: tuple[NDArray[np.int64], Array],
+) -> tuple[float, list[Array]]:
+    """Return the weighted root mean square of the row-centred logits, and the sampled rows' logits.
+
+    Raises ValueError if the labels are too many, too few, or no classes of these logits.
+    """
     rows, _ = sampled
-    total, values, start = 0.0, 0, 0
+    total, start, classes = 0.0, 0, 0
     chosen: list[NDArray[np.floating[Any]]] = []
-    for block in blocks():
+    for block in _cache_sized(blocks):
         stop = start + len(block)
         block64 = np.array(block.T, dtype=np.float64, order="C")
         block64 -= block64.mean(axis=0)
-        total += float(np.vdot(block64, block64))
-        values += block64.size
+        classes = len(block64)
+        row_squares = np.einsum("km,km->m", block64, block64)
+        total += float(np.dot(row_squares, weights[start:stop])) if stop <= len(weights) else 0.0
         inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
         chosen.append(np.asarray(block)[inside - start].astype(np.float64))
         start = stop
-    if start != n:
-        raise ValueError(f"{start} rows of logits for {n} labels")
-    return math.sqrt(total / values), np.concatenate(chosen)
+    if start != len(labels):
+        raise ValueError(f"{start} rows of logits for {len(labels)} labels")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"a label is outside 0 .. {classes - 1}")
+    return math.sqrt(total / (weights.sum() * classes)), [
+        class_major(block) for block in blocks_of(np.concatenate(chosen))()
+    ]
 
 
 def _interior_minima(values: Array) -> list[int]:

@@ -6,6 +6,7 @@ squared error on validation rows of both domains, each domain weighing one half.
 [1/(1+U), 1], that is, weights to [0, U]. All in log space: nothing overflows before it is clipped.
 """
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -103,8 +104,8 @@ def importance_weights(
     ValueError
         If `max_weight` is below 1.
     """
-    if not max_weight >= 1:
-        raise ValueError(f"max_weight must be at least 1, not {max_weight}")
+    if not 1 <= max_weight < math.inf:
+        raise ValueError(f"max_weight must be a number of at least 1, not {max_weight}")
     members = list(zip(source_logits, target_logits, strict=True))
     fits = tuple(fit_discriminator_temperature(source, target) for source, target in members)
     tempered = [
@@ -122,7 +123,10 @@ def importance_weights(
         mean_weight=float(on_source.mean()),
         clipped_share=float((on_source >= max_weight).mean()),
         largest_share=float(on_source.max() / max(on_source.sum(), np.finfo(float).tiny)),
-        domain_auc=_auc(-on_source, -on_target),
+        domain_auc=_auc(
+            np.mean([logits for logits, _ in tempered], axis=0),
+            np.mean([logits for _, logits in tempered], axis=0),
+        ),
         discriminator_error=discriminator_error(1 / (1 + on_source), 1 / (1 + on_target)),
     )
     return ImportanceWeights(on_source, fits, health)
@@ -151,8 +155,9 @@ def fit_discriminator_temperature(
 def weights_of(tempered_logits: NDArray[np.floating[Any]], max_weight: float) -> Array:
     """Return w = 1/g - 1 = exp(-l/T_g), clipped to [0, U], from l/T_g."""
     logs = -np.asarray(tempered_logits, dtype=np.float64)
-    clipped: Array = np.exp(np.minimum(logs, np.log(max_weight)))
-    return np.minimum(clipped, max_weight)
+    limit = np.log(max_weight)
+    # exp(log U) may round to just below U; rows at the limit must be exactly there.
+    return np.where(logs >= limit, max_weight, np.exp(np.minimum(logs, limit)))
 
 
 def effective_sample_size(weights: Array) -> float:

@@ -1,0 +1,180 @@
+"""Times the temperature fit and the ECE of a million rows beside scikit-learn and torchmetrics.
+
+    python examples/benchmark_temperature.py [--rows 1000000] [--classes 10]
+
+The logits lie in a features file. covcal streams them from it; the others get them in memory,
+which is not counted against them. Each measurement is a process of its own with one thread:
+processor seconds of the call, and the peak of memory above what was there when it began.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from covcal_cli.calibration import forecaster_blocks
+from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
+from covcal_cli.featurewriter import HDF5Writer, utf8
+from covcal_cli.metrics import ReliabilityBins
+from covcal_cli.temperature import Loss, fit_temperature
+
+BLOCK = 50_000
+BINS = 15
+Prepared = Callable[[], float]
+
+
+def write_features(path: Path, rows: int, classes: int) -> None:
+    """Write logits that are twice the true ones, so that the best T is about 2."""
+    rng = np.random.default_rng(0)
+    names = [str(number) for number in range(classes)]
+    with HDF5Writer(path, schema=FEATURES_SCHEMA, classes=names, attributes={"seed": 0}) as writer:
+        for start in range(0, rows, BLOCK):
+            truth = rng.normal(size=(min(BLOCK, rows - start), classes))
+            labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+            ids = utf8([f"{row:08d}" for row in range(start, start + len(labels))])
+            writer.append("source/logits", (2 * truth).astype(np.float32))
+            writer.append("source/labels", labels)
+            writer.append("source/split", np.ones(len(labels), np.uint8))
+            writer.append("source/ids", ids)
+        writer.complete()
+
+
+def covcal_fit(path: Path, loss: Loss) -> Prepared:
+    """Fit T block by block from the file, as ``covcal calibrate`` does."""
+
+    def run() -> float:
+        with FeatureFile(path) as file:
+            source = file.require_source()
+            rows = source.require_rows("validation")
+            blocks = forecaster_blocks(source, rows, "original")
+            return fit_temperature(blocks, source.labels(rows), loss=loss).temperature
+
+    return run
+
+
+def sklearn_fit(path: Path) -> Prepared:
+    """Fit T (negative log-likelihood, the only loss it has) on arrays in memory."""
+    from sklearn.calibration import _TemperatureScaling
+
+    logits, labels = loaded(path)
+    return lambda: 1 / float(_TemperatureScaling().fit(logits, labels).beta_)
+
+
+def covcal_ece(path: Path) -> Prepared:
+    """Compute the ECE of probabilities in memory, block by block."""
+    probabilities, labels = softmax_of(path)
+
+    def run() -> float:
+        bins = ReliabilityBins(BINS)
+        for start in range(0, len(labels), BLOCK):
+            block = probabilities[start : start + BLOCK]
+            top = block.argmax(axis=1)
+            confidence = np.take_along_axis(block, top[:, None], axis=1)[:, 0]
+            bins.add(confidence, top == labels[start : start + BLOCK])
+        return bins.ece()
+
+    return run
+
+
+def torchmetrics_ece(path: Path) -> Prepared:
+    """Compute the ECE of the same probabilities as one tensor."""
+    import torch
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    torch.set_num_threads(1)
+    probabilities, labels = (torch.from_numpy(array) for array in softmax_of(path))
+    classes = probabilities.shape[1]
+    return lambda: float(
+        multiclass_calibration_error(probabilities, labels, num_classes=classes, n_bins=BINS)
+    )
+
+
+CONTENDERS: dict[str, Callable[[Path], Prepared]] = {
+    "T, covcal, brier": lambda path: covcal_fit(path, "brier"),
+    "T, covcal, nll": lambda path: covcal_fit(path, "nll"),
+    "T, scikit-learn, nll": sklearn_fit,
+    "ECE, covcal": covcal_ece,
+    "ECE, torchmetrics": torchmetrics_ece,
+}
+
+
+def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits (n, K) and labels (n,) in memory."""
+    with FeatureFile(path) as file:
+        source = file.require_source()
+        rows = source.require_rows("validation")
+        return source.logits(rows), source.labels(rows)
+
+
+def softmax_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return float32 softmax (n, K) and labels (n,) in memory."""
+    logits, labels = loaded(path)
+    logits -= logits.max(axis=1, keepdims=True)
+    np.exp(logits, out=logits)
+    logits /= logits.sum(axis=1, keepdims=True)
+    return logits, labels
+
+
+def memory(field: str) -> float:
+    """Return VmRSS (now) or VmHWM (peak) of this process in MB; NaN where there is no /proc."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    sizes = [float(line.split()[1]) / 1024 for line in lines if line.startswith(field)]
+    return sizes[0] if sizes else float("nan")
+
+
+def measure(name: str, path: Path) -> None:
+    """Print value, processor seconds and extra peak memory of one contender, as JSON."""
+    warnings.simplefilter("ignore")
+    run = CONTENDERS[name](path)
+    resets = Path("/proc/self/clear_refs")
+    if resets.exists():
+        resets.write_text("5")  # the peak starts anew from here
+    before, start = memory("VmRSS"), time.process_time()
+    value = run()
+    seconds = time.process_time() - start
+    print(json.dumps({"value": value, "cpu": seconds, "extra": memory("VmHWM") - before}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure(options.measure[0], Path(options.measure[1]))
+        return
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    results: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        features = Path(folder) / "features.h5"
+        write_features(features, options.rows, options.classes)
+        print(f"{options.rows} x {options.classes} float32 logits")
+        print(f"{'':24}{'value':>10}{'CPU s':>9}{'extra MB':>10}")
+        for name in CONTENDERS:
+            done = subprocess.run(
+                [sys.executable, __file__, "--measure", name, str(features)],
+                capture_output=True,
+                text=True,
+                check=True,
+                env=os.environ | one_thread,
+            )
+            results[name] = found = json.loads(done.stdout)
+            print(f"{name:24}{found['value']:10.5f}{found['cpu']:9.2f}{found['extra']:10.1f}")
+    theirs = results["T, scikit-learn, nll"]["cpu"]
+    for loss in ("brier", "nll"):
+        ratio = results[f"T, covcal, {loss}"]["cpu"] / theirs
+        print(f"covcal's {loss} fit takes {ratio:.2f} of scikit-learn's processor time")
+
+
+if __name__ == "__main__":
+    main()

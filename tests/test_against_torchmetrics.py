@@ -1,0 +1,34 @@
+"""covcal's ECE against torchmetrics' definition, away from the edges where that one errs."""
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from covcal_cli.metrics import MetricsAccumulator
+from covcal_cli.softmax import class_major, log_softmax
+
+
+@pytest.mark.parametrize("bins", [5, 10, 15, 40])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_ece_equals_torchmetrics(bins: int, seed: int) -> None:
+    """Top-label ECE of softmax probabilities equals torchmetrics' L1 norm on float64 input."""
+    rng = np.random.default_rng(seed)
+    truth = 1.5 * rng.normal(size=(3000, 6))
+    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+    logs = log_softmax(class_major(2.5 * truth), 1.0)
+    probabilities = np.exp(logs)
+    confidence = probabilities.max(axis=0)
+    from_edge = np.abs(confidence * bins - np.round(confidence * bins))
+    away = (from_edge > 1e-4) & (confidence < 1 - 1e-6)
+    assert away.mean() > 0.9
+    accumulator = MetricsAccumulator(bins, 6)
+    accumulator.add(logs[:, away], truth.argmax(axis=1)[away], labels[away])
+    expected = multiclass_calibration_error(
+        torch.from_numpy(probabilities.T[away]),
+        torch.from_numpy(labels[away]),
+        num_classes=6,
+        n_bins=bins,
+        norm="l1",
+    )
+    assert accumulator.result().ece == pytest.approx(float(expected), abs=1e-6)

@@ -1,0 +1,621 @@
+"""``calibrate``: every method against SciPy by hand, auto's rule, warnings, cal.json."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import expit, logsumexp
+from scipy.special import log_softmax as scipy_log_softmax
+
+from covcal_cli.calibration import Calibration, read_calibration, write_calibration
+from covcal_cli.discriminator import fit_discriminator
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.files import sha256_of
+from covcal_cli.fitting import calibrate
+from tests.made_files import (
+    Arrays,
+    adapted_domain,
+    made_domain,
+    only_rows,
+    rows_of,
+    write_adapted,
+    write_features,
+)
+
+Floats = NDArray[np.float64]
+SHIFT = 1.0
+
+
+def lowest(function: Any, center: float, width: float) -> float:
+    """Return the argument of the lowest value: a grid of 400 points, then SciPy around the best."""
+    grid = np.linspace(center - width, center + width, 400)
+    best = grid[int(np.argmin([function(point) for point in grid]))]
+    step = grid[1] - grid[0]
+    found = minimize_scalar(
+        function, bounds=(best - step, best + step), method="bounded", options={"xatol": 1e-9}
+    )
+    return float(found.x)
+
+
+def weights_by_hand(source: Floats, target: Floats, max_weight: float = 1000.0) -> Floats:
+    """Return the members' mean weights of source rows from stored domain logits (M, n)."""
+    found = []
+    members = zip(source.astype(np.float64), target.astype(np.float64), strict=True)
+    for on_source, on_target in members:
+
+        def error(log_t: float, s: Floats = on_source, t: Floats = on_target) -> float:
+            g_s, g_t = expit(s / math.exp(log_t)), expit(t / math.exp(log_t))
+            return float(((1 - g_s) ** 2).mean() + (g_t**2).mean())
+
+        g = expit(on_source / math.exp(lowest(error, 0.0, 5.0)))
+        found.append(1 / np.clip(g, 1 / (1 + max_weight), 1) - 1)
+    mean: Floats = np.mean(found, axis=0)
+    return mean
+
+
+def temperature_by_hand(
+    logits: Floats, labels: NDArray[np.int64], weights: Floats, loss: str = "brier"
+) -> float:
+    """Return the T of the lowest weighted loss, from the loss's definition."""
+    one_hot, exact = np.eye(logits.shape[1])[labels], logits.astype(np.float64)
+
+    def value(log_t: float) -> float:
+        logs = scipy_log_softmax(exact / math.exp(log_t), axis=1)
+        rows = -(logs * one_hot).sum(axis=1)
+        if loss == "brier":
+            rows = ((np.exp(logs) - one_hot) ** 2).sum(axis=1)
+        return float(weights @ rows)
+
+    return math.exp(lowest(value, 0.0, 6.0))
+
+
+def members_mean(aligned: Floats) -> Floats:
+    """Return log mean_m softmax(z_m), shape (n, K)."""
+    logs = scipy_log_softmax(aligned.astype(np.float64), axis=2)
+    mean: Floats = logsumexp(logs, axis=0) - math.log(len(aligned))
+    return mean
+
+
+def made_pair(shift: float = SHIFT, **changes: Any) -> tuple[Arrays, Arrays]:
+    """Return adapted source and target arrays."""
+    return (
+        adapted_domain(made_domain("source", **changes), shift=shift),
+        adapted_domain(made_domain("target", shift=shift, **changes), shift=shift),
+    )
+
+
+def refuse_constant(name: str) -> NoReturn:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def document(calibration: Calibration, *, inputs: bool = True) -> dict[str, Any]:
+    content = calibration.to_json(Path("cal.json"))
+    return content if inputs else {key: content[key] for key in content if key != "inputs"}
+
+
+def test_temp_is_the_best_t_of_the_classifiers_logits(tmp_path: Path) -> None:
+    """`temp` minimises the plain Brier score of source validation rows; no weights, no bound."""
+    source = made_domain("source")
+    found = calibrate(write_features(tmp_path / "f.h5", source=source), method="temp")
+    rows = rows_of(source, "validation")
+    expected = temperature_by_hand(rows["logits"], rows["labels"], np.ones(500))
+    assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
+    assert (found.method, found.method_used, found.reason) == ("temp", "temp", "asked for")
+    assert (found.weights, found.bound, found.discriminator) == (None, None, None)
+    assert found.discriminator_temperatures == ()
+    assert found.fit["rows"] == 500
+    assert found.fit["errors"] == (rows["logits"].argmax(axis=1) != rows["labels"]).sum()
+
+
+@pytest.mark.parametrize("loss", ["brier", "nll"])
+@pytest.mark.parametrize("max_weight", [1000.0, 2.0])
+def test_iw_temp_on_an_adapted_file_by_hand(tmp_path: Path, max_weight: float, loss: Any) -> None:
+    """`iw+temp` weighs rows by 1/g - 1/2 of the discriminator on phi, after T_g and the clip."""
+    source, target = made_pair()
+    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    found = calibrate(path, method="iw+temp", max_weight=max_weight, loss=loss)
+    rows, others = rows_of(source, "validation"), rows_of(target, "validation")
+    w = weights_by_hand(rows["domain_logits"][None], others["domain_logits"][None], max_weight)
+    expected = temperature_by_hand(rows["logits"], rows["labels"], w + 0.5, loss)
+    assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
+    assert found.discriminator == "network"
+    assert found.loss == loss
+    assert found.weights is not None
+    assert found.weights["mean_weight"] == pytest.approx(w.mean(), rel=1e-4)
+    assert found.weights["ess"] == pytest.approx(w.sum() ** 2 / (w**2).sum(), rel=1e-4)
+    assert found.weights["clipped_share"] == (w > max_weight * (1 - 1e-9)).mean()
+    assert (found.weights["clipped_share"] > 0) == (max_weight == 2.0)
+
+
+def test_iw_temp_on_a_features_file_by_hand(tmp_path: Path) -> None:
+    """On a features file the weights are those of the logistic discriminator, fitted here."""
+    source, target = made_domain("source"), made_domain("target", shift=SHIFT)
+    path = write_features(tmp_path / "f.h5", source=source, target=target)
+    found = calibrate(path, method="iw+temp")
+    with FeatureFile(path) as file:
+        logistic = fit_discriminator(file.require_source(), file.require_target())
+    rows, others = rows_of(source, "validation"), rows_of(target, "validation")
+    w = weights_by_hand(
+        logistic.logits(rows["features"])[None], logistic.logits(others["features"])[None]
+    )
+    expected = temperature_by_hand(rows["logits"], rows["labels"], w + 0.5)
+    plain = temperature_by_hand(rows["logits"], rows["labels"], np.ones(500))
+    assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
+    assert abs(expected - plain) > 0.05
+    assert found.discriminator == "logistic"
+    assert len(found.discriminator_temperatures) == 1
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_fl_methods_by_hand(tmp_path: Path, members: int) -> None:
+    """`fl+temp` and `fl+iw+temp` scale log mean softmax of the members; weights are their mean."""
+    source, target = made_domain("source"), made_domain("target", shift=SHIFT)
+    source = adapted_domain(source, shift=SHIFT, members=members)
+    target = adapted_domain(target, shift=SHIFT, members=members)
+    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    rows, others = rows_of(source, "validation"), rows_of(target, "validation")
+    logits = members_mean(rows["aligned_logits"])
+    w = weights_by_hand(rows["aligned_domain_logits"], others["aligned_domain_logits"])
+    for method, weights in [("fl+temp", np.ones(500)), ("fl+iw+temp", w + 0.5)]:
+        found = calibrate(path, method=method)
+        expected = temperature_by_hand(logits, rows["labels"], weights)
+        assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
+        assert found.forecaster == "aligned"
+        assert found.networks_sha256 == "7" * 64
+        assert found.fit["errors"] == (logits.argmax(axis=1) != rows["labels"]).sum()
+    assert len(found.discriminator_temperatures) == members
+
+
+def test_none_leaves_the_logits_alone(tmp_path: Path) -> None:
+    """`none` is T = 1 with the loss there, and the confidence as it was."""
+    found = calibrate(write_features(tmp_path / "f.h5"), method="none")
+    assert found.forecaster_temperature == 1.0
+    assert found.fit["loss"] == found.fit["loss_before"]
+    assert found.fit["at_limit"] is None
+    estimates = found.estimates
+    assert estimates["target_confidence"] == estimates["target_confidence_before"]
+    assert found.warnings == ()
+
+
+def test_estimates_are_mean_confidences_in_the_classifiers_labels(tmp_path: Path) -> None:
+    """Before: top softmax of the logits. After: the forecaster's probability of that same label."""
+    source, target = made_pair()
+    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    rows = rows_of(target, "validation")
+    label, every = rows["logits"].argmax(axis=1), np.arange(500)
+    before = np.exp(scipy_log_softmax(rows["logits"].astype(np.float64), axis=1))[every, label]
+    forecasts = {
+        "temp": rows["logits"].astype(np.float64),
+        "fl+temp": members_mean(rows["aligned_logits"]),
+    }
+    assert (forecasts["fl+temp"].argmax(axis=1) != label).any()
+    for method, logits in forecasts.items():
+        found = calibrate(path, method=method)
+        scaled = scipy_log_softmax(logits / found.forecaster_temperature, axis=1)
+        assert found.estimates["rows"] == 500
+        assert found.estimates["target_confidence_before"] == pytest.approx(before.mean(), 1e-6)
+        assert found.estimates["target_confidence"] == pytest.approx(
+            np.exp(scaled)[every, label].mean(), rel=1e-6
+        )
+
+
+def test_the_bound_is_that_of_the_fitted_forecaster(tmp_path: Path) -> None:
+    """Weighted error of the calibrated rows in units of L, lambda (1+U)^3, and plainly vacuous."""
+    source, target = made_pair()
+    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    found = calibrate(path, method="iw+temp", max_weight=20)
+    rows, others = rows_of(source, "validation"), rows_of(target, "validation")
+    w = weights_by_hand(rows["domain_logits"][None], others["domain_logits"][None], 20)
+    logits = rows["logits"].astype(np.float64) / found.forecaster_temperature
+    p = np.exp(scipy_log_softmax(logits, axis=1))
+    brier = ((p - np.eye(3)[rows["labels"]]) ** 2).sum(axis=1)
+    assert found.bound is not None
+    assert found.weights is not None
+    assert found.bound["weighted_error"] == pytest.approx(((w + 0.5) * brier).mean() / 2, rel=1e-3)
+    assert found.bound["factor"] == 21**3
+    assert found.bound["discriminator_error"] == found.weights["discriminator_error"]
+    assert found.bound["vacuous"] is True
+
+
+def test_auto_takes_the_weights_when_the_domains_overlap(tmp_path: Path) -> None:
+    """A mild shift: the fullest method of each kind of file, and a reason with the numbers."""
+    for path, expected in [
+        (write_features(tmp_path / "f.h5"), "iw+temp"),
+        (write_adapted(tmp_path / "a.h5"), "fl+iw+temp"),
+    ]:
+        found, asked = calibrate(path), calibrate(path, method=expected)
+        assert (found.method, found.method_used) == ("auto", expected)
+        assert found.forecaster_temperature == asked.forecaster_temperature
+        assert found.reason.startswith(f"{expected}, as the weights pass both thresholds")
+        assert "of 500 rows" in found.reason
+
+
+def test_auto_drops_the_weights_when_the_domains_hardly_overlap(tmp_path: Path) -> None:
+    """Far-off domains: the same method without weights, the reason, and the health kept on file."""
+    for path, expected in [
+        (write_features(tmp_path / "f.h5", shift=6.0), "temp"),
+        (write_adapted(tmp_path / "a.h5", shift=12.0), "fl+temp"),
+    ]:
+        found, asked = calibrate(path), calibrate(path, method=expected)
+        assert (found.method, found.method_used) == ("auto", expected)
+        assert found.forecaster_temperature == asked.forecaster_temperature
+        assert found.reason.startswith(f"{expected} without importance weights, as the domains")
+        assert "hardly overlap" in found.reason
+        assert found.weights is not None
+        assert found.weights["ess_share"] < 0.05
+        assert found.bound is None
+        assert not [text for text in found.warnings if "weight" in text]
+
+
+def test_auto_drops_the_weights_when_a_fit_would_rest_on_few_rows(tmp_path: Path) -> None:
+    """Forty validation rows, fully overlapping: too few effective rows for a weighted fit."""
+    path = write_features(
+        tmp_path / "f.h5",
+        source=made_domain("source", sizes=(300, 40, 0)),
+        target=made_domain("target", sizes=(300, 40, 0)),
+    )
+    found = calibrate(path)
+    assert found.method_used == "temp"
+    assert "effective rows, under 50" in found.reason
+
+
+def test_weights_that_collapsed_are_used_when_asked_for_with_a_warning(tmp_path: Path) -> None:
+    """An explicit iw on far-off domains is done, and warned about in words to act on."""
+    path = write_features(tmp_path / "f.h5", shift=6.0)
+    found = calibrate(path, method="iw+temp")
+    assert found.method_used == "iw+temp"
+    assert any("a handful of rows; prefer the method without iw" in text for text in found.warnings)
+    assert any("the mean importance weight is" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("max_weight", [1.0, 2.0, 3.0, 5.0, 7.0])
+def test_clipped_weights_are_warned_about(tmp_path: Path, max_weight: float) -> None:
+    """More than 1 % of the weights at U, whatever U is: said so."""
+    found = calibrate(
+        write_adapted(tmp_path / "a.h5", shift=2.0), method="iw+temp", max_weight=max_weight
+    )
+    assert found.weights is not None
+    assert found.weights["clipped_share"] > 0.01
+    assert any("cut at the limit U" in text for text in found.warnings)
+
+
+def test_no_shift_is_a_note_and_not_a_warning(tmp_path: Path) -> None:
+    """Domains that cannot be told apart: weights 1, T of `temp`, a note."""
+    source, target = made_pair(0.0)
+    for domain in (source, target):
+        domain["aligned_domain_logits"][:] = 0.3
+    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    found, plain = calibrate(path), calibrate(path, method="fl+temp")
+    assert found.method_used == "fl+iw+temp"
+    assert found.forecaster_temperature == pytest.approx(plain.forecaster_temperature, rel=1e-3)
+    assert any("no shift between the domains" in text for text in found.notes)
+    assert found.warnings == ()
+
+
+def few_errors(count: int) -> Arrays:
+    """Return a source whose classifier errs on the `count` least certain validation rows."""
+    source = made_domain("source", sharpness=0.1)
+    order = source["logits"].argsort(axis=1)
+    highest = np.sort(source["logits"], axis=1)
+    margin = np.where(source["split"] == 1, highest[:, -1] - highest[:, -2], np.inf)
+    wrong = margin.argsort()[:count]
+    source["labels"] = order[:, -1]
+    source["labels"][wrong] = order[wrong, -2]
+    return source
+
+
+def test_with_fewer_than_five_errors_nothing_is_sharpened(tmp_path: Path) -> None:
+    """Four errors hold T at 1 with a warning that counts them; five do not."""
+    held = calibrate(write_features(tmp_path / "a.h5", source=few_errors(4)), method="temp")
+    assert held.forecaster_temperature == 1.0
+    assert any(text.startswith("4 errors among 500") for text in held.warnings)
+    free = calibrate(write_features(tmp_path / "b.h5", source=few_errors(5)), method="temp")
+    assert free.forecaster_temperature < 0.5
+    assert not any("too few" in text for text in free.warnings)
+
+
+def test_a_classifier_without_an_error_is_warned_about(tmp_path: Path) -> None:
+    """No error on 500 validation rows: were they its training rows?"""
+    path = write_features(tmp_path / "a.h5", source=few_errors(0))
+    for method in ("none", "temp", "iw+temp"):
+        found = calibrate(path, method=method)
+        assert found.forecaster_temperature == 1.0
+        assert any("makes no error on its 500" in text for text in found.warnings)
+
+
+def test_t_at_its_upper_limit_is_a_warning(tmp_path: Path) -> None:
+    """Labels upside down: T at its upper limit, and what to check."""
+    source = made_domain("source")
+    source["labels"] = source["logits"].argmin(axis=1)
+    found = calibrate(write_features(tmp_path / "f.h5", source=source), method="temp")
+    assert found.fit["at_limit"] == "upper"
+    assert found.forecaster_temperature > 1000
+    assert any("upper limit" in text and "class order" in text for text in found.warnings)
+
+
+def test_t_at_its_lower_limit_is_a_warning(tmp_path: Path) -> None:
+    """Five errors of tied logits and the rest right: ever sharper is better, and not believed."""
+    source = few_errors(0)
+    source["logits"][np.flatnonzero(source["split"] == 1)[:5]] = 0
+    source["labels"][np.flatnonzero(source["split"] == 1)[:5]] = 2
+    found = calibrate(write_features(tmp_path / "f.h5", source=source), method="temp")
+    assert found.fit["errors"] == 5
+    assert found.fit["at_limit"] == "lower"
+    assert found.forecaster_temperature < 1e-3
+    assert any("lower limit" in text and "do not trust" in text for text in found.warnings)
+
+
+def test_rows_without_a_label_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Unlabelled source validation rows count as absent, in T and in the weights."""
+    source, target = made_pair()
+    unknown = (source["split"] == 1) & (np.arange(1000) % 3 == 0)
+    fewer = only_rows(source, ~unknown)
+    source["labels"] = np.where(unknown, -1, source["labels"])
+    with_them = calibrate(write_adapted(tmp_path / "a.h5", source=source, target=target))
+    without = calibrate(write_adapted(tmp_path / "b.h5", source=fewer, target=target))
+    assert f"{unknown.sum()} source validation rows without a label are left out" in with_them.notes
+    assert with_them.forecaster_temperature == pytest.approx(without.forecaster_temperature)
+    assert with_them.fit["rows"] == without.fit["rows"] == 500 - unknown.sum()
+    assert with_them.weights == pytest.approx(without.weights)
+
+
+def test_a_source_without_any_label_is_refused(tmp_path: Path) -> None:
+    """Source validation rows that are all unlabelled: an error with the remedy."""
+    source = made_domain("source")
+    source["labels"][:] = -1
+    path = write_features(tmp_path / "f.h5", source=source)
+    with pytest.raises(CovcalError, match="none of the 500 source validation rows has a label"):
+        calibrate(path)
+
+
+def test_a_class_without_a_row_is_a_note(tmp_path: Path) -> None:
+    """Classes that no source validation row has are named; T is fitted all the same."""
+    source = made_domain("source")
+    source["labels"][(source["split"] == 1) & (source["labels"] == 2)] = 1
+    path = write_features(tmp_path / "f.h5", source=source, class_names=["ant", "bee", "cat"])
+    found = calibrate(path, method="temp")
+    assert found.notes == ("classes without a source validation row: cat",)
+    assert found.warnings == ()
+
+
+def test_a_file_without_a_target_gives_temp_with_the_reason(tmp_path: Path) -> None:
+    """Auto on a source alone is `temp`, says what weights would need, and estimates nothing."""
+    path = write_features(tmp_path / "f.h5", only_source=True)
+    found = calibrate(path)
+    assert found.method_used == "temp"
+    assert found.reason == (
+        "temp, as importance weights would need a target domain: extract it together with the "
+        "source"
+    )
+    assert found.estimates == {
+        "rows": 0,
+        "target_confidence_before": None,
+        "target_confidence": None,
+    }
+    with pytest.raises(CovcalError, match=r"method iw\+temp needs a target domain"):
+        calibrate(path, method="iw+temp")
+
+
+@pytest.mark.parametrize("method", ["fl+temp", "fl+iw+temp"])
+def test_fl_methods_need_an_adapted_file(tmp_path: Path, method: str) -> None:
+    """On a features file they are refused with the command to run first."""
+    path = write_features(tmp_path / "f.h5")
+    with pytest.raises(CovcalError, match="needs an adapted file: run covcal adapt first"):
+        calibrate(path, method=method)
+
+
+@pytest.mark.parametrize("missing", ["features", "target validation", "target train"])
+def test_auto_says_what_weights_lack(tmp_path: Path, missing: str) -> None:
+    """Without features, target validation or training rows auto is `temp` with that reason."""
+    source, target = made_domain("source"), made_domain("target", shift=SHIFT)
+    if missing == "features":
+        del target["features"]
+    else:
+        split = ("train", "validation").index(missing.removeprefix("target "))
+        target = only_rows(target, target["split"] != split)
+    path = write_features(tmp_path / "f.h5", source=source, target=target)
+    found = calibrate(path)
+    assert found.method_used == "temp"
+    expected = {"target train": "training rows"}.get(missing, missing)
+    assert expected in found.reason
+    with pytest.raises(CovcalError, match=f"needs .*{expected}"):
+        calibrate(path, method="iw+temp")
+
+
+@pytest.mark.parametrize("method", ["auto", "temp", "iw+temp", "fl+temp", "fl+iw+temp"])
+@pytest.mark.parametrize("change", ["scrambled", "unknown", "nonsense"])
+def test_target_labels_change_nothing_but_the_hash(
+    tmp_path: Path, method: str, change: str
+) -> None:
+    """Scrambled, absent or impossible target labels: the same calibration to the last bit."""
+    source, target = made_pair()
+    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    before = calibrate(path, method=method)
+    labels = target["labels"]
+    target["labels"] = {
+        "scrambled": np.random.default_rng(0).permutation(labels),
+        "unknown": np.full_like(labels, -1),
+        "nonsense": np.full_like(labels, 99),
+    }[change]
+    path.unlink()
+    after = calibrate(write_adapted(path, source=source, target=target), method=method)
+    assert document(after, inputs=False) == document(before, inputs=False)
+    assert after.inputs[0].sha256 != before.inputs[0].sha256
+    assert document(after)["used_target_labels"] is False
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_same_file_gives_the_same_bytes(tmp_path: Path, adapted: bool) -> None:
+    """Two runs write byte-identical cal.json; the input is named by relative path and sha256."""
+    write = write_adapted if adapted else write_features
+    path = write(tmp_path / "input.h5")
+    (tmp_path / "out").mkdir()
+    for name in ("one.json", "two.json"):
+        write_calibration(calibrate(path), tmp_path / "out" / name, force=False)
+    one, two = (tmp_path / "out" / name for name in ("one.json", "two.json"))
+    assert one.read_bytes() == two.read_bytes()
+    assert json.loads(one.read_text())["inputs"] == [
+        {
+            "role": "adapted" if adapted else "features",
+            "path": "../input.h5",
+            "sha256": sha256_of(path),
+        }
+    ]
+
+
+@pytest.mark.parametrize("method", ["none", "temp", "iw+temp", "fl+temp", "fl+iw+temp"])
+def test_cal_json_is_strict_json_and_reads_back_whole(tmp_path: Path, method: str) -> None:
+    """What is read back equals what was written, and no NaN or Infinity is in the file."""
+    found = calibrate(write_adapted(tmp_path / "a.h5"), method=method)
+    path = tmp_path / "cal.json"
+    write_calibration(found, path, force=False)
+    content = json.loads(path.read_text(), parse_constant=refuse_constant)
+    again = read_calibration(path)
+    assert again == replace(found, inputs=again.inputs)
+    assert again.to_json(path) == found.to_json(path) == content
+    assert again.inputs[0].path.resolve() == (tmp_path / "a.h5").resolve()
+    assert content["schema"] == "covcal.calibration/1"
+    assert content["used_target_labels"] is False
+
+
+def test_an_existing_cal_json_is_kept_without_force(tmp_path: Path) -> None:
+    """Writing over a file needs force."""
+    found = calibrate(write_features(tmp_path / "f.h5"), method="temp")
+    (tmp_path / "cal.json").write_text("mine")
+    with pytest.raises(CovcalError, match="exists already"):
+        write_calibration(found, tmp_path / "cal.json", force=False)
+    assert (tmp_path / "cal.json").read_text() == "mine"
+
+
+DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
+    "no temperatures": (("temperatures",), None),
+    "temperature is null": (("temperatures", "forecaster"), None),
+    "temperature is text": (("temperatures", "forecaster"), "warm"),
+    "temperature is zero": (("temperatures", "forecaster"), 0.0),
+    "temperature is negative": (("temperatures", "forecaster"), -2.0),
+    "temperature is NaN": (("temperatures", "forecaster"), math.nan),
+    "temperature is infinite": (("temperatures", "forecaster"), math.inf),
+    "inputs are numbers": (("inputs",), [3]),
+    "classes are missing": (("classes",), None),
+    "forecaster is unknown": (("forecaster",), "another"),
+    "model is text": (("model",), "lenet"),
+}
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_a_damaged_cal_json_is_refused(tmp_path: Path, damage: str) -> None:
+    """A field that is missing or of no use: one line that names the file and the remedy."""
+    path = tmp_path / "cal.json"
+    write_calibration(calibrate(write_features(tmp_path / "f.h5")), path, force=False)
+    content = json.loads(path.read_text())
+    keys, value = DAMAGES[damage]
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(CovcalError, match=r"cal\.json .*calibrate again") as caught:
+        read_calibration(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "has schema None"),
+        ('{"schema": "covcal.calibration/2"}', "has schema 'covcal.calibration/2'"),
+        ('{"schema": "covcal.metrics/1"}', "this version reads covcal.calibration/1"),
+        ('{"schema": "covcal.calibration/1"}', "is damaged"),
+        ("", "is empty"),
+        ("\udcff", "is not JSON"),
+    ],
+)
+def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """Other schemas, other JSON, no JSON, no text: each says what it is and what to run."""
+    path = tmp_path / "cal.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(CovcalError, match=message) as caught:
+        read_calibration(path)
+    assert "calibrat" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("domain", ["source", "target"])
+def test_logits_that_are_no_numbers_are_named(tmp_path: Path, domain: str, value: float) -> None:
+    """One NaN or infinite logit stops everything with the dataset, the row and its id."""
+    arrays = {"source": made_domain("source"), "target": made_domain("target")}
+    arrays[domain]["logits"][412, 1] = value
+    path = write_features(tmp_path / "f.h5", source=arrays["source"], target=arrays["target"])
+    message = rf"f\.h5: /{domain}/logits row 412 \({domain}/412\.png\) holds {value}"
+    with pytest.raises(CovcalError, match=message):
+        calibrate(path, method="temp")
+
+
+@pytest.mark.parametrize("label", [3, -2, 1000])
+def test_a_source_label_that_is_no_class_is_named(tmp_path: Path, label: int) -> None:
+    """A label outside -1 .. K-1 stops the fit with its row."""
+    source = made_domain("source")
+    source["labels"][333] = label
+    path = write_features(tmp_path / "f.h5", source=source)
+    with pytest.raises(CovcalError, match=f"labels row 333 is {label}"):
+        calibrate(path)
+
+
+@pytest.mark.parametrize("method", ["temp", "iw+temp"])
+@pytest.mark.parametrize("max_weight", [0.5, 0.0, -1.0, math.nan, math.inf])
+def test_a_maximum_weight_below_one_or_without_end_is_refused(
+    tmp_path: Path, method: str, max_weight: float
+) -> None:
+    """U is at least 1 and finite, whether the method uses it or only records it."""
+    path = write_features(tmp_path / "f.h5")
+    with pytest.raises(CovcalError, match="max_weight"):
+        calibrate(path, method=method, max_weight=max_weight)
+
+
+def test_the_least_maximum_weight_is_one(tmp_path: Path) -> None:
+    """U = 1 clips every row that the target likes better, and is written down."""
+    found = calibrate(write_adapted(tmp_path / "a.h5"), method="iw+temp", max_weight=1.0)
+    assert found.weights is not None
+    assert found.max_weight == 1.0
+    assert 0.1 < found.weights["clipped_share"] < 0.6
+    assert found.weights["mean_weight"] < 1
+
+
+def test_splits_may_lie_in_any_order(tmp_path: Path) -> None:
+    """Rows of the three splits shuffled in the file give the T of sorted ones."""
+    source, target = made_pair()
+    order = np.random.default_rng(0).permutation(1000)
+    sorted_file = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    shuffled = write_adapted(
+        tmp_path / "b.h5", source=only_rows(source, order), target=only_rows(target, order[::-1])
+    )
+    one, other = calibrate(sorted_file), calibrate(shuffled)
+    assert other.forecaster_temperature == pytest.approx(one.forecaster_temperature, rel=1e-5)
+    assert other.estimates == pytest.approx(one.estimates)
+
+
+def test_training_and_test_rows_are_not_read(tmp_path: Path) -> None:
+    """Logits of other splits, even NaN, and source labels of them, change nothing."""
+    source, target = made_pair()
+    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    before = calibrate(path)
+    with h5py.File(path, "r+") as file:
+        for domain in ("source", "target"):
+            other = file[f"{domain}/split"][:] != 1
+            for name in ("logits", "domain_logits"):
+                values = file[f"{domain}/{name}"][:]
+                values[other] = np.nan
+                file[f"{domain}/{name}"][:] = values
+            labels = file[f"{domain}/labels"][:]
+            labels[other] = -1
+            file[f"{domain}/labels"][:] = labels
+    assert document(calibrate(path), inputs=False) == document(before, inputs=False)
