@@ -21,7 +21,7 @@ SIZES = {"source": (50_000, 10_000, 10_000), "target": (6_198, 1_093, 2_007)}
 CLASSES, LATENT = 10, 24
 
 
-def write_features(path: Path, n_features: int) -> None:
+def write_features(path: Path, n_features: int, share: float) -> None:
     """Write made features: ten classes in 24 latent directions, the target moved along eight."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(CLASSES, LATENT)) * 1.5
@@ -29,7 +29,8 @@ def write_features(path: Path, n_features: int) -> None:
     head = rng.normal(size=(CLASSES, n_features)) / np.sqrt(n_features)
     names = [str(number) for number in range(CLASSES)]
     with HDF5Writer(path, schema=FEATURES_SCHEMA, classes=names, attributes={"seed": 0}) as writer:
-        for domain, sizes in SIZES.items():
+        for domain, full in SIZES.items():
+            sizes = [int(size * share) for size in full]
             n = sum(sizes)
             labels = rng.integers(CLASSES, size=n)
             nuisance = rng.normal(size=(n, 8)) + (2.5 if domain == "target" else 0.0)
@@ -50,10 +51,11 @@ def main() -> None:
     parser.add_argument("--members", type=int)
     parser.add_argument("--features", type=int, default=84)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--share", type=float, default=1.0, help="of the rows, to try it out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         features = Path(folder) / "features.h5"
-        write_features(features, options.features)
+        write_features(features, options.features, options.share)
         wall, processor = time.perf_counter(), time.process_time()
         report = adapt(
             features,

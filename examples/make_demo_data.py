@@ -43,8 +43,8 @@ def shifted(images: Pixels, rng: np.random.Generator) -> Pixels:
     )
     padded = np.pad(turned, ((0, 0), (1, 1), (1, 1)))
     shifts = [padded[:, dy : dy + 8, dx : dx + 8] for dy in range(3) for dx in range(3)]
-    bold = np.maximum(turned, 0.5 * np.max(shifts, axis=0))
-    return np.rint(bold).astype(np.uint8)
+    bold: Pixels = np.rint(np.maximum(turned, 0.5 * np.max(shifts, axis=0))).astype(np.uint8)
+    return bold
 
 
 def splits(n: int, rng: np.random.Generator) -> NDArray[np.uint8]:

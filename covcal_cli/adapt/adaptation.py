@@ -1,4 +1,4 @@
-"""``covcal adapt``: from features.h5 to adapted.h5. Torch is loaded when work starts, not before."""
+"""``covcal adapt``: from features.h5 to adapted.h5. Torch is loaded only when work starts."""
 
 import os
 import sys
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from covcal_cli.adapt.progress import AdaptReport, MemberReport, ProgressCallback, silent
+from covcal_cli.adapt.report import AdaptReport, MemberReport
 from covcal_cli.adapt.settings import settings_for
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import atomic_output, check_output
+from covcal_cli.progress import ProgressCallback, silent
 
 if TYPE_CHECKING:
     import torch

@@ -18,10 +18,10 @@ from covcal_cli.adapt.networks import (
 )
 from covcal_cli.adapt.optimiser import ScheduledOptimiser
 from covcal_cli.adapt.probe import PROBE_ROWS, balanced_accuracy, probe_logits
-from covcal_cli.adapt.progress import Progress, ProgressCallback
 from covcal_cli.adapt.reversal import reverse_gradient
-from covcal_cli.adapt.rows import RowStream, TrainingRows
+from covcal_cli.adapt.rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.adapt.settings import Settings
+from covcal_cli.progress import Progress, ProgressCallback
 from covcal_cli.weights import importance_weights
 
 _PURPOSE = 1
@@ -198,7 +198,7 @@ class Aligner:
     def _training_domain_error(self) -> Tensor:
         def errors(rows: Tensor, truth: float) -> Tensor:
             total = torch.zeros(self._settings.members, device=self._device)
-            for block in rows.split(_EVALUATION_BLOCK):
+            for block in torch.split(rows, _EVALUATION_BLOCK):
                 chance = torch.sigmoid(self.discriminator(self.psi(block[None])).squeeze(2))
                 total += (chance - truth).square().sum(dim=1)
             return (total / len(rows)).cpu()
@@ -215,11 +215,12 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
     dict of str to Tensor, each of shape (M,)
         ``probe_accuracy``, ``ess_share`` and ``mean_weight``.
     """
-    # Rows are already in random order within a file only by chance: take them evenly spaced.
-    fitted = [psi(_spread(domain.train)[None]) for domain in (rows.source, rows.target)]
+    fitted = [
+        psi(spread_rows(domain.train, PROBE_ROWS)[None]) for domain in (rows.source, rows.target)
+    ]
     held_out = [psi(domain.validation[None]) for domain in (rows.source, rows.target)]
     logits = probe_logits(fitted[0], fitted[1], torch.cat(held_out, dim=1)).cpu()
-    source, target = logits.split([values.shape[1] for values in held_out], dim=1)
+    source, target = torch.split(logits, [values.shape[1] for values in held_out], dim=1)
     found = [
         importance_weights(s[None].numpy(), t[None].numpy()).health
         for s, t in zip(source, target, strict=True)
@@ -229,7 +230,3 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
         "ess_share": torch.tensor([one.ess_share for one in found]),
         "mean_weight": torch.tensor([one.mean_weight for one in found]),
     }
-
-
-def _spread(rows: Tensor) -> Tensor:
-    return rows[:: max(1, -(-len(rows) // PROBE_ROWS))]

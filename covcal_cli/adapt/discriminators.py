@@ -1,14 +1,17 @@
 """The paper's source discriminator (Section 6): one hidden layer, dropout, squared error."""
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from covcal_cli.adapt.losses import domain_loss
-from covcal_cli.adapt.networks import Dropout, Perceptrons, member_generators
+from covcal_cli.adapt.networks import Dropout, Perceptrons
 from covcal_cli.adapt.optimiser import ScheduledOptimiser
-from covcal_cli.adapt.progress import Progress, ProgressCallback
-from covcal_cli.adapt.rows import RowStream, TrainingRows
+from covcal_cli.adapt.rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.adapt.settings import DiscriminatorSettings
+from covcal_cli.progress import Progress, ProgressCallback
+
+MAX_ROWS = 50_000
+"""Training rows of a domain that a discriminator sees at most: psi of them is kept in memory."""
 
 
 def train_discriminators(
@@ -16,9 +19,7 @@ def train_discriminators(
     psi: Perceptrons | None,
     settings: DiscriminatorSettings,
     *,
-    seed: int,
-    members: int,
-    purpose: int,
+    generators: list[Generator],
     device: torch.device,
     progress: ProgressCallback,
 ) -> tuple[Perceptrons, Tensor]:
@@ -28,38 +29,42 @@ def train_discriminators(
     ----------
     psi : Perceptrons or None
         Frozen feature map whose outputs are the inputs; None: the rows themselves.
-    purpose : int
-        Keeps the random stream apart from those of other stages.
+    generators : list of torch.Generator
+        One per member, for everything random.
 
     Returns
     -------
     Perceptrons
         Per member the weights with the least validation error.
-    Tensor, shape (members,)
+    Tensor, shape (M,)
         That error: class-balanced, squared, on validation rows; 0.25 is chance.
     """
-    generators = member_generators(seed, members, purpose)
+    members = len(generators)
 
     @torch.no_grad()
     def mapped(inputs: Tensor) -> Tensor:
         return inputs.expand(members, -1, -1) if psi is None else psi(inputs)
 
-    held_out = [mapped(domain.validation[None]) for domain in (rows.source, rows.target)]
+    domains = (rows.source, rows.target)
+    fitted = [mapped(spread_rows(domain.train, MAX_ROWS)[None]) for domain in domains]
+    held_out = [mapped(domain.validation[None]) for domain in domains]
     widths = (held_out[0].shape[2], settings.hidden, 1)
     network = Perceptrons.create(widths, generators, device, xavier=True)
     best, least = network.copy(), torch.full((members,), torch.inf)
     stale = torch.zeros(members, dtype=torch.int64)
     dropout = Dropout(settings.dropout, generators)
     schedule = settings.schedule
-    optimiser = ScheduledOptimiser([(network.parameters(), 1.0)], schedule, rows.larger)
-    streams = [RowStream(len(d.train), generators) for d in (rows.source, rows.target)]
-    total, interval = schedule.total_steps(rows.larger), schedule.check_interval(rows.larger)
+    larger = max(inputs.shape[1] for inputs in fitted)
+    optimiser = ScheduledOptimiser([(network.parameters(), 1.0)], schedule, larger)
+    streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
+    total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
+    every = torch.arange(members, device=device)[:, None]
     for start in range(0, total, interval):
         steps = min(interval, total - start)
         source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
         for step in range(steps):
-            inputs = [rows.source.train[source[step]], rows.target.train[target[step]]]
-            logits = network(mapped(torch.cat(inputs, dim=1)), dropout).squeeze(2)
+            inputs = [fitted[0][every, source[step]], fitted[1][every, target[step]]]
+            logits = network(torch.cat(inputs, dim=1), dropout).squeeze(2)
             loss = domain_loss(logits[:, : schedule.batch], logits[:, schedule.batch :], "squared")
             optimiser.step(loss.sum(), start + step)
         with torch.no_grad():

@@ -5,6 +5,7 @@ on the CPU, so that the device and the other members change nothing.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -74,7 +75,7 @@ class Perceptrons:
             uniform within one over the root of the inputs (torch's default for a linear layer).
         """
         weights, biases = [], []
-        for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+        for inputs, outputs in pairwise(widths):
             shape = (inputs, outputs)
             if xavier:
                 spread = (2.0 / (inputs + outputs)) ** 0.5

@@ -1,4 +1,4 @@
-"""A fresh linear probe: can the domains still be told apart on psi?
+"""A fresh linear probe, which tells whether the domains can still be told apart on psi.
 
 The discriminator that psi was trained against says nothing (it can be fooled while a new one tells
 the domains apart at 99 %), so alignment is judged by a logistic regression fitted from scratch.
@@ -7,7 +7,7 @@ the domains apart at 99 %), so alignment is judged by a logistic regression fitt
 import torch
 from torch import Tensor
 
-PROBE_ROWS = 6000
+PROBE_ROWS = 3000
 _RIDGE = 1e-3
 _NEWTON_STEPS = 12
 
@@ -47,7 +47,7 @@ def probe_logits(source: Tensor, target: Tensor, rows: Tensor) -> Tensor:
         hessian = torch.bmm(design.transpose(1, 2), design * curvature) + torch.diag(ridge)
         move = torch.linalg.solve(hessian, gradient)
         weights = weights - move
-        if float(move.abs().max()) < 1e-6:
+        if float(move.abs().max()) < 1e-5:
             break
     return torch.bmm(_with_intercept((rows.double() - centre) / spread), weights).squeeze(2)
 

@@ -46,7 +46,7 @@ class Projection:
         return type(self)(self.mean.to(device), components, self.scale)
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """Return the map as NumPy arrays: ``mean``, ``scale`` and, where present, ``components``."""
+        """Return ``mean``, ``scale`` and, where there are any, ``components`` as NumPy arrays."""
         named = {
             "mean": self.mean.cpu().numpy(),
             "scale": np.array([self.scale], dtype=np.float32),
@@ -83,7 +83,7 @@ def principal_components(source: Tensor, target: Tensor, components: int) -> Pro
 
 def _second_moment(rows: Tensor, mean: Tensor) -> Tensor:
     total = torch.zeros((len(mean), len(mean)), dtype=torch.float64)
-    for block in rows.split(8192):
+    for block in torch.split(rows, 8192):
         centred = (block - mean.float()).double() if len(mean) <= 256 else block - mean.float()
         total += (centred.T @ centred).double()
     return total / len(rows)

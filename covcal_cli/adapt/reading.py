@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covcal_cli.adapt.progress import Progress, ProgressCallback
 from covcal_cli.adapt.projection import Projection, identity, principal_components
 from covcal_cli.adapt.rows import DomainRows, TrainingRows
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.featurefile import FeatureFile, Rows
+from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_ROWS = 200_000
 """Rows of one split of one domain held in memory at most; of a larger one a seeded sample."""

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from covcal_cli.adapt.alignment import Aligner, MemberTrace, probe_overlap
 from covcal_cli.adapt.discriminators import train_discriminators
-from covcal_cli.adapt.networks import Perceptrons
-from covcal_cli.adapt.progress import MemberReport, ProgressCallback
+from covcal_cli.adapt.networks import Perceptrons, member_generators
+from covcal_cli.adapt.report import MemberReport
 from covcal_cli.adapt.rows import TrainingRows
 from covcal_cli.adapt.settings import Settings
+from covcal_cli.errors import CovcalError
+from covcal_cli.progress import ProgressCallback
 from covcal_cli.softmax import class_major, log_softmax
 from covcal_cli.weights import importance_weights
 
@@ -77,26 +79,45 @@ def train(
     ----------
     predictions : Tensor, shape (m,) int64
         The classifier's labels of the target's validation rows.
+
+    Raises
+    ------
+    CovcalError
+        If training diverged.
     """
     aligned = Aligner(rows, settings, seed, device).run(progress)
-    common = {"seed": seed, "device": device, "progress": progress}
+    _require_finite(aligned.psi, aligned.head)
     on_features, error = train_discriminators(
-        rows, None, settings.discriminator, members=1, purpose=_ON_FEATURES, **common
+        rows,
+        None,
+        settings.discriminator,
+        generators=member_generators(seed, 1, _ON_FEATURES),
+        device=device,
+        progress=progress,
     )
     on_aligned, aligned_errors = train_discriminators(
         rows,
         aligned.psi,
         settings.discriminator,
-        members=settings.members,
-        purpose=_ON_ALIGNED,
-        **common,
+        generators=member_generators(seed, settings.members, _ON_ALIGNED),
+        device=device,
+        progress=progress,
     )
+    _require_finite(on_features, on_aligned)
     reports = _reports(
         rows, predictions, aligned.psi, aligned.head, on_aligned, aligned_errors, aligned.traces
     )
     return Trained(
         aligned.psi, aligned.head, on_aligned, on_features, reports, aligned.traces, float(error[0])
     )
+
+
+def _require_finite(*networks: Perceptrons) -> None:
+    if not all(bool(t.isfinite().all()) for network in networks for t in network.parameters()):
+        raise CovcalError(
+            "training diverged: the features or the weight decay are too large for this preset's "
+            "learning rate: use preset default, or less weight decay"
+        )
 
 
 @torch.no_grad()
@@ -172,15 +193,21 @@ def training_record(trained: Trained) -> Mapping[str, Any]:
     return {
         "domain_error": _rounded(trained.domain_error),
         "members": [
-            {**vars(report), "losses": [_rounded_values(check) for check in trace.losses]}
+            _without_nan(vars(report)) | {"losses": [_without_nan(check) for check in trace.losses]}
             for report, trace in zip(trained.members, trained.traces, strict=True)
         ],
     }
 
 
-def _rounded_values(check: Mapping[str, float]) -> dict[str, float]:
-    return {name: _rounded(value) for name, value in check.items()}
+def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with floats rounded and NaN, which JSON does not know, as None."""
+    return {
+        name: (None if math.isnan(value) else _rounded(value))
+        if isinstance(value, float)
+        else value
+        for name, value in values.items()
+    }
 
 
 def _rounded(value: float) -> float:
-    return round(float(value), _REPORT_PRECISION)
+    return round(value, _REPORT_PRECISION)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from covcal_cli.adapt.progress import AdaptReport
+from covcal_cli.adapt.report import AdaptReport
 from covcal_cli.calibration import Calibration
 from covcal_cli.diagram import text_diagram
 from covcal_cli.evaluation import Evaluation, Verdict, metrics_document

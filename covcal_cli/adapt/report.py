@@ -1,34 +1,7 @@
-"""What ``adapt`` tells its caller while it works and when it is done."""
+"""What ``adapt`` tells its caller when it is done."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True)
-class Progress:
-    """One sign of life.
-
-    Attributes
-    ----------
-    stage : {"read", "align", "discriminators", "apply"}
-    step, total : int
-        Work done and the most there can be, in steps or rows. A stage may end early.
-    losses : mapping of str to float
-        Means over members: ``forecaster``, ``discriminator``, ``probe_accuracy``, ``ess_share``,
-        as far as they are known.
-    """
-
-    stage: str
-    step: int
-    total: int
-    losses: Mapping[str, float] = field(default_factory=dict)
-
-
-ProgressCallback = Callable[[Progress], None]
-
-
-def silent(progress: Progress) -> None:
-    """Take a `Progress` and do nothing with it."""
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
