@@ -151,10 +151,10 @@ class Calibration:
                 f"{file.path} has other class names than the calibration "
                 f"({file.classes[0]}, ... against {self.classes[0]}, ...): {again}"
             )
-        if file.attributes.get("model_sha256") != self.model.get("sha256"):
+        if model_of(file)["sha256"] != self.model["sha256"]:
             raise CovcalError(
                 f"{file.path} comes from another model than the calibration "
-                f"(made for {self.model.get('name')}): {again}"
+                f"(made for {self.model['name']}): {again}"
             )
         if self.forecaster == "aligned" and not file.is_adapted:
             raise CovcalError(
@@ -166,6 +166,11 @@ class Calibration:
             raise CovcalError(
                 f"{file.path} holds other aligned networks than the calibration: {again}"
             )
+
+
+def model_of(file: FeatureFile) -> dict[str, str]:
+    """Return name and sha256 of the classifier that a file comes from; empty where unknown."""
+    return {name: str(file.attributes.get(f"model_{name}", "")) for name in ("name", "sha256")}
 
 
 def write_calibration(calibration: Calibration, path: Path, *, force: bool) -> None:

@@ -20,6 +20,7 @@ from covcal_cli.calibration import (
     forecaster_blocks,
     forecaster_logits,
     log_probabilities,
+    model_of,
 )
 from covcal_cli.discriminator import fit_discriminator
 from covcal_cli.errors import CovcalError
@@ -117,10 +118,7 @@ def calibrate(
             estimates=_estimates(file, chosen, temperature),
             seed=seed,
             classes=tuple(file.classes),
-            model={
-                "name": str(file.attributes.get("model_name", "")),
-                "sha256": str(file.attributes.get("model_sha256", "")),
-            },
+            model=model_of(file),
             networks_sha256=file.attributes.get("networks_sha256"),
             inputs=(Input("adapted" if file.is_adapted else "features", path, file.sha256()),),
             notes=tuple(notes),

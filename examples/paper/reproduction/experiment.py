@@ -1,0 +1,241 @@
+"""One run: adapt with one seed, fit every method, measure it on the target's test rows.
+
+A finished run leaves a record; the same setting on the same features file is never run again.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import covcal_cli
+from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.settings import settings_for
+from covcal_cli.calibration import Calibration
+from covcal_cli.diagram import draw_diagram
+from covcal_cli.evaluation import evaluate
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.files import write_text
+from covcal_cli.fitting import calibrate
+from covcal_cli.methods import MIN_ERRORS, MIN_ESS_FIT, MIN_ESS_SHARE
+from covcal_cli.metrics import Metrics, ReliabilityBins
+from covcal_cli.weights import importance_weights
+from reproduction.features import Extracted
+from reproduction.figures import shrink
+from reproduction.shifts import METHODS
+from reproduction.stopwatch import Stopwatch
+
+EXACT = ("none", "temp")
+"""Methods without chance: they need no adaptation and no seed."""
+Record = dict[str, Any]
+
+
+def _code_sha256() -> str:
+    """Return a hash of covcal's numerical code: other code may give other numbers."""
+    folder = Path(covcal_cli.__file__).parent
+    digest = hashlib.sha256()
+    for part in ("*.py", "adapt/*.py", "labelfree/*.py"):
+        for path in sorted(folder.glob(part)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+CODE_SHA256 = _code_sha256()
+"""Of the code as it was loaded."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How to adapt: ``covcal adapt --preset NAME --weight-decay X``."""
+
+    name: str
+    weight_decay: float | None = None
+
+    @property
+    def tag(self) -> str:
+        """Its name for folders."""
+        decay = "" if self.weight_decay is None else f"-wd{self.weight_decay:g}"
+        return f"{self.name}{decay}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the runs of one preset leave their files."""
+
+    folder: Path
+
+    def record(self, shift: str, run: str) -> Path:
+        """Return the path of the record of a run."""
+        return self.folder / "records" / f"{shift}-{run}.json"
+
+    def weights(self, shift: str, seed: int) -> Path:
+        """Return the path of the importance weights of a run."""
+        return self.folder / "records" / f"{shift}-seed{seed}-weights.npy"
+
+    def diagram(self, shift: str) -> Path:
+        """Return the path of a shift's reliability diagrams."""
+        return self.folder / "figures" / f"{shift}-reliability.png"
+
+    def boxes(self, shift: str) -> Path:
+        """Return the path of a shift's box plot of importance weights."""
+        return self.folder / "figures" / f"{shift}-weights.png"
+
+
+def setting_of(extracted: Extracted, preset: Preset, seed: int | None) -> dict[str, Any]:
+    """Return everything that a run's numbers depend on, ready for JSON."""
+    with FeatureFile(extracted.path) as file:
+        n_features = file.require_source().n_features or 0
+    settings = settings_for(
+        preset.name, n_features=n_features, members=None, weight_decay=preset.weight_decay
+    )
+    return {
+        "code_sha256": CODE_SHA256,
+        "features_sha256": extracted.sha256,
+        "seed": seed,
+        "adapt": None if seed is None else asdict(settings),
+        "rule": {"ess_share": MIN_ESS_SHARE, "ess_fit": MIN_ESS_FIT, "errors": MIN_ERRORS},
+    }
+
+
+def run_exact(extracted: Extracted, preset: Preset, place: Place) -> Record:
+    """Measure none and temp on the features file; they involve no chance."""
+    path = place.record(extracted.shift.name, "exact")
+    key = _key(setting_of(extracted, preset, None))
+    if found := _reusable(path, key):
+        return found
+    start = time.perf_counter()
+    temp = calibrate(extracted.path, method="temp")
+    seconds = time.perf_counter() - start
+    evaluation = evaluate(extracted.path, {"temp": temp})
+    record: Record = {
+        "key": key,
+        "shift": extracted.shift.name,
+        "methods": {
+            name: _measured(evaluation.metrics[name], None if name == "none" else temp)
+            for name in EXACT
+        },
+        "seconds": {"temp": seconds},
+    }
+    if extracted.shift.all_rows:
+        record["none_on_all_rows"] = _none_on_all_rows(extracted.path)
+    return _written(record, path)
+
+
+def run_seed(
+    extracted: Extracted, preset: Preset, place: Place, seed: int, *, draw: bool, keep: bool
+) -> Record:
+    """Adapt, fit and measure with one seed, or return the record of having done so.
+
+    Parameters
+    ----------
+    draw : bool
+        Whether this run also draws the shift's reliability diagrams.
+    keep : bool
+        Keep the adapted file, from which ``covcal calibrate`` and the others can go on.
+    """
+    shift = extracted.shift.name
+    setting = setting_of(extracted, preset, seed)
+    path, key = place.record(shift, f"seed{seed}"), _key(setting)
+    done = place.weights(shift, seed).is_file() and (not draw or place.diagram(shift).is_file())
+    if done and (found := _reusable(path, key)):
+        return found
+    adapted = place.folder / "adapted" / f"{shift}-seed{seed}-{key[:12]}.h5"
+    watch = Stopwatch()
+    reused = adapted.is_file()
+    if not reused:
+        adapt(
+            extracted.path,
+            adapted,
+            preset=preset.name,
+            weight_decay=preset.weight_decay,
+            seed=seed,
+            device="cpu",
+            threads=1,
+            progress=watch,
+        )
+    calibrations: dict[str, Calibration] = {}
+    fitting: dict[str, float] = {}
+    for method in (*METHODS[1:], "auto"):
+        start = time.perf_counter()
+        calibrations[method] = calibrate(adapted, method=method, seed=seed)
+        fitting[method] = time.perf_counter() - start
+    evaluation = evaluate(adapted, calibrations)
+    measured = {"none": None, **calibrations}
+    auto = calibrations["auto"]
+    record: Record = {
+        "key": key,
+        "shift": shift,
+        "setting": setting,
+        "methods": {
+            name: _measured(evaluation.metrics[name], calibration)
+            for name, calibration in measured.items()
+            if name != "auto"
+        },
+        "auto": {
+            "method_used": auto.method_used,
+            "reason": auto.reason,
+            **_measured(evaluation.metrics["auto"], auto),
+        },
+        "seconds": {**({} if reused else watch.seconds()), "temperatures": fitting},
+    }
+    np.save(place.weights(shift, seed), _source_weights(adapted))
+    if draw:
+        shown = {name: evaluation.metrics[name] for name in METHODS}
+        title = f"{shift}, target test rows, seed {seed}, preset {preset.tag}"
+        draw_diagram(shown, place.diagram(shift), title=title, force=True)
+        shrink(place.diagram(shift))
+    if not keep:
+        adapted.unlink()
+    return _written(record, path)
+
+
+def _measured(metrics: Metrics, calibration: Calibration | None) -> Record:
+    """Return what a record keeps of one method; metrics are fractions."""
+    found: Record = dict(metrics.to_json())
+    found["temperature"] = None if calibration is None else calibration.forecaster_temperature
+    found["weights"] = None if calibration is None else calibration.weights
+    found["warnings"] = [] if calibration is None else list(calibration.warnings)
+    return found
+
+
+def _none_on_all_rows(path: Path) -> Record:
+    """Return the uncalibrated error over every target row, of all splits."""
+    together = ReliabilityBins()
+    for split in ("train", "validation", "test"):
+        bins = evaluate(path, {}, split=split).metrics["none"].bins
+        together.counts += bins.counts
+        together.hits += bins.hits
+        together.confidence_sums += bins.confidence_sums
+    return {"n": together.n, "ece": together.ece(), "over_ece": together.over_ece()}
+
+
+def _source_weights(adapted: Path) -> np.ndarray[Any, Any]:
+    """Return fl+iw+temp's importance weights w of all source validation rows, shape (n,)."""
+    with FeatureFile(adapted) as file:
+        source, target = file.require_source(), file.require_target()
+        found = importance_weights(
+            source.aligned_domain_logits(source.rows("validation")),
+            target.aligned_domain_logits(target.rows("validation")),
+        )
+    return found.weights
+
+
+def _key(setting: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(setting, sort_keys=True).encode()).hexdigest()
+
+
+def _reusable(path: Path, key: str) -> Record | None:
+    if not path.is_file():
+        return None
+    record: Record = json.loads(path.read_text("utf-8"))
+    return record if record["key"] == key else None
+
+
+def _written(record: Record, path: Path) -> Record:
+    write_text(path, json.dumps(record, indent=1) + "\n", force=True)
+    return record

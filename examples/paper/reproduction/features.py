@@ -1,0 +1,122 @@
+"""From a shift and a data folder to its features file, extracted once."""
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from covcal_cli.extraction import extract
+from covcal_cli.files import sha256_of, write_text
+from reproduction.datasets import LabelledRows, MissingDataError, Reader, find_digits
+from reproduction.office import STAND_IN, find_office, train_linear_head
+from reproduction.shifts import PAPER, Shift
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where things lie.
+
+    Attributes
+    ----------
+    folder : Path
+        Data sets; classifiers in ``models`` below it.
+    features : Path
+        Folder for features files.
+    office31_model : Path or None
+        A ResNet-50 for Office31's images; None: the stand-in's features.
+    """
+
+    folder: Path
+    features: Path
+    office31_model: Path | None = None
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A shift's features file and what it was made from.
+
+    Attributes
+    ----------
+    shift : Shift
+    path : Path
+    sha256 : str
+    source, target, classifier : str
+        Origins in words.
+    comparable : str
+        ``"one to one"``, or what differs from the paper's row.
+    """
+
+    shift: Shift
+    path: Path
+    sha256: str
+    source: str
+    target: str
+    classifier: str
+    comparable: str
+
+
+def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:
+    """Find both domains and the classifier of a shift, reading nothing.
+
+    Raises
+    ------
+    MissingDataError
+        Naming what is missing and where it is usually had.
+    """
+    if shift.model is None:
+        source, target = (
+            find_office(name, data.folder, data.office31_model, data.features)
+            for name in (shift.source, shift.target)
+        )
+        return source, target
+    readers = find_digits(shift.source, data.folder), find_digits(shift.target, data.folder)
+    model = data.folder / "models" / shift.model
+    if not model.is_file():
+        raise MissingDataError(
+            f"{shift.name} wants the classifier {model}: park2020_lenet_*.onnx are exported from "
+            "the weights in github.com/sangdon/calibration-under-covariateshift (input [n, 1, 28, "
+            "28] in 0..1), svhnnet.onnx is any SVHN classifier of [n, 3, 32, 32] in 0..1"
+        )
+    return readers
+
+
+def extracted(shift: Shift, data: Data) -> Extracted:
+    """Return the shift's features file, extracting it where it is not there yet."""
+    stem = shift.name if data.office31_model is None or shift.model else f"{shift.name}-office31"
+    path, note = data.features / f"{stem}.h5", data.features / f"{stem}.json"
+    if path.is_file() and note.is_file():
+        return Extracted(shift, path, sha256_of(path), **json.loads(note.read_text("utf-8")))
+    read_source, read_target = find_shift(shift, data)
+    source, target = read_source(), read_target()
+    with tempfile.TemporaryDirectory(dir=data.features) as folder:
+        temporary = Path(folder)
+        for name, rows in (("source", source), ("target", target)):
+            np.savez(temporary / f"{name}.npz", x=rows.x, y=rows.y, split=rows.split)
+        if shift.model is None:
+            model = temporary / f"linear_{shift.source}.onnx"
+            train_linear_head(source, model)
+        else:
+            model = data.folder / "models" / shift.model
+        inputs = temporary / "source.npz", temporary / "target.npz"
+        extract(model, *inputs, path, threads=1, force=True)
+    words = {
+        "source": source.origin,
+        "target": target.origin,
+        "classifier": shift.model or "linear head on features, trained here",
+        "comparable": comparability(shift, source, target),
+    }
+    write_text(note, json.dumps(words, indent=2) + "\n", force=True)
+    return Extracted(shift, path, sha256_of(path), **words)
+
+
+def comparability(shift: Shift, source: LabelledRows, target: LabelledRows) -> str:
+    """Say in a few words whether a row can be compared one to one with the paper's."""
+    if shift.name not in PAPER:
+        return "not in the paper"
+    if STAND_IN in source.origin:
+        return "stand-in (Office-Caltech10), other classifier"
+    differing = [] if shift.paper_classifier else ["other classifier"]
+    differing += [] if source.official and target.official else ["other rows"]
+    return ", ".join(differing) or "one to one"

@@ -1,0 +1,152 @@
+"""Office31 or its stand-in Office-Caltech10: features of three domains, and a linear classifier.
+
+The paper's fine-tuned ResNet-50 classifiers cannot be had. Here a linear head is trained on the
+features of the source domain's training rows; it is written as an ONNX model, so that from there on
+these shifts go through covcal as every other.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.extraction import Preprocessing, extract
+from covcal_cli.featurefile import FeatureFile
+from reproduction.datasets import LabelledRows, MissingDataError, Reader
+
+STAND_IN = "office_caltech10_efflite0.npz"
+DOMAINS = ("amazon", "dslr", "webcam")
+SIZE = 224
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_SPLIT_SEED = 0
+_ENDINGS = {".jpg", ".jpeg", ".png"}
+
+
+def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reader:
+    """Find one domain: Office31's folders where `model` is given, else the stand-in's features.
+
+    Parameters
+    ----------
+    name : {"amazon", "dslr", "webcam"}
+    data : Path
+        Holds ``office_caltech10_efflite0.npz``, or folders such as ``amazon/images/<class>`` or
+        ``amazon/<class>``, perhaps inside ``office31`` or ``Office31``.
+    model : Path, optional
+        A ResNet-50 (or any other ONNX classifier of 224 x 224 RGB images) whose last linear
+        layer's inputs are the features.
+    cache : Path
+        Folder that keeps the features of Office31.
+
+    Raises
+    ------
+    MissingDataError
+        Naming what is wanted and where it is usually had.
+    """
+    if model is None:
+        path = data / STAND_IN
+        if path.is_file():
+            return lambda: _stand_in(path, name)
+        raise MissingDataError(
+            f"Office-Caltech10 is not in {data}: it wants {STAND_IN} (NAME_x, NAME_y for "
+            f"{', '.join(DOMAINS)}), the features of any image network; the images are usually "
+            "had from the pages of Gong et al. 2012 (GFK). Or give Office31 and --office31-model"
+        )
+    folders = [data / base / name for base in ("", "office31", "Office31")]
+    found = next((f for f in folders if f.is_dir()), None)
+    if found is None or not model.is_file():
+        lacking = f"the model {model}" if found else f"the folder {name} in {data}"
+        raise MissingDataError(
+            f"Office31 lacks {lacking}: it wants amazon, dslr and webcam as folders of class "
+            "folders (usually had from Saenko et al. 2010's page, 'Domain Adaptation Project'), "
+            "and a ResNet-50 in ONNX, such as torchvision's after torch.onnx.export"
+        )
+    images = found / "images" if (found / "images").is_dir() else found
+    return lambda: _from_folders(images, name, model, cache)
+
+
+def _stand_in(path: Path, name: str) -> LabelledRows:
+    with np.load(path, allow_pickle=False) as arrays:
+        x, y = arrays[f"{name}_x"].astype(np.float32), arrays[f"{name}_y"].astype(np.int64)
+    origin = f"{path.name}, {name} ({len(y)} rows)"
+    return LabelledRows(x, y, random_split(len(y), name), origin, official=False)
+
+
+def _from_folders(folder: Path, name: str, model: Path, cache: Path) -> LabelledRows:
+    files = sorted(f for f in folder.glob("*/*") if f.suffix.lower() in _ENDINGS)
+    classes = sorted({file.parent.name for file in files})
+    y = np.array([classes.index(file.parent.name) for file in files], np.int64)
+    stored = cache / f"office31-{name}.h5"
+    if not stored.is_file():
+        pixels = cache / f"office31-{name}.npz"
+        np.savez(pixels, x=np.stack([_pixels(file) for file in files]))
+        normalised = Preprocessing(size=(SIZE, SIZE), mean=_IMAGENET[0], std=_IMAGENET[1])
+        extract(model, None, pixels, stored, preprocessing=normalised, threads=1)
+        pixels.unlink()
+    with FeatureFile(stored) as file:
+        target = file.require_target()
+        x = target.features(np.arange(target.n, dtype=np.int64))
+    origin = f"Office31 {name} by {model.name} ({len(y)} rows, {len(classes)} classes)"
+    return LabelledRows(x, y, random_split(len(y), name), origin, official=len(classes) == 31)
+
+
+def _pixels(path: Path) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+
+
+def random_split(n: int, name: str) -> NDArray[np.uint8]:
+    """Return a random 70/15/15 split of `n` rows, the same in every run of a domain."""
+    rng = np.random.default_rng([_SPLIT_SEED, DOMAINS.index(name)])
+    split = np.searchsorted([int(0.7 * n), int(0.85 * n)], rng.permutation(n), side="right")
+    return split.astype(np.uint8)
+
+
+def train_linear_head(rows: LabelledRows, path: Path) -> None:
+    """Train a softmax regression on the training rows and write it as an ONNX model.
+
+    Parameters
+    ----------
+    rows : LabelledRows
+        Of the source domain.
+    path : Path
+        The model; its input is [n, d] features, its output [n, K] logits.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    train = rows.split == 0
+    absent = np.setdiff1d(rows.y, rows.y[train])
+    if len(absent):
+        raise MissingDataError(f"{rows.origin} has no training row of class {absent[0]}")
+    scale = float(rows.x[train].std())  # one for all columns: the ridge then fits any network
+    head = LogisticRegression(max_iter=1000)
+    head.fit(rows.x[train] / scale, rows.y[train])
+    weight, bias = head.coef_ / scale, head.intercept_
+    if len(weight) == 1:  # scikit-learn gives two classes one row
+        weight, bias = np.vstack([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    path.write_bytes(linear_model(weight, bias))
+
+
+def linear_model(weight: NDArray[Any], bias: NDArray[Any]) -> bytes:
+    """Return an ONNX model of one Gemm, serialised: logits = features W' + b."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    classes, width = weight.shape
+    graph = helper.make_graph(
+        [
+            helper.make_node("Identity", ["x"], ["features"]),
+            helper.make_node("Gemm", ["features", "weight", "bias"], ["logits"], transB=1),
+        ],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", width])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", classes])],
+        [
+            numpy_helper.from_array(values.astype(np.float32), name)
+            for name, values in (("weight", weight), ("bias", bias))
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    content: bytes = model.SerializeToString()
+    return content

@@ -1,0 +1,74 @@
+"""Reproduce the experiments of Park et al. 2020 (Table 1, its figures and running times).
+
+    python examples/paper/run.py --data DIR [--output DIR] [--shifts M-U ...] [--seeds 10]
+        [--preset default|paper] [--weight-decay X] [--exact-only] [--jobs 2]
+
+README.md beside this file says what DIR holds and what is written where. A run that was cut off
+goes on where it was; progress goes to stderr, the table to stdout.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from reproduction.datasets import MissingDataError
+from reproduction.driver import Request, reproduce
+from reproduction.experiment import Preset
+from reproduction.shifts import SHIFTS
+
+from covcal_cli.errors import CovcalError
+
+
+def parse(arguments: Sequence[str] | None = None) -> Request:
+    """Return what the command line asks for."""
+    parser = argparse.ArgumentParser(description="Reproduce Table 1 of Park et al. 2020.")
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder of the data sets and of models/")
+    add("--output", type=Path, default=Path("paper-results"), help="default: %(default)s")
+    add(
+        "--shifts",
+        nargs="+",
+        choices=list(SHIFTS),
+        default=[],
+        metavar="SHIFT",
+        help="of " + ", ".join(SHIFTS) + "; all that the data allows when left out",
+    )
+    add("--seeds", type=int, default=10, metavar="N", help="runs per shift (default: %(default)s)")
+    add("--preset", choices=["default", "paper"], default="default", help="of covcal adapt")
+    add("--weight-decay", type=float, metavar="X", help="with --preset paper; 5e-4 when left out")
+    add("--exact-only", action="store_true", help="only none and temp: no training, no chance")
+    add("--office31-model", type=Path, metavar="ONNX", help="a ResNet-50, where DIR holds Office31")
+    add("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    add("--keep", action="store_true", help="keep the adapted files")
+    given = parser.parse_args(arguments)
+    if given.weight_decay is not None and given.preset != "paper":
+        parser.error("--weight-decay goes with --preset paper only")
+    if given.seeds < 1 or given.jobs < 1:
+        parser.error("--seeds and --jobs must be at least 1")
+    return Request(
+        data=given.data,
+        output=given.output,
+        shifts=tuple(dict.fromkeys(given.shifts)),
+        seeds=given.seeds,
+        preset=Preset(given.preset, given.weight_decay),
+        exact_only=given.exact_only,
+        office31_model=given.office31_model,
+        jobs=given.jobs,
+        keep=given.keep,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print the table, and return the exit status."""
+    try:
+        table = reproduce(parse(arguments))
+    except (CovcalError, MissingDataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(table, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
