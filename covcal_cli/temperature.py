@@ -102,7 +102,8 @@ class _Objective:
             stop = start + block.shape[1]
             rows = of_rows(block, self._labels[start:stop], math.exp(log_t), derivatives)
             weights = self._weights[start:stop]
-            sums[: len(rows)] += [np.dot(weights, row) for row in rows]
+            # Not np.dot: BLAS would wake its threads for it, which a busy machine pays dearly.
+            sums[: len(rows)] += [(weights * row).sum() for row in rows]
             start = stop
         loss, slope, curvature = (sums / self._total).tolist()
         return loss, slope, curvature
@@ -230,7 +231,7 @@ def _scale_and_sample(
         block64 -= block64.mean(axis=0)
         classes = len(block64)
         row_squares = np.einsum("km,km->m", block64, block64)
-        total += float(np.dot(row_squares, weights[start:stop])) if stop <= len(weights) else 0.0
+        total += float((row_squares * weights[start:stop]).sum()) if stop <= len(weights) else 0.0
         inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
         chosen.append(np.asarray(block)[inside - start].astype(np.float64))
         start = stop

@@ -166,7 +166,7 @@ def effective_sample_size(weights: Array) -> float:
     if scale == 0:
         return 0.0
     relative = weights / scale  # keeps tiny weights' squares from underflowing
-    return float(relative.sum() ** 2 / np.dot(relative, relative))
+    return float(relative.sum() ** 2 / (relative * relative).sum())
 
 
 def discriminator_error(on_source: Array, on_target: Array) -> float:
