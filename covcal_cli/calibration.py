@@ -5,20 +5,19 @@ the ORIGINAL classifier predicted (DESIGN 3.6); that label is never changed.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
+from covcal_cli.methods import METHODS, Forecaster
 from covcal_cli.softmax import Array, LogitBlocks, class_major, log_mean_softmax, log_softmax
 
 SCHEMA = "covcal.calibration/1"
-Forecaster = Literal["original", "aligned"]
-_FORECASTERS: Mapping[str, Forecaster] = {"original": "original", "aligned": "aligned"}
+_LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
 
 
 @dataclass(frozen=True)
@@ -146,11 +145,12 @@ class Calibration:
                 f"{file.path} has {len(file.classes)} classes, the calibration "
                 f"{len(self.classes)}: {again}"
             )
-        if tuple(file.classes) != self.classes:
-            raise CovcalError(
-                f"{file.path} has other class names than the calibration "
-                f"({file.classes[0]}, ... against {self.classes[0]}, ...): {again}"
-            )
+        for index, (found, expected) in enumerate(zip(file.classes, self.classes, strict=True)):
+            if found != expected:
+                raise CovcalError(
+                    f"{file.path} has other class names than the calibration (class {index} is "
+                    f"{found}, not {expected}): {again}"
+                )
         if model_of(file)["sha256"] != self.model["sha256"]:
             raise CovcalError(
                 f"{file.path} comes from another model than the calibration "
@@ -200,10 +200,12 @@ def read_calibration(path: Path) -> Calibration:
         )
     try:
         calibration = _from_json(content, path)
+        if not calibration.inputs or content["forecaster"] != calibration.forecaster:
+            raise ValueError("no inputs, or another method's forecaster")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CovcalError(f"{path} is damaged ({error!r}): calibrate again") from error
     temperature = calibration.forecaster_temperature
-    if not (math.isfinite(temperature) and temperature > 0):
+    if not _LEAST_TEMPERATURE < temperature < 1 / _LEAST_TEMPERATURE:
         raise CovcalError(f"{path} holds the temperature {temperature}: calibrate again")
     return calibration
 
@@ -213,7 +215,7 @@ def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
         method=content["method"],
         method_used=content["method_used"],
         reason=content["reason"],
-        forecaster=_FORECASTERS[content["forecaster"]],
+        forecaster=METHODS[content["method_used"]].forecaster,
         forecaster_temperature=float(content["temperatures"]["forecaster"]),
         discriminator_temperatures=tuple(map(float, content["temperatures"]["discriminator"])),
         discriminator=content["discriminator"],
@@ -224,16 +226,22 @@ def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
         bound=content["bound"],
         estimates=dict(content["estimates"]),
         seed=content["seed"],
-        classes=tuple(content["classes"]),
-        model=dict(content["model"]),
+        classes=_texts(content["classes"]),
+        model={name: str(content["model"][name]) for name in ("name", "sha256")},
         networks_sha256=content["networks_sha256"],
         inputs=tuple(
             Input(entry["role"], path.parent / entry["path"], entry["sha256"])
             for entry in content["inputs"]
         ),
-        notes=tuple(content["notes"]),
-        warnings=tuple(content["warnings"]),
+        notes=_texts(content["notes"]),
+        warnings=_texts(content["warnings"]),
     )
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError("a list of texts is something else")
+    return tuple(values)
 
 
 def forecaster_blocks(domain: Domain, rows: Rows, forecaster: Forecaster) -> LogitBlocks:

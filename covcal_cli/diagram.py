@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import atomic_output, check_output
+from covcal_cli.files import atomic_output
 from covcal_cli.metrics import Metrics, ReliabilityBins
 from covcal_cli.softmax import Array
 
@@ -22,17 +22,10 @@ _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
 _MAX_ROWS_OF_TEXT = 15
 
 
-def check_diagram(path: Path, *, force: bool) -> None:
-    """Refuse a picture that cannot be written, before any work starts.
-
-    Raises
-    ------
-    CovcalError
-        If the ending is unknown, or the file exists and `force` is false.
-    """
+def check_diagram(path: Path) -> None:
+    """Refuse a picture whose ending is unknown with `CovcalError`."""
     if path.suffix.lower() not in FORMATS:
         raise CovcalError(f"{path}: a diagram ends in {', '.join(FORMATS)}")
-    check_output(path, force=force)
 
 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Array, Array]:
@@ -63,7 +56,7 @@ def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, forc
     force : bool
         Whether an existing file is replaced.
     """
-    check_diagram(path, force=force)
+    check_diagram(path)
     figure = _figure(metrics, title)
     kind = path.suffix.lower().lstrip(".")
     with atomic_output(path, force=force) as partial:
@@ -73,7 +66,7 @@ def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, forc
             "svg": {"Date": None},
             "pdf": {"CreationDate": None},
         }
-        figure.savefig(partial, format=kind, metadata=undated[kind], dpi=150)
+        figure.savefig(partial, format=kind, metadata=undated[kind], dpi=110)
 
 
 def _figure(metrics: Mapping[str, Metrics], title: str) -> Any:
@@ -93,37 +86,44 @@ def _figure(metrics: Mapping[str, Metrics], title: str) -> Any:
         share = figure.add_subplot(grid[2 * row + 1, 1], sharex=threshold)
         _draw_reliability(reliability, name, entry)
         _draw_counts(counts, entry.bins)
-        _draw_threshold(threshold, share, entry.bins)
+        _draw_threshold(threshold, share, name, entry.bins)
     return figure
 
 
 def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
+    from matplotlib.patches import Patch
+
     bins = entry.bins
     filled = bins.counts > 0
     left, width = bins.edges[:-1][filled], np.diff(bins.edges)[filled]
     accuracy, confidence = bins.accuracy[filled], bins.confidence[filled]
     over = confidence > accuracy
-    axes.bar(left, accuracy, width, align="edge", color=_BAR, edgecolor="white", label="accuracy")
+    axes.bar(left, accuracy, width, align="edge", color=_BAR, edgecolor="white")
+    legend = [Patch(color=_BAR, label="accuracy")]
     for chosen, colour, hatch, label in (
         (over, _OVER, "//", f"over-confident ({entry.over_ece:.2%})"),
         (~over, _UNDER, "..", f"under-confident ({entry.under_ece:.2%})"),
     ):
+        outline: dict[str, Any] = {
+            "facecolor": "none",
+            "edgecolor": colour,
+            "hatch": hatch,
+            "linewidth": 0.8,
+        }
         axes.bar(
             left[chosen],
             (confidence - accuracy)[chosen],
             width[chosen],
             bottom=accuracy[chosen],
             align="edge",
-            facecolor="none",
-            edgecolor=colour,
-            hatch=hatch,
-            linewidth=0.8,
-            label=label,
+            **outline,
         )
+        # Drawn by hand: a bar chart without bars would show a solid block.
+        legend.append(Patch(label=label, **outline))
     axes.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle="--")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     axes.set_title(f"{name}: ECE {entry.ece:.2%}, n = {entry.n}", fontsize=10)
-    axes.legend(loc="upper left", fontsize=8, frameon=False)
+    axes.legend(handles=legend, loc="best", fontsize=8, framealpha=0.9)
     axes.tick_params(labelbottom=False)
 
 
@@ -132,16 +132,16 @@ def _draw_counts(axes: Any, bins: ReliabilityBins) -> None:
     axes.set(xlabel="confidence", ylabel="rows")
 
 
-def _draw_threshold(axes: Any, below: Any, bins: ReliabilityBins) -> None:
+def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> None:
     accuracy, share = accuracy_above(bins)
     edges = bins.edges[:-1]
     axes.plot(edges, accuracy, color=_UNDER, marker="o", markersize=3, label="accuracy above")
     axes.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle="--", label="threshold")
     axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
-    axes.set_title("rows with a confidence above a threshold", fontsize=10)
+    axes.set_title(f"{name}: rows with a confidence above a threshold", fontsize=10)
     axes.legend(loc="lower right", fontsize=8, frameon=False)
     axes.tick_params(labelbottom=False)
-    below.step(edges, share, where="post", color=_LINE)
+    below.step([*edges, 1.0], [*share, share[-1]], where="post", color=_LINE)
     below.set(xlabel="confidence threshold", ylabel="share", ylim=(0, 1.05))
 
 
@@ -149,12 +149,13 @@ def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     """Return a reliability diagram in text, one line per bin that holds rows.
 
     Each bar is the accuracy (``#``); the gap to the confidence is ``>`` where confidence is too
-    high and ``<`` where it is too low. Bins are merged in pairs until at most 15 remain.
+    high and ``<`` where it is too low. Neighbouring bins are merged until at most 15 lines remain.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
-    while len(counts) > _MAX_ROWS_OF_TEXT and len(counts) % 2 == 0:
-        counts, hits, sums = (part.reshape(-1, 2).sum(axis=1) for part in (counts, hits, sums))
-    edges = np.linspace(0.0, 1.0, len(counts) + 1)
+    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # the last line may cover fewer bins
+    starts = np.arange(0, len(counts), step)
+    counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
+    edges = np.append(bins.edges[starts], 1.0)
     lines = [
         "confidence      rows    conf     acc  # accuracy, > over-confident, < under-confident"
     ]

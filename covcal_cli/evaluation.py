@@ -6,14 +6,13 @@ target labels are read.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from covcal_cli.calibration import (
     Calibration,
-    Forecaster,
     Input,
     forecaster_logits,
     log_probabilities,
@@ -21,6 +20,7 @@ from covcal_cli.calibration import (
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.files import relative_to_folder_of, write_text
+from covcal_cli.methods import Forecaster
 from covcal_cli.metrics import METRICS, Metrics, MetricsAccumulator
 from covcal_cli.softmax import Array
 from covcal_cli.target_labels import target_labels
@@ -146,6 +146,8 @@ def evaluate(
 def named(calibrations: Sequence[tuple[Path, Calibration]]) -> dict[str, Calibration]:
     """Name calibrations by their method, or by their file's stem where two share one.
 
+    A calibration by none is ``none`` itself.
+
     Raises
     ------
     CovcalError
@@ -155,8 +157,8 @@ def named(calibrations: Sequence[tuple[Path, Calibration]]) -> dict[str, Calibra
     names: dict[str, Calibration] = {}
     for path, calibration in calibrations:
         method = calibration.method_used
-        name = path.stem if method == NONE or methods.count(method) > 1 else method
-        if name in names or name == NONE:
+        name = path.stem if methods.count(method) > 1 and method != NONE else method
+        if name in names or (name == NONE and method != NONE):
             raise CovcalError(f"two calibrations would be named {name!r}: rename {path}")
         names[name] = calibration
     return names
@@ -198,15 +200,15 @@ def parse_limit(text: str) -> Limit:
     return Limit(metric, limit)
 
 
-def judge(evaluation: Evaluation, limits: Sequence[Limit]) -> list[Verdict]:
-    """Apply every limit to every calibration; to ``none`` only where there is nothing else.
+def judge(evaluation: Evaluation, limits: Sequence[Limit], given: Collection[str]) -> list[Verdict]:
+    """Apply every limit to every calibration given, or to ``none`` where there is none.
 
     Raises
     ------
     CovcalError
         If a metric has no value, which never passes for one below the limit.
     """
-    judged = [name for name in evaluation.metrics if name != NONE] or [NONE]
+    judged = [name for name in evaluation.metrics if name in given] or [NONE]
     verdicts = []
     for limit in limits:
         for name in judged:

@@ -113,7 +113,8 @@ def extract(
     CovcalError
         If the model, the data or the output cannot be used; an existing file is left untouched.
     """
-    check_output(output, force=force)
+    inputs = [path for path in (model, source, target) if path is not None]
+    check_output(output, force=force, inputs=inputs)
     check_fractions(fractions)
     if any(value is not None and value < 1 for value in (batch, threads)):
         raise CovcalError("batch and threads must be at least 1")

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import require_file, sha256_of
+from covcal_cli.featurechecks import checked_rows, open_hdf5, require_aligned
+from covcal_cli.files import sha256_of
 
 FEATURES_SCHEMA = "covcal.features/1"
 ADAPTED_SCHEMA = "covcal.adapted/1"
@@ -26,7 +27,6 @@ SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
 
 _BLOCK_BYTES = 4 << 20
-_REQUIRED = ("logits", "labels", "split", "ids")
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -51,7 +51,7 @@ class Domain:
     def __init__(self, path: Path, name: str, group: Any, n_classes: int) -> None:
         self.path, self.name, self.n_classes = path, name, n_classes
         self._group = group
-        self.n = self._checked_rows()
+        self.n = checked_rows(group, n_classes, self._error)
         self.n_features = self._width("features")
         self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
         self.split: NDArray[np.uint8] = group["split"][:]
@@ -152,20 +152,6 @@ class Domain:
                 name, f"row {row} ({known}) holds {value}: every value must be a finite number"
             )
 
-    def _checked_rows(self) -> int:
-        for name in _REQUIRED:
-            if name not in self._group:
-                raise self._error(name, "is missing: extract again")
-        n, width = self._group["logits"].shape
-        if width != self.n_classes:
-            raise self._error("logits", f"has {width} columns but /classes has {self.n_classes}")
-        per_row = {"labels": 0, "split": 0, "ids": 0, "features": 0, "domain_logits": 0}
-        for name, axis in (per_row | {"aligned_logits": 1, "aligned_domain_logits": 1}).items():
-            if name in self._group and self._group[name].shape[axis] != n:
-                found = self._group[name].shape[axis]
-                raise self._error(name, f"has {found} rows but logits has {n}: extract again")
-        return int(n)
-
     def _width(self, name: str) -> int | None:
         return int(self._group[name].shape[1]) if name in self._group else None
 
@@ -198,13 +184,14 @@ class FeatureFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = _open(path)
+        self._file = open_hdf5(path)
         try:
             self.schema = self._checked_schema()
-            self.classes = [bytes(name).decode("utf-8") for name in self._dataset("classes")[:]]
+            self.classes = self._class_names()
             self.attributes: dict[str, Any] = dict(self._file.attrs)
             self.source = SourceDomain(*self._group("source")) if "source" in self._file else None
             self.target = Domain(*self._group("target")) if "target" in self._file else None
+            self._require_agreement()
         except BaseException:
             self._file.close()
             raise
@@ -252,20 +239,41 @@ class FeatureFile:
 
     def _checked_schema(self) -> str:
         schema = self._file.attrs.get("schema")
-        if schema not in (FEATURES_SCHEMA, ADAPTED_SCHEMA):
+        if not isinstance(schema, str) or schema not in (FEATURES_SCHEMA, ADAPTED_SCHEMA):
             found = "no schema" if schema is None else f"schema {schema!r}"
             raise CovcalError(
                 f"{self.path} has {found}; this version reads {FEATURES_SCHEMA} and "
                 f"{ADAPTED_SCHEMA}: make it with covcal extract"
             )
-        if self._file.attrs.get("complete") != 1:
+        if not np.array_equal(self._file.attrs.get("complete"), 1):
             raise CovcalError(f"{self.path} was never finished: run the step that made it again")
         return str(schema)
 
-    def _dataset(self, name: str) -> Any:
-        if name not in self._file:
-            raise CovcalError(f"{self.path}: /{name} is missing: extract again")
-        return self._file[name]
+    def _class_names(self) -> list[str]:
+        if "classes" not in self._file:
+            raise CovcalError(f"{self.path}: /classes is missing: extract again")
+        found = self._file["classes"]
+        if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind != "S":
+            raise CovcalError(f"{self.path}: /classes is no list of names: extract again")
+        try:
+            return [bytes(name).decode("utf-8") for name in found[:]]
+        except UnicodeDecodeError as error:
+            raise CovcalError(f"{self.path}: /classes is not UTF-8: extract again") from error
+
+    def _require_agreement(self) -> None:
+        domains = [domain for domain in (self.source, self.target) if domain is not None]
+        if self.is_adapted:
+            for domain in domains:
+                require_aligned(domain._group, domain._error)
+        for what, values in (
+            ("features", {domain.n_features for domain in domains} - {None}),
+            ("members", {domain.n_members for domain in domains}),
+        ):
+            if len(values) > 1:
+                raise CovcalError(
+                    f"{self.path}: source and target differ in their {what} "
+                    f"({' and '.join(sorted(map(str, values)))}): make it again"
+                )
 
     def _group(self, name: str) -> tuple[Path, str, Any, int]:
         return self.path, name, self._file[name], len(self.classes)
@@ -296,24 +304,3 @@ def _take(dataset: Any, rows: Rows, axis: int) -> NDArray[Any]:
     if stop - start == len(rows):
         return np.asarray(span)
     return np.asarray(np.take(span, rows - start, axis=axis))
-
-
-def _open(path: Path) -> Any:
-    require_file(path, remedy="make it with covcal extract")
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        text = str(error)
-        if "truncated" in text:
-            size = path.stat().st_size
-            raise CovcalError(
-                f"{path} is truncated ({size} bytes are left): copy it again or make it again"
-            ) from error
-        if "lock" in text:
-            raise CovcalError(
-                f"{path} is locked by another program, or its file system has no locks: wait, or "
-                "set HDF5_USE_FILE_LOCKING=FALSE"
-            ) from error
-        raise CovcalError(
-            f"{path} is not a readable HDF5 file: make it with covcal extract"
-        ) from error

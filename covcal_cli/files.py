@@ -8,7 +8,7 @@ next run overwrites what a killed run left behind.
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HASH_BLOCK = 1 << 20
 
 
-def check_output(path: Path, *, force: bool) -> None:
+def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> None:
     """Refuse an output that cannot or must not be written, before any work starts.
 
     Raises
@@ -26,12 +26,16 @@ def check_output(path: Path, *, force: bool) -> None:
     OutputExistsError
         If `path` exists and `force` is false.
     CovcalError
-        If `path` is a folder or its folder does not exist.
+        If `path` is no plain file, is one of `inputs`, or its folder does not exist.
     """
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: give -o a file name")
+    if path.exists() and not path.is_file():
+        raise CovcalError(f"{path} is no plain file (a pipe or device?): pass another -o")
     if path.exists() and not force:
         raise OutputExistsError(f"{path} exists already: pass --force to replace it, or another -o")
+    if any(entry.exists() and path.exists() and path.samefile(entry) for entry in inputs):
+        raise CovcalError(f"{path} is an input of this command: pass another -o")
     if not path.parent.is_dir():
         raise CovcalError(f"the folder {path.parent} does not exist: create it, or pass another -o")
 
@@ -48,6 +52,7 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
         If the disk is full or the folder cannot be written to.
     """
     check_output(path, force=force)
+    path = path.resolve()  # a link is followed, not replaced
     partial = path.with_name(f".{path.name}.partial")
     try:
         yield partial

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from covcal_cli.bound import BoundTerms, bound_terms
 from covcal_cli.calibration import (
     Calibration,
-    Forecaster,
     Input,
     forecaster_blocks,
     forecaster_logits,
@@ -25,7 +24,15 @@ from covcal_cli.calibration import (
 from covcal_cli.discriminator import fit_discriminator
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile, Rows, SourceDomain
-from covcal_cli.methods import AUTO, METHODS, MIN_ERRORS, Method, choose, missing_for
+from covcal_cli.methods import (
+    AUTO,
+    METHODS,
+    MIN_ERRORS,
+    Forecaster,
+    Method,
+    choose,
+    missing_for,
+)
 from covcal_cli.remarks import (
     notes_on_rows,
     notes_on_weights,

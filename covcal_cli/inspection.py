@@ -57,11 +57,14 @@ def _json_lines(path: Path) -> list[tuple[str, str]]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CovcalError(f"{path} is not JSON: name a file that covcal wrote") from error
-    schema = content.get("schema")
+    schema = content.get("schema")  # what starts with a brace is an object
     if schema == calibration.SCHEMA:
         return _calibration_lines(path)
     if schema == evaluation.SCHEMA:
-        return _metrics_lines(content)
+        try:
+            return _metrics_lines(content)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise CovcalError(f"{path} is damaged ({error!r}): evaluate again") from error
     raise CovcalError(
         f"{path} has schema {schema!r}; this version knows {calibration.SCHEMA} and "
         f"{evaluation.SCHEMA}: make it with covcal calibrate or covcal evaluate"

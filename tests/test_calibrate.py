@@ -20,6 +20,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from covcal_cli.fitting import calibrate
+from covcal_cli.methods import MIN_ESS_FIT
 from tests.made_files import (
     Arrays,
     adapted_domain,
@@ -264,7 +265,7 @@ def test_auto_drops_the_weights_when_a_fit_would_rest_on_few_rows(tmp_path: Path
     )
     found = calibrate(path)
     assert found.method_used == "temp"
-    assert "effective rows, under 50" in found.reason
+    assert f"effective rows, under {MIN_ESS_FIT:.0f}" in found.reason
 
 
 def test_weights_that_collapsed_are_used_when_asked_for_with_a_warning(tmp_path: Path) -> None:

@@ -69,12 +69,12 @@ def adapt(
     CovcalError
         If the input cannot be adapted, the output cannot be written, or an option is impossible.
     """
-    check_output(output, force=force)
     if threads < 1 or seed < 0:
         raise CovcalError(f"threads {threads}, seed {seed}: give at least 1 thread and a seed >= 0")
     tell = progress or silent
     with FeatureFile(features_path) as file:
         n_features = _require_adaptable(file)
+        check_output(output, force=force, inputs=[features_path])
         settings = settings_for(
             preset, n_features=n_features, members=members, weight_decay=weight_decay
         )

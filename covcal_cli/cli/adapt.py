@@ -39,6 +39,8 @@ def adapt(
       covcal adapt features.h5 -o adapted.h5 --seed 1
       covcal adapt features.h5 --preset paper --weight-decay 5e-3 -o paper.h5
     """
+    from shlex import quote
+
     from covcal_cli.adapt.adaptation import adapt
     from covcal_cli.cli.render import adapt_summary
 
@@ -60,4 +62,4 @@ def adapt(
         )
     console.warn(report.warnings)
     console.result(adapt_summary(report))
-    console.wrote(output, f"covcal calibrate {output}")
+    console.wrote(output, f"covcal calibrate {quote(str(output))}")

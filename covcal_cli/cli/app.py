@@ -19,7 +19,8 @@ from covcal_cli.errors import CovcalError, LimitExceededError
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
-PACKAGES = {"PIL": "pillow"}
+PACKAGES = {"torch": "torch", "matplotlib": "matplotlib"}
+TO_EXTRACT = "onnx onnxruntime pillow"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 app = typer.Typer(
@@ -71,6 +72,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app(args=list(arguments), prog_name="covcal", standalone_mode=False)
         sys.stdout.flush()
+        if result == INTERRUPTED:  # what typer makes of Ctrl-C
+            print("interrupted: nothing was written", file=sys.stderr)
         return result if isinstance(result, int) else OK
     except CovcalError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -83,8 +86,8 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         # Installed with --no-deps, as README shows for jobs that only evaluate.
         name = str(error.name).partition(".")[0]
-        package = PACKAGES.get(name, name)
-        print(f"error: this needs the package {package}: pip install {package}", file=sys.stderr)
+        packages = PACKAGES.get(name, TO_EXTRACT)
+        print(f"error: this needs {name}: pip install {packages}", file=sys.stderr)
         return ERROR
     except BrokenPipeError:
         # The reader (head, less) went away: keep Python from complaining at exit.

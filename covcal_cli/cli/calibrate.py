@@ -46,17 +46,21 @@ def calibrate(
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
     import json
+    import math
+    from shlex import quote
 
     from covcal_cli.calibration import write_calibration
     from covcal_cli.cli.render import calibration_summary
     from covcal_cli.files import check_output
     from covcal_cli.fitting import calibrate as fit
 
+    if not math.isfinite(max_weight):
+        raise typer.BadParameter("give a finite number", param_hint="--max-weight")
     console = Console(quiet=quiet, verbose=verbose)
     path = file or _here(console)
     to_stdout = str(output) == "-"
     if not to_stdout:
-        check_output(output, force=force)
+        check_output(output, force=force, inputs=[path])
     calibration = fit(
         path,
         method=method.value,
@@ -68,11 +72,11 @@ def calibrate(
         console.note(text)
     console.warn(calibration.warnings)
     if to_stdout:
-        console.result(json.dumps(calibration.to_json(Path("cal.json")), indent=2))
+        console.result(json.dumps(calibration.to_json(Path("cal.json")), indent=2, allow_nan=False))
         return
     write_calibration(calibration, output, force=force)
     console.result(calibration_summary(calibration, verbose=verbose))
-    console.wrote(output, f"covcal evaluate {path} -c {output}")
+    console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
 
 
 def _here(console: Console) -> Path:

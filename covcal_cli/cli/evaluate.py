@@ -85,11 +85,6 @@ def evaluate(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--fail-above") from error
     to_stdout = str(output) == "-"
-    if output is not None and not to_stdout:
-        check_output(output, force=force)
-    if diagram is not None:
-        check_diagram(diagram, force=force)
-
     documents = calibration or []
     if file is None and not documents:
         documents = [Path("cal.json")]
@@ -98,14 +93,21 @@ def evaluate(
         document, first = read[0]
         file = require_unchanged(first, document)
         console.note(f"judging {document} on {file}")
+    inputs = [file, *documents]
+    if output is not None and not to_stdout:
+        check_output(output, force=force, inputs=inputs)
+    if diagram is not None:
+        check_diagram(diagram)
+        check_output(diagram, force=force, inputs=inputs)
+    calibrations = named(read)
     evaluation = evaluate(
         file,
-        named(read),
+        calibrations,
         split=split.value,
         bins=bins,
         predictions="own" if predictions is PredictionsName.own else "original",
     )
-    verdicts = judge(evaluation, limits)
+    verdicts = judge(evaluation, limits, calibrations)
     if evaluation.unlabelled:
         console.note(f"{evaluation.unlabelled} rows without a label are left out")
     if output is not None and not to_stdout:

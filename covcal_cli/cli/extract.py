@@ -110,6 +110,8 @@ def extract(
     if target_only is None and target is None:
         raise typer.BadParameter("give SOURCE and TARGET, or --target TARGET", param_hint="TARGET")
 
+    from shlex import quote
+
     from covcal_cli.cli.render import extract_summary
     from covcal_cli.extraction import extract
     from covcal_cli.inputs.preprocessing import Preprocessing
@@ -146,7 +148,7 @@ def extract(
     for domain in report.domains:
         console.warn(f"skipped {name}: {reason}" for name, reason in domain.skipped)
     console.result(extract_summary(report))
-    console.wrote(output, f"covcal adapt {output}" if source is not None else None)
+    console.wrote(output, f"covcal adapt {quote(str(output))}" if source is not None else None)
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -1,0 +1,87 @@
+"""Runs covcal's command line: in this process (fast), or as a process of its own."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+from covcal_cli.cli.app import run
+
+Argument = str | Path | int | float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def require_success(self) -> "Outcome":
+        """Fail with everything that was printed unless the exit code is 0."""
+        assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
+        return self
+
+    def error_line(self) -> str:
+        """Require exit code 1, no result, and one line on stderr; return it without "error: "."""
+        assert self.code == 1, f"exit code {self.code}\n{self.out}\n{self.err}"
+        assert self.out == ""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("error: "), self.err
+        assert "this is a bug" not in self.err
+        return lines[0].removeprefix("error: ")
+
+    def usage_error(self) -> str:
+        """Require exit code 2 and no result; return the last line of stderr."""
+        assert self.code == 2, f"exit code {self.code}\n{self.out}\n{self.err}"
+        assert self.out == ""
+        assert "Traceback" not in self.err
+        return self.err.splitlines()[-1]
+
+
+def covcal(*arguments: Argument, cwd: Path | None = None) -> Outcome:
+    """Run one command in this process."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(err), chdir(cwd) if cwd else nullcontext():
+        code = run([str(argument) for argument in arguments])
+    return Outcome(code, _text(out), _text(err))
+
+
+def covcal_process(
+    *arguments: Argument,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    before: str = "",
+) -> Outcome:
+    """Run one command as a process of its own, after the Python statements `before`."""
+    done = subprocess.run(
+        command_line(*arguments, before=before),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        check=False,
+        timeout=120,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def command_line(*arguments: Argument, before: str = "") -> list[str]:
+    """Return the command that runs covcal in a new Python, after the statements `before`."""
+    texts = [str(argument) for argument in arguments]
+    if not before:
+        return [sys.executable, "-m", "covcal_cli", *texts]
+    return [sys.executable, "-c", f"{before}\nfrom covcal_cli.cli.app import main; main()", *texts]
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    stream.seek(0)
+    return stream.read()

@@ -1,0 +1,53 @@
+"""Small files that many tests start from; made once, copied where a test may change them."""
+
+import shutil
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tests.cli_runner import covcal
+from tests.made_files import made_domain, write_adapted, write_features
+
+SIZES = (120, 150, 80)
+
+
+@pytest.fixture(scope="session")
+def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with features.h5, adapted.h5 and METHOD.json of adapted.h5; not to be changed."""
+    folder = tmp_path_factory.mktemp("small")
+    source = made_domain("source", sizes=SIZES)
+    target = made_domain("target", sizes=SIZES, shift=0.7)
+    write_features(folder / "features.h5", source=source, target=target)
+    write_adapted(folder / "adapted.h5", source=source, target=target, shift=0.7)
+    for method in ("none", "temp", "iw+temp", "fl+temp", "fl+iw+temp"):
+        arguments = ("adapted.h5", "--method", method, "-o", f"{method}.json")
+        covcal("calibrate", *arguments, cwd=folder).require_success()
+    return folder
+
+
+@pytest.fixture
+def features(small_files: Path, tmp_path: Path) -> Path:
+    """A copy of the small features.h5 that a test may change."""
+    return Path(shutil.copy(small_files / "features.h5", tmp_path))
+
+
+@pytest.fixture
+def adapted(small_files: Path, tmp_path: Path) -> Path:
+    """A copy of the small adapted.h5 that a test may change."""
+    return Path(shutil.copy(small_files / "adapted.h5", tmp_path))
+
+
+@pytest.fixture(scope="session")
+def trained(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The adapted.h5 of a real ``covcal adapt --members 1``; not to be changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    shutil.copy(small_files / "features.h5", folder)
+    covcal("adapt", "--members", 1, "-q", cwd=folder).require_success()
+    return folder / "adapted.h5"
+
+
+@pytest.fixture(scope="session")
+def digits() -> Path:
+    """The folder of the embedded digits.onnx, source.npz and target.npz; not to be changed."""
+    return Path(str(files("covcal_cli.demo")))

@@ -1,0 +1,130 @@
+"""``covcal demo``: the four steps on embedded data, as a newcomer would type them."""
+
+import shlex
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli_runner import Outcome, covcal
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What one run of the demo left."""
+
+    folder: Path
+    outcome: Outcome
+    seconds: float
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The covcal commands that it printed."""
+        lines = self.outcome.out.splitlines()
+        return [shlex.split(line)[2:] for line in lines if line.startswith("$ covcal ")]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    parent = tmp_path_factory.mktemp("demo")
+    start = time.process_time()
+    done = covcal("demo", "-o", "here", cwd=parent)
+    return Demo(parent / "here", done.require_success(), time.process_time() - start)
+
+
+def test_it_is_done_within_a_minute(demo: Demo) -> None:
+    """It takes less than a minute of CPU time."""
+    assert demo.seconds < 60
+
+
+def test_the_four_steps_in_order(demo: Demo) -> None:
+    """Extract, adapt, calibrate and evaluate are shown as commands."""
+    names = [command[0] for command in demo.commands]
+    assert sorted(set(names), key=names.index) == ["extract", "adapt", "calibrate", "evaluate"]
+
+
+def test_each_step_left_its_file(demo: Demo) -> None:
+    """Every file between the steps is there to be looked at."""
+    present = {entry.name for entry in demo.folder.iterdir()}
+    assert present >= {
+        "digits.onnx",
+        "source",
+        "target",
+        "features.h5",
+        "adapted.h5",
+        "cal.json",
+        "reliability.png",
+    }
+    assert not [name for name in present if name.startswith(".")]
+
+
+def test_the_printed_commands_are_real(demo: Demo) -> None:
+    """Typed again in that folder, a printed command prints what the demo printed for it."""
+    inside = demo.outcome.out
+    for command in demo.commands:
+        if command[0] == "adapt":
+            continue  # test_reproducible.py trains twice
+        done = covcal(*command, "-f", cwd=demo.folder).require_success()
+        assert done.out in inside
+
+
+def test_the_commands_stand_before_their_output(demo: Demo) -> None:
+    """The demo says where it is, and each command stands above what it printed."""
+    out = demo.outcome.out
+    assert "$ cd here\n" in out
+    positions = [out.index(f"$ covcal {' '.join(command)}") for command in demo.commands]
+    assert positions == sorted(positions)
+
+
+def test_it_ends_with_before_and_after(demo: Demo) -> None:
+    """The last table has none and the calibrations, and the calibration is better than none."""
+    out = demo.outcome.out
+    table = out[out.rindex("$ covcal evaluate") :].split("\n\n")[0].splitlines()[3:]
+    ece = {line.split()[0]: float(line.split()[5].rstrip("%")) for line in table}
+    assert list(ece)[:2] == ["none", "temp"]
+    assert list(ece.values())[-1] < 0.8 * ece["none"]
+    assert out.splitlines()[-1] == "The reliability diagrams: here/reliability.png"
+
+
+def test_the_diagram_is_a_picture(demo: Demo) -> None:
+    """reliability.png is a picture with colours of both directions in it."""
+    with Image.open(demo.folder / "reliability.png") as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    assert min(pixels.shape[:2]) > 800
+    for colour in ((0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2)):
+        assert (pixels == colour).all(axis=2).any()
+
+
+def test_the_images_are_the_embedded_ones(demo: Demo) -> None:
+    """The folders hold every embedded digit once, by split and class."""
+    for domain in ("source", "target"):
+        pictures = list((demo.folder / domain).glob("*/*/*.png"))
+        assert len(pictures) in (898, 899)
+        assert {path.parent.parent.name for path in pictures} == {"train", "validation", "test"}
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    """A folder that is not empty is left alone; the remedy is named."""
+    (tmp_path / "mine").write_text("kept")
+    done = covcal("demo", "-o", tmp_path)
+    assert done.error_line() == (
+        f"{tmp_path} exists already: remove it, or name another folder with -o"
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    """A file where the folder should be is left alone."""
+    path = tmp_path / "file"
+    path.write_text("kept")
+    assert "exists already" in covcal("demo", "-o", path).error_line()
+    assert path.read_text() == "kept"
+
+
+def test_the_embedded_data_is_small(digits: Path) -> None:
+    """What every installation carries for the demo is under 500 kB."""
+    sizes = [path.stat().st_size for path in digits.iterdir() if path.is_file()]
+    assert sum(sizes) < 500_000

@@ -1,0 +1,525 @@
+"""``covcal evaluate``: what it computes, what it refuses, and how it judges limits."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from covcal_cli.files import sha256_of
+from tests.cli_runner import Argument, Outcome, covcal
+from tests.made_files import made_domain, write_features
+
+Floats = NDArray[np.float64]
+CLOSE = 1e-6
+METRICS = {
+    "n",
+    "accuracy",
+    "mean_confidence",
+    "ece",
+    "over_ece",
+    "under_ece",
+    "nll",
+    "brier",
+    "calibration",
+    "sharpness",
+    "agreement",
+}
+
+
+def rows_of(path: Path, split: int = 2) -> dict[str, NDArray[Any]]:
+    """Return the target's arrays of one split, read without covcal."""
+    with h5py.File(path) as file:
+        keep = np.flatnonzero(file["target/split"][:] == split)
+        found = {name: file["target"][name][:] for name in ("logits", "labels")}
+        found = {name: values[keep] for name, values in found.items()}
+        if "aligned_logits" in file["target"]:
+            found["aligned_logits"] = file["target/aligned_logits"][:][:, keep]
+    return found
+
+
+def softmax(logits: NDArray[np.floating[Any]], temperature: float) -> Floats:
+    powers = np.exp((logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)) / temperature)
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def by_hand(
+    probabilities: Floats, judged: NDArray[np.int64], labels: NDArray[np.int64], bins: int
+) -> dict[str, float]:
+    """Return the metrics of DESIGN 3.7 by a plain loop over bins."""
+    n = len(labels)
+    rows = np.arange(n)
+    confidence, correct = probabilities[rows, judged], judged == labels
+    over = under = 0.0
+    for number in range(bins):
+        low, high = number / bins, (number + 1) / bins
+        inside = (confidence > low) & (confidence <= high)
+        if number == 0:
+            inside |= confidence == 0
+        if inside.any():
+            gap = inside.sum() / n * (confidence[inside].mean() - correct[inside].mean())
+            over, under = over + max(gap, 0), under + max(-gap, 0)
+    truth = np.eye(probabilities.shape[1])[labels]
+    return {
+        "n": n,
+        "accuracy": correct.mean(),
+        "mean_confidence": confidence.mean(),
+        "ece": over + under,
+        "over_ece": over,
+        "under_ece": under,
+        "nll": -np.log(probabilities[rows, labels]).mean(),
+        "brier": ((probabilities - truth) ** 2).sum(axis=1).mean(),
+        "agreement": (probabilities.argmax(axis=1) == judged).mean(),
+    }
+
+
+def temperature_of(path: Path) -> float:
+    return float(json.loads(path.read_text())["temperatures"]["forecaster"])
+
+
+def report(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
+    """Run evaluate with -o - and return metrics.json, read as strict JSON."""
+
+    def refuse(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    done = covcal("evaluate", *arguments, "-o", "-", cwd=cwd).require_success()
+    found: dict[str, Any] = json.loads(done.out, parse_constant=refuse)
+    return found
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("bins", [1, 7, 15, 100])
+    def test_none_is_the_classifier_itself(self, small_files: Path, bins: int) -> None:
+        """``none`` is always there, and is softmax of the logits by the definitions."""
+        path = small_files / "features.h5"
+        found = report(path, "--bins", bins)["metrics"]
+        assert list(found) == ["none"]
+        rows = rows_of(path)
+        probabilities, judged = softmax(rows["logits"], 1.0), rows["logits"].argmax(axis=1)
+        for name, value in by_hand(probabilities, judged, rows["labels"], bins).items():
+            assert found["none"][name] == pytest.approx(value, rel=CLOSE), name
+
+    def test_a_temperature_divides_the_logits(self, small_files: Path) -> None:
+        """temp judges the classifier's labels with softmax(z / T)."""
+        path, calibration = small_files / "adapted.h5", small_files / "temp.json"
+        found = report(path, "-c", calibration)
+        rows = rows_of(path)
+        temperature = temperature_of(calibration)
+        assert temperature > 1
+        assert found["temperatures"] == {"none": 1.0, "temp": temperature}
+        expected = by_hand(
+            softmax(rows["logits"], temperature), rows["logits"].argmax(axis=1), rows["labels"], 15
+        )
+        for name, value in expected.items():
+            assert found["metrics"]["temp"][name] == pytest.approx(value, rel=CLOSE), name
+
+    @pytest.mark.parametrize("predictions", ["original", "own"])
+    def test_the_aligned_forecaster_judges_the_original_label(
+        self, small_files: Path, predictions: str
+    ) -> None:
+        """fl methods give their confidence in f's label, unless --predictions own is asked for."""
+        path, calibration = small_files / "adapted.h5", small_files / "fl+temp.json"
+        found = report(path, "-c", calibration, "--predictions", predictions)
+        rows = rows_of(path)
+        mean = softmax(rows["aligned_logits"], 1.0).mean(axis=0)
+        probabilities = softmax(np.log(mean), temperature_of(calibration))
+        original = rows["logits"].argmax(axis=1)
+        judged = original if predictions == "original" else probabilities.argmax(axis=1)
+        assert (probabilities.argmax(axis=1) != original).any()
+        assert found["predictions"] == predictions
+        for name, value in by_hand(probabilities, judged, rows["labels"], 15).items():
+            assert found["metrics"]["fl+temp"][name] == pytest.approx(value, rel=CLOSE), name
+
+    def test_the_parts_sum_up(self, small_files: Path) -> None:
+        """ECE is the sum of its two parts, and Brier = calibration + 1 - sharpness."""
+        path = small_files / "adapted.h5"
+        for entry in report(path, "-c", small_files / "temp.json")["metrics"].values():
+            assert set(entry) == METRICS
+            assert entry["ece"] == pytest.approx(entry["over_ece"] + entry["under_ece"])
+            assert entry["brier"] == pytest.approx(entry["calibration"] + 1 - entry["sharpness"])
+
+    def test_blocks_change_nothing(
+        self, small_files: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many rows are read at once, the report is the same."""
+        path = small_files / "adapted.h5"
+        arguments = (path, "-c", small_files / "fl+iw+temp.json", "--split", "validation")
+        whole = report(*arguments)
+        monkeypatch.setattr(
+            "covcal_cli.featurefile.Domain.blocks",
+            lambda _, rows: (rows[start : start + 7] for start in range(0, len(rows), 7)),
+        )
+        pieces = report(*arguments)
+        assert (
+            pieces["bins"]["calibrations"]["fl+iw+temp"]["count"]
+            == (whole["bins"]["calibrations"]["fl+iw+temp"]["count"])
+        )
+        for name, value in whole["metrics"]["fl+iw+temp"].items():
+            assert pieces["metrics"]["fl+iw+temp"][name] == pytest.approx(value, rel=1e-12)
+
+
+class TestRows:
+    @pytest.mark.parametrize(("split", "number"), [("train", 0), ("validation", 1), ("test", 2)])
+    def test_split(self, small_files: Path, split: str, number: int) -> None:
+        """--split chooses the rows; test is the default."""
+        path = small_files / "features.h5"
+        found = report(path, "--split", split)
+        assert found["split"] == split
+        assert found["n"] == len(rows_of(path, number)["labels"])
+        if split == "test":
+            assert found == report(path)
+
+    def test_unlabelled_rows_are_left_out_and_counted(self, features: Path) -> None:
+        """Rows with label -1 do not count, and a note says how many there are."""
+        with h5py.File(features, "r+") as file:
+            keep = file["target/split"][:] == 2
+            labels = file["target/labels"][:]
+            labels[np.flatnonzero(keep)[::4]] = -1
+            file["target/labels"][:] = labels
+        done = covcal("evaluate", features, "-o", "-").require_success()
+        found = json.loads(done.out)
+        rows = rows_of(features)
+        known = rows["labels"] >= 0
+        assert found["unlabelled"] == (~known).sum() == 20
+        assert found["n"] == known.sum() == 60
+        assert "note: 20 rows without a label are left out\n" in done.err
+        logits, labels = rows["logits"][known], rows["labels"][known]
+        expected = by_hand(softmax(logits, 1.0), logits.argmax(axis=1), labels, 15)
+        assert found["metrics"]["none"]["ece"] == pytest.approx(expected["ece"], rel=CLOSE)
+
+    def test_no_label_at_all(self, features: Path) -> None:
+        """Without target labels there is nothing to judge; the label-free command is named."""
+        with h5py.File(features, "r+") as file:
+            file["target/labels"][...] = -1
+        line = covcal("evaluate", features).error_line()
+        assert line == (
+            f"{features} holds no label for its 80 target test rows, and evaluate needs them; "
+            "covcal calibrate prints an estimate of the accuracy without labels"
+        )
+
+    def test_an_empty_split(self, tmp_path: Path) -> None:
+        """An empty split is an error that names the rows in each."""
+        target = made_domain("target", sizes=(30, 20, 0))
+        path = write_features(tmp_path / "f.h5", target=target)
+        assert "(target: train 30, validation 20, test 0)" in covcal("evaluate", path).error_line()
+
+
+class TestCalibrations:
+    def test_several_side_by_side(self, small_files: Path) -> None:
+        """Every -c is one entry after ``none``, in the order given, under its method."""
+        names = ("fl+iw+temp", "temp", "iw+temp", "fl+temp")
+        arguments = [part for name in names for part in ("-c", f"{name}.json")]
+        found = report("adapted.h5", *arguments, cwd=small_files)
+        assert list(found["metrics"]) == ["none", *names]
+        assert list(found["bins"]["calibrations"]) == ["none", *names]
+
+    def test_stems_tell_two_of_one_method_apart(self, small_files: Path, tmp_path: Path) -> None:
+        """Where two share a method, both go by their file's stem; the others by their method."""
+        for name in ("a", "b"):
+            shutil.copy(small_files / "temp.json", tmp_path / f"{name}.json")
+        arguments = ("-c", "a.json", "-c", "b.json", "-c", small_files / "iw+temp.json")
+        found = report(small_files / "adapted.h5", *arguments, cwd=tmp_path)
+        assert list(found["metrics"]) == ["none", "a", "b", "iw+temp"]
+
+    def test_two_of_one_name_are_refused(self, small_files: Path, tmp_path: Path) -> None:
+        """Two files of one method and one stem cannot be told apart, and are not merged."""
+        copy = Path(shutil.copy(small_files / "temp.json", tmp_path))
+        done = covcal("evaluate", "adapted.h5", "-c", "temp.json", "-c", copy, cwd=small_files)
+        assert done.error_line() == f"two calibrations would be named 'temp': rename {copy}"
+
+    def test_a_calibration_by_none_is_none_itself(self, small_files: Path) -> None:
+        """none.json, the natural name for --method none, may be given like any other."""
+        found = report("adapted.h5", "-c", "none.json", "-c", "temp.json", cwd=small_files)
+        assert list(found["metrics"]) == ["none", "temp"]
+
+    @pytest.mark.parametrize(
+        ("key", "value", "words"),
+        [
+            ("classes", ["class 0", "class 1"], "has 3 classes, the calibration 2"),
+            (
+                "classes",
+                ["class 0", "other", "class 2"],
+                "has other class names than the calibration",
+            ),
+            (
+                "model",
+                {"name": "better.onnx", "sha256": "0" * 64},
+                "comes from another model than the calibration (made for better.onnx)",
+            ),
+            ("networks_sha256", "0" * 64, "holds other aligned networks than the calibration"),
+        ],
+    )
+    def test_a_calibration_of_something_else(
+        self, adapted: Path, small_files: Path, key: str, value: Any, words: str
+    ) -> None:
+        """Other classes, another model or other networks: refused, saying which differ."""
+        content = json.loads((small_files / "fl+temp.json").read_text())
+        document = adapted.with_name("cal.json")
+        document.write_text(json.dumps(content | {key: value}))
+        line = covcal("evaluate", adapted, "-c", document).error_line()
+        assert line.startswith(f"{adapted} {words}")
+        assert line.endswith(": calibrate this file itself")
+
+    def test_the_class_that_differs_is_shown(self, adapted: Path, small_files: Path) -> None:
+        """Where class names differ, the message shows names that differ, not the first ones."""
+        content = json.loads((small_files / "temp.json").read_text())
+        document = adapted.with_name("cal.json")
+        document.write_text(json.dumps(content | {"classes": ["class 0", "other", "class 2"]}))
+        assert "class 1" in covcal("evaluate", adapted, "-c", document).error_line()
+
+    def test_a_features_file_has_no_aligned_forecaster(self, small_files: Path) -> None:
+        """An fl calibration needs the adapted file; temp does not care which of the two it gets."""
+        line = covcal("evaluate", "features.h5", "-c", "fl+temp.json", cwd=small_files).error_line()
+        assert line == (
+            "features.h5 is no adapted file, which fl+temp needs: give the output of covcal adapt"
+        )
+        report("features.h5", "-c", "temp.json", cwd=small_files)
+
+
+class TestMetricsFile:
+    def test_content(self, small_files: Path, tmp_path: Path) -> None:
+        """metrics.json holds what DESIGN section 4 lists, in fractions, with its input's hash."""
+        source = small_files / "adapted.h5"
+        path = tmp_path / "metrics.json"
+        arguments = (source, "-c", small_files / "temp.json", "--fail-above", "ece=1", "-o", path)
+        covcal("evaluate", *arguments).require_success()
+        found = json.loads(path.read_text())
+        assert set(found) == {
+            "schema",
+            "split",
+            "predictions",
+            "n",
+            "unlabelled",
+            "metrics",
+            "temperatures",
+            "bins",
+            "limits",
+            "inputs",
+        }
+        assert found["schema"] == "covcal.metrics/1"
+        value = found["metrics"]["temp"]["ece"]
+        assert found["limits"] == [
+            {
+                "metric": "ece",
+                "limit": 1.0,
+                "calibration": "temp",
+                "value": value,
+                "exceeded": False,
+            }
+        ]
+        (entry,) = found["inputs"]
+        assert entry["role"] == "adapted"
+        assert entry["sha256"] == sha256_of(source)
+        assert (tmp_path / entry["path"]).resolve() == source.resolve()
+
+    def test_bins(self, small_files: Path) -> None:
+        """Bins hold counts that sum to n; an empty one has null for confidence and accuracy."""
+        found = report(small_files / "features.h5", "--bins", 40)
+        bins = found["bins"]["calibrations"]["none"]
+        assert len(found["bins"]["edges"]) == 41
+        assert found["bins"]["edges"][0] == 0
+        assert found["bins"]["edges"][-1] == 1
+        assert sum(bins["count"]) == found["n"]
+        assert 0 in bins["count"]
+        for count, confidence, accuracy in zip(
+            bins["count"], bins["confidence"], bins["accuracy"], strict=True
+        ):
+            assert (confidence is None) == (accuracy is None) == (count == 0)
+
+    def test_the_file_and_stdout_hold_the_same(self, features: Path) -> None:
+        """-o - prints what -o FILE writes beside the input, and prints nothing else."""
+        path = features.with_name("metrics.json")
+        covcal("evaluate", features, "-o", path).require_success()
+        printed = covcal("evaluate", features, "-o", "-", cwd=path.parent).require_success()
+        assert printed.out == path.read_text()
+        assert printed.err == ""
+
+    def test_an_existing_file_stays(self, features: Path) -> None:
+        """Without --force an existing metrics.json is refused before anything is computed."""
+        path = features.with_name("metrics.json")
+        path.write_text("old")
+        assert "exists already" in covcal("evaluate", features, "-o", path).error_line()
+        assert path.read_text() == "old"
+        covcal("evaluate", features, "-o", path, "-f").require_success()
+        assert json.loads(path.read_text())["n"] == 80
+
+
+class TestLimits:
+    def judged(self, folder: Path, *limits: str, calibrations: tuple[str, ...] = ()) -> Outcome:
+        arguments = [part for name in calibrations for part in ("-c", f"{name}.json")]
+        arguments += [part for limit in limits for part in ("--fail-above", limit)]
+        return covcal("evaluate", "adapted.h5", *arguments, cwd=folder)
+
+    def test_equal_is_not_exceeded(self, small_files: Path) -> None:
+        """Exceeded means strictly greater: the very value passes, the next float below fails."""
+        value = report("adapted.h5", cwd=small_files)["metrics"]["none"]["ece"]
+        assert self.judged(small_files, f"ece={value!r}").code == 0
+        below = float(np.nextafter(value, 0))
+        assert self.judged(small_files, f"ece={below!r}").code == 3
+
+    def test_the_report_is_printed_in_full(self, small_files: Path) -> None:
+        """Exit 3 changes nothing of the report, on screen or on disk; both verdicts are named."""
+        plain = covcal("evaluate", "adapted.h5", cwd=small_files).out
+        done = self.judged(small_files, "ece=0", "brier=2")
+        assert done.code == 3
+        assert done.out.startswith(plain)
+        assert "limit ece <= 0 EXCEEDED by none: " in done.out
+        assert "limit brier <= 2 kept by none: " in done.out
+
+    def test_metrics_are_written_all_the_same(self, features: Path) -> None:
+        """With exit 3 the metrics file and the diagram are written."""
+        path, picture = features.with_name("m.json"), features.with_name("r.svg")
+        done = covcal(
+            *("evaluate", features, "--fail-above", "ece=0", "-o", path, "--diagram", picture)
+        )
+        assert done.code == 3
+        assert json.loads(path.read_text())["limits"][0]["exceeded"] is True
+        assert picture.stat().st_size > 1000
+
+    def test_every_calibration_given_is_judged(self, small_files: Path) -> None:
+        """With -c, each calibration is judged by each limit, and ``none`` is not."""
+        done = self.judged(small_files, "ece=0", "nll=9", calibrations=("temp", "fl+temp"))
+        assert done.code == 3
+        limits = [line for line in done.out.splitlines() if line.startswith("limit ")]
+        assert [line.split(": ")[0] for line in limits] == [
+            "limit ece <= 0 EXCEEDED by temp",
+            "limit ece <= 0 EXCEEDED by fl+temp",
+            "limit nll <= 9 kept by temp",
+            "limit nll <= 9 kept by fl+temp",
+        ]
+
+    def test_one_exceeded_limit_is_enough(self, small_files: Path) -> None:
+        """One limit exceeded by one calibration decides the exit code."""
+        found = report("adapted.h5", "-c", "temp.json", cwd=small_files)["metrics"]
+        assert found["temp"]["ece"] < found["none"]["ece"]
+        between = (found["temp"]["ece"] + found["none"]["ece"]) / 2
+        assert self.judged(small_files, f"ece={between}").code == 3
+        assert self.judged(small_files, f"ece={between}", calibrations=("temp",)).code == 0
+
+    @pytest.mark.parametrize(
+        "limit", ["foo=1", "ece", "ece=", "ece=x", "ece=nan", "ece=inf", "=1", "", "n=5", "ECE=1"]
+    )
+    def test_a_limit_that_makes_no_sense_is_a_usage_error(self, features: Path, limit: str) -> None:
+        """An unknown metric or a limit that is no finite number: exit 2, nothing computed."""
+        done = covcal("evaluate", features, "--fail-above", limit)
+        assert "--fail-above" in done.usage_error()
+
+    def test_a_metric_without_a_value_never_passes(self, tmp_path: Path) -> None:
+        """Sharpness is not kept for many classes: a limit on it is an error, not a pass."""
+        source, target = (
+            made_domain(name, sizes=(5, 5, 20), classes=300) for name in ("source", "target")
+        )
+        path = write_features(tmp_path / "wide.h5", source=source, target=target)
+        assert report(path)["metrics"]["none"]["sharpness"] is None
+        line = covcal("evaluate", path, "--fail-above", "sharpness=1").error_line()
+        assert line == "sharpness of none has no value, so it cannot be judged"
+
+
+class TestFormats:
+    def test_table(self, small_files: Path) -> None:
+        """The table shows percent with two decimals, one row per calibration."""
+        done = covcal("evaluate", "adapted.h5", "-c", "temp.json", cwd=small_files)
+        found = report("adapted.h5", "-c", "temp.json", cwd=small_files)["metrics"]
+        lines = done.require_success().out.splitlines()
+        for name, line in (("none", lines[2]), ("temp", lines[3])):
+            shown = line.split()
+            assert shown[0] == name
+            assert shown[2:] == [
+                str(found[name]["n"]),
+                *(
+                    f"{found[name][key]:.2%}"
+                    for key in ("accuracy", "mean_confidence", "ece", "over_ece")
+                ),
+                *(f"{found[name][key]:.4f}" for key in ("nll", "brier")),
+            ]
+
+    def test_json_is_the_metrics_document(self, small_files: Path) -> None:
+        """--format json prints what -o - prints."""
+        done = covcal("evaluate", "adapted.h5", "--format", "json", cwd=small_files)
+        assert json.loads(done.require_success().out) == report("adapted.h5", cwd=small_files)
+
+    @pytest.mark.parametrize("kind", ["markdown", "github"])
+    def test_markdown_has_equal_columns(self, small_files: Path, kind: str) -> None:
+        """Every line of the Markdown table has as many cells as its head."""
+        done = covcal("evaluate", "adapted.h5", "--format", kind, cwd=small_files)
+        lines = done.require_success().out.splitlines()
+        assert len(lines) == 3
+        assert {line.count("|") for line in lines} == {10}
+
+    def test_github_annotates_what_is_exceeded(self, small_files: Path) -> None:
+        """--format github adds one ::error:: line per exceeded limit, and none otherwise."""
+        arguments = ("--format", "github", "--fail-above", "ece=0", "--fail-above", "brier=2")
+        done = covcal("evaluate", "adapted.h5", *arguments, cwd=small_files)
+        annotations = [line for line in done.out.splitlines() if line.startswith("::")]
+        assert done.code == 3
+        assert len(annotations) == 1
+        assert annotations[0].startswith("::error::covcal: limit ece <= 0 EXCEEDED by none")
+
+
+@pytest.fixture
+def calibrated(adapted: Path) -> Path:
+    """A folder with adapted.h5 and the cal.json of a bare ``covcal calibrate``."""
+    covcal("calibrate", cwd=adapted.parent).require_success()
+    return adapted.parent
+
+
+class TestAlone:
+    def test_it_uses_the_calibration_of_this_folder(self, calibrated: Path) -> None:
+        """``covcal evaluate`` alone judges cal.json on the file that it was fitted on."""
+        done = covcal("evaluate", cwd=calibrated).require_success()
+        assert "note: judging cal.json on adapted.h5\n" in done.err
+        expected = covcal("evaluate", "adapted.h5", "-c", "cal.json", cwd=calibrated)
+        assert done.out == expected.out
+
+    def test_from_another_folder(self, calibrated: Path, tmp_path: Path) -> None:
+        """-c alone finds the input relative to the calibration, wherever one stands."""
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        document = Path(os.path.relpath(calibrated / "cal.json", elsewhere))
+        covcal("evaluate", "-c", document, cwd=elsewhere).require_success()
+
+    def test_a_changed_input_is_refused(self, calibrated: Path) -> None:
+        """Another sha256 is refused with the command that evaluates it all the same."""
+        with h5py.File(calibrated / "adapted.h5", "r+") as file:
+            file.attrs["remark"] = "changed"
+        line = covcal("evaluate", cwd=calibrated).error_line()
+        assert line == (
+            "adapted.h5 has changed since cal.json was fitted on it: calibrate again, or pass "
+            "adapted.h5 -c cal.json to evaluate it all the same"
+        )
+        covcal("evaluate", "adapted.h5", "-c", "cal.json", cwd=calibrated).require_success()
+
+    def test_an_input_that_is_gone(self, calibrated: Path) -> None:
+        """Without its input, the calibration asks for a file."""
+        (calibrated / "adapted.h5").rename(calibrated / "moved.h5")
+        line = covcal("evaluate", cwd=calibrated).error_line()
+        assert line == "cal.json was fitted on adapted.h5, which is gone: name a file to evaluate"
+        covcal("evaluate", "moved.h5", "-c", "cal.json", cwd=calibrated).require_success()
+
+    def test_no_calibration_here(self, tmp_path: Path) -> None:
+        """Without cal.json the step that makes it is named."""
+        line = covcal("evaluate", cwd=tmp_path).error_line()
+        assert line == "cal.json does not exist: make it with covcal calibrate"
+
+
+def test_labels_of_a_missing_class_change_nothing(tmp_path: Path) -> None:
+    """A class that no target row has leaves every metric defined."""
+    target = made_domain("target", sizes=(10, 10, 60))
+    target["labels"][target["labels"] == 2] = 0
+    path = write_features(tmp_path / "f.h5", target=target)
+    assert all(value is not None for value in report(path)["metrics"]["none"].values())
+
+
+def test_an_infinite_loss_is_no_crash(features: Path, small_files: Path) -> None:
+    """A temperature so small that the loss overflows is refused, not written as Infinity."""
+    content = json.loads((small_files / "temp.json").read_text())
+    content["temperatures"]["forecaster"] = 1e-310
+    document = features.with_name("cal.json")
+    document.write_text(json.dumps(content))
+    covcal("evaluate", features, "-c", document, "-o", "-").error_line()

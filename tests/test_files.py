@@ -1,0 +1,235 @@
+"""Output files appear whole or not at all, and never replace another unasked."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from covcal_cli.errors import CovcalError, OutputExistsError
+from covcal_cli.files import (
+    atomic_output,
+    check_output,
+    relative_to_folder_of,
+    require_file,
+    sha256_of,
+    write_text,
+)
+from tests.cli_runner import covcal, covcal_process
+
+NOBODY = 65534
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def write_half(path: Path, error: type[BaseException]) -> None:
+    """Write half an output, then fail."""
+    with atomic_output(path, force=True) as partial:
+        partial.write_text("half")
+        raise error("in the middle")
+
+
+class TestAtomicOutput:
+    def test_the_file_appears_when_the_block_ends(self, tmp_path: Path) -> None:
+        """Nothing carries the output's name until the block has succeeded."""
+        path = tmp_path / "out.txt"
+        with atomic_output(path, force=False) as partial:
+            partial.write_text("whole")
+            assert not path.exists()
+        assert path.read_text() == "whole"
+        assert names(tmp_path) == ["out.txt"]
+
+    @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
+    def test_an_error_leaves_nothing(self, tmp_path: Path, error: type[BaseException]) -> None:
+        """After any error, Ctrl-C included, there is neither an output nor a partial file."""
+        with pytest.raises(error):
+            write_half(tmp_path / "out", error)
+        assert names(tmp_path) == []
+
+    def test_an_error_keeps_the_old_file(self, tmp_path: Path) -> None:
+        """With --force, an error leaves the file that was to be replaced as it was."""
+        path = tmp_path / "out"
+        path.write_text("old")
+        with pytest.raises(ValueError, match="middle"):
+            write_half(path, ValueError)
+        assert path.read_text() == "old"
+        assert names(tmp_path) == ["out"]
+
+    def test_a_killed_writer_leaves_the_old_file(self, tmp_path: Path) -> None:
+        """SIGKILL in the middle keeps the old file; the next run clears what was left behind."""
+        path = tmp_path / "out"
+        path.write_text("old")
+        script = (
+            "import sys, time\n"
+            "from pathlib import Path\n"
+            "from covcal_cli.files import atomic_output\n"
+            "with atomic_output(Path(sys.argv[1]), force=True) as partial:\n"
+            "    partial.write_text('half')\n"
+            "    print('ready', flush=True)\n"
+            "    time.sleep(60)\n"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.kill()
+            assert process.wait() == -signal.SIGKILL
+        assert path.read_text() == "old"
+        write_text(path, "new", force=True)
+        assert path.read_text() == "new"
+        assert names(tmp_path) == ["out"]
+
+
+class TestOverwritePolicy:
+    def test_an_existing_file_is_refused(self, tmp_path: Path) -> None:
+        """Without --force an existing file is an error that names both remedies."""
+        path = tmp_path / "out"
+        path.write_text("old")
+        with pytest.raises(OutputExistsError) as caught:
+            write_text(path, "new", force=False)
+        assert str(caught.value) == (
+            f"{path} exists already: pass --force to replace it, or another -o"
+        )
+        assert path.read_text() == "old"
+
+    def test_force_replaces(self, tmp_path: Path) -> None:
+        """With --force the new content takes the old one's place."""
+        path = tmp_path / "out"
+        path.write_text("old")
+        write_text(path, "new", force=True)
+        assert path.read_text() == "new"
+
+    @pytest.mark.parametrize("force", [False, True])
+    def test_a_folder_is_refused(self, tmp_path: Path, force: bool) -> None:
+        """A folder is never an output file, whatever is forced."""
+        with pytest.raises(CovcalError) as caught:
+            check_output(tmp_path, force=force)
+        assert str(caught.value) == f"{tmp_path} is a folder, not a file: give -o a file name"
+
+    def test_a_missing_folder_is_refused(self, tmp_path: Path) -> None:
+        """The folder of an output must be there; it is named when it is not."""
+        path = tmp_path / "no" / "out"
+        with pytest.raises(CovcalError) as caught:
+            check_output(path, force=False)
+        assert str(caught.value) == (
+            f"the folder {path.parent} does not exist: create it, or pass another -o"
+        )
+
+    def test_a_pipe_or_device_is_never_replaced(self, tmp_path: Path) -> None:
+        """--force on a FIFO or on /dev/null must not put a plain file in its place."""
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+        with pytest.raises(CovcalError, match="pipe"):
+            check_output(path, force=True)
+
+    @pytest.mark.parametrize("length", [250, 300])
+    def test_a_name_too_long_is_one_line(self, features: Path, length: int) -> None:
+        """A name too long for the file system, or for its partial file, is a plain error."""
+        done = covcal("calibrate", features, "-o", features.with_name("x" * length))
+        assert "too long" in done.error_line()
+
+
+@pytest.fixture
+def closed_folder() -> Iterator[Path]:
+    """A folder that others than root cannot write to."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "old").write_text("old")
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs POSIX users")
+def test_no_permission_is_explained(closed_folder: Path) -> None:
+    """A folder that cannot be written to is one line with the remedy, and stays as it was."""
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from covcal_cli.errors import CovcalError\n"
+        "from covcal_cli.files import write_text\n"
+        f"if os.geteuid() == 0: os.seteuid({NOBODY})\n"
+        "try: write_text(Path(sys.argv[1]), 'new', force=True)\n"
+        "except CovcalError as error: print(error)\n"
+    )
+    for name in ("new", "old"):
+        path = closed_folder / name
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"no permission to write {path}: pass another -o\n"
+    assert names(closed_folder) == ["old"]
+    assert (closed_folder / "old").read_text() == "old"
+
+
+class TestDiskFull:
+    """A limit on the file size stands in for a full disk: writing fails half-way."""
+
+    @staticmethod
+    def limited(size: int) -> str:
+        return f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
+
+    @pytest.mark.parametrize("old", [None, "old"])
+    def test_json(self, features: Path, old: str | None) -> None:
+        """calibrate on a full disk: one line, exit 1, the old file untouched, nothing partial."""
+        path = features.with_name("cal.json")
+        if old is not None:
+            path.write_text(old)
+        before = names(path.parent)
+        arguments = ("calibrate", features, "-q", "-f", "--method", "temp", "-o", path)
+        done = covcal_process(*arguments, before=self.limited(500))
+        assert done.error_line() == (
+            f"no space left to write {path}: free some space, or pass another -o"
+        )
+        assert names(path.parent) == before
+        assert old is None or path.read_text() == old
+
+    @pytest.mark.parametrize("size", [0, 3_000, 100_000])
+    def test_hdf5(self, tmp_path: Path, digits: Path, size: int) -> None:
+        """extract on a disk that fills at once, early or late: one line, the old file untouched."""
+        path = tmp_path / "features.h5"
+        path.write_text("old")
+        done = covcal_process(
+            *("extract", digits / "digits.onnx", digits / "source.npz", digits / "target.npz"),
+            *("-f", "-o", path),
+            before=self.limited(size),
+        )
+        assert done.error_line() == (
+            f"no space left to write {path}: free some space, or pass another -o"
+        )
+        assert names(tmp_path) == ["features.h5"]
+        assert path.read_text() == "old"
+
+
+class TestInputs:
+    def test_missing_folder_and_empty_files_are_named(self, tmp_path: Path) -> None:
+        """What is wrong with an input is said in one line that ends in the remedy."""
+        empty = tmp_path / "empty"
+        empty.touch()
+        for path, what in (
+            (tmp_path / "no", "does not exist"),
+            (tmp_path, "is a folder, not a file"),
+            (empty, "is empty (0 bytes)"),
+        ):
+            with pytest.raises(CovcalError) as caught:
+                require_file(path, remedy="do this")
+            assert str(caught.value) == f"{path} {what}: do this"
+
+    def test_sha256(self, tmp_path: Path) -> None:
+        """A file's hash is that of its bytes, longer than one block included."""
+        path = tmp_path / "long"
+        path.write_bytes(b"abc" * 1_000_000)
+        assert sha256_of(path) == hashlib.sha256(b"abc" * 1_000_000).hexdigest()
+
+    def test_relative_paths(self, tmp_path: Path) -> None:
+        """An input is named relative to the document's folder, so that both can move together."""
+        assert relative_to_folder_of(tmp_path / "a/b.h5", tmp_path / "c/cal.json") == "../a/b.h5"
+        assert relative_to_folder_of(tmp_path / "b.h5", tmp_path / "cal.json") == "b.h5"

@@ -1,0 +1,77 @@
+"""A command loads what it needs: help and the light steps none of the heavy packages."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.cli_runner import Argument, command_line
+
+HEAVY = {"torch", "onnx", "onnxruntime", "matplotlib", "PIL", "sklearn", "scipy"}
+HELP_SECONDS = 0.35
+
+
+def loaded_by(*arguments: Argument, cwd: Path | None = None, fails: bool = False) -> set[str]:
+    """Run a command in a fresh process and return the heavy packages that it loaded."""
+    report = "import atexit, sys\natexit.register(lambda: print(*sys.modules, file=sys.stderr))"
+    done = subprocess.run(
+        command_line(*arguments, before=report),
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
+    assert done.returncode == (1 if fails else 0), done.stderr
+    return HEAVY & set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("extract", "--help"),
+        ("adapt", "--help"),
+        ("calibrate", "features.h5", "-o", "-"),
+        ("calibrate", "adapted.h5", "-o", "-"),
+        ("evaluate", "adapted.h5", "-c", "fl+temp.json"),
+        ("inspect", "adapted.h5"),
+    ],
+    ids=" ".join,
+)
+def test_light_commands_load_nothing_heavy(small_files: Path, arguments: tuple[str, ...]) -> None:
+    """Help and the steps that a job which only evaluates needs do without the heavy packages."""
+    assert loaded_by(*arguments, cwd=small_files) == set()
+
+
+def test_the_check_can_fail(small_files: Path, digits: Path, tmp_path: Path) -> None:
+    """The commands that do need them are seen to load them, so the test above is not blind."""
+    sets = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
+    assert loaded_by("extract", *sets, "-o", tmp_path / "f.h5") >= {"onnx", "onnxruntime", "PIL"}
+    arguments = ("evaluate", "adapted.h5", "--diagram", tmp_path / "r.png")
+    assert "matplotlib" in loaded_by(*arguments, cwd=small_files)
+
+
+def test_adapt_loads_torch_and_no_model_packages(features: Path) -> None:
+    """adapt needs torch alone: the classifier was run before. (Stopped early by a NaN.)"""
+    with h5py.File(features, "r+") as file:
+        file["target/features"][0] = np.nan
+    assert loaded_by("adapt", cwd=features.parent, fails=True) == {"torch"}
+
+
+def test_help_is_quick() -> None:
+    """``covcal --help`` takes less than 0.35 s of CPU time; the best of five runs counts."""
+
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "covcal_cli", "--help"], capture_output=True, check=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(5)) < HELP_SECONDS

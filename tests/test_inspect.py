@@ -1,0 +1,128 @@
+"""``covcal inspect``: a few true lines on any file that covcal wrote."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from covcal_cli.files import sha256_of
+from tests.cli_runner import covcal
+
+
+def shown(path: Path) -> dict[str, str]:
+    """Return what inspect prints, by the name in front of each line."""
+    lines = covcal("inspect", path).require_success().out.splitlines()
+    return {line.split("  ", 1)[0]: line.split("  ", 1)[1].strip() for line in lines}
+
+
+def test_features(small_files: Path) -> None:
+    """A features file: schema, classes, rows per split, widths and provenance."""
+    found = shown(small_files / "features.h5")
+    assert found["schema"] == "covcal.features/1"
+    assert found["classes"] == "3: class 0, class 1, class 2"
+    assert found["source"] == (
+        "350 rows (train 120, validation 150, test 80); features 4, logits 3"
+    )
+    assert found["model_name"] == "made.onnx"
+    assert "complete" not in found
+
+
+def test_adapted(small_files: Path) -> None:
+    """An adapted file shows its members, and that it holds no features."""
+    found = shown(small_files / "adapted.h5")
+    assert found["schema"] == "covcal.adapted/1"
+    assert found["target"].endswith("features none, logits 3; members 2")
+
+
+def test_a_trained_file_stays_a_few_lines(trained: Path) -> None:
+    """The training record, thousands of numbers, is not poured over the screen."""
+    lines = covcal("inspect", trained).require_success().out.splitlines()
+    assert len(lines) < 40
+    assert max(map(len, lines)) < 300
+
+
+def test_calibration(small_files: Path) -> None:
+    """A calibration shows method, reason, temperature, model, input and its warnings."""
+    path = small_files / "temp.json"
+    source = small_files / "adapted.h5"
+    content = json.loads(path.read_text())
+    found = shown(path)
+    assert found["schema"] == "covcal.calibration/1"
+    assert found["method"] == "temp (asked for: temp)"
+    assert float(found["T_f"]) == pytest.approx(content["temperatures"]["forecaster"], rel=1e-5)
+    assert found["adapted"] == f"{source} {sha256_of(source)[:12]}"
+
+
+def test_warnings_of_a_calibration_are_shown(small_files: Path, tmp_path: Path) -> None:
+    """Whoever gets a cal.json from somebody else sees what its maker was warned of."""
+    content = json.loads((small_files / "temp.json").read_text())
+    path = tmp_path / "cal.json"
+    path.write_text(json.dumps(content | {"warnings": ["first", "second"], "notes": ["third"]}))
+    out = covcal("inspect", path).require_success().out
+    assert all(word in out for word in ("first", "second", "third"))
+
+
+def test_metrics(features: Path) -> None:
+    """A metrics file shows rows and the main numbers of each calibration."""
+    path = features.with_name("metrics.json")
+    covcal("evaluate", features, "-o", path).require_success()
+    entry = json.loads(path.read_text())["metrics"]["none"]
+    found = shown(path)
+    assert found["rows"] == "80 of the target's test split"
+    assert found["none"] == (
+        f"accuracy {entry['accuracy']:.2%}, ECE {entry['ece']:.2%}, NLL {entry['nll']:.4f}"
+    )
+
+
+def test_many_classes_are_cut(features: Path) -> None:
+    """Of many classes the first few are named."""
+    with h5py.File(features, "r+") as file:
+        names = [f"c{number}".encode() for number in range(1000)]
+        del file["classes"], file["source"], file["target"]
+        file["classes"] = np.array(names)
+    assert shown(features)["classes"] == "1000: c0, c1, c2, c3, c4, c5, c6, c7, ..."
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "text",
+        "{}",
+        '{"schema": 3}',
+        '{"schema": "covcal.metrics/2"}',
+        '{"schema": "covcal.calibration/1"}',
+        pytest.param('{"schema": "covcal.metrics/1"}'),
+        pytest.param(
+            '{"schema": "covcal.metrics/1", "n": 1, "split": "test", "metrics": []}',
+        ),
+        pytest.param(
+            '{"schema": "covcal.metrics/1", "n": 1, "split": "test", "metrics": {"none": {}}}',
+        ),
+    ],
+)
+def test_a_damaged_or_foreign_json_file(tmp_path: Path, content: str) -> None:
+    """Damage is one line that names the file, whatever is missing inside."""
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    assert covcal("inspect", path).error_line().startswith(str(path))
+
+
+@pytest.mark.parametrize("name", ["digits.onnx", "source.npz"])
+def test_a_file_of_another_program(digits: Path, name: str) -> None:
+    """A model or an array file is not covcal's; the message names no step that would make one."""
+    line = covcal("inspect", digits / name).error_line()
+    assert line.startswith(f"{digits / name} is not")
+
+
+def test_nothing_but_text_is_printed(small_files: Path) -> None:
+    """Attributes of any type are shown as text, not as bytes or arrays' names."""
+    out: Any = covcal("inspect", small_files / "adapted.h5").require_success().out
+    assert "b'" not in out
+    assert "dtype" not in out

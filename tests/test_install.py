@@ -1,0 +1,129 @@
+"""The installed wheel: light steps in a bare environment, and a plain word where it is too bare."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from covcal_cli import __version__
+from tests.cli_runner import Outcome
+
+pytestmark = pytest.mark.install
+
+ROOT = Path(__file__).parents[1]
+LIGHT = ("typer", "rich", "numpy", "h5py")
+HEAVY = ("torch", "onnx", "onnxruntime", "PIL", "matplotlib")
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A fresh environment with covcal and the four light packages."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def run(self, *command: str | Path, cwd: Path) -> Outcome:
+        """Run a program of this environment, blind to the one that the tests run in."""
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            [self.folder / "bin" / command[0], *command[1:]],
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            env=env,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    """Install as README tells a job that only evaluates: --no-deps, then the light packages."""
+    folder = tmp_path_factory.mktemp("bare")
+    # Built from a copy, so that nothing of the build stays in the working tree.
+    source = folder / "source"
+    shutil.copytree(
+        ROOT, source, ignore=shutil.ignore_patterns(".git", ".*_cache", "__pycache__", "tests")
+    )
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    made = Bare(folder / "venv")
+    pip = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    made.run(*pip, "--no-deps", str(source), cwd=folder).require_success()
+    made.run(*pip, *LIGHT, cwd=folder).require_success()
+    return made
+
+
+def test_the_environment_is_bare(bare: Bare, tmp_path: Path) -> None:
+    """None of the heavy packages can be imported there, so the tests below mean something."""
+    script = "import importlib.util as u, sys; print([n for n in sys.argv[1:] if u.find_spec(n)])"
+    assert bare.run("python", "-c", script, *HEAVY, cwd=tmp_path).out == "[]\n"
+
+
+def test_help_and_version(bare: Bare, tmp_path: Path) -> None:
+    """The console script is there, and every command has its help page."""
+    assert bare.run("covcal", "--version", cwd=tmp_path).out == f"covcal {__version__}\n"
+    for command in ("extract", "adapt", "calibrate", "evaluate", "inspect", "demo"):
+        bare.run("covcal", command, "--help", cwd=tmp_path).require_success()
+
+
+def test_the_light_steps_work(bare: Bare, features: Path) -> None:
+    """calibrate, evaluate with a limit, and inspect do all they should."""
+    folder = features.parent
+    bare.run("covcal", "calibrate", cwd=folder).require_success()
+    done = bare.run(
+        *("covcal", "evaluate", "-o", "metrics.json", "--fail-above", "ece=1"), cwd=folder
+    )
+    assert "iw+temp" in done.require_success().out
+    assert json.loads((folder / "metrics.json").read_text())["schema"] == "covcal.metrics/1"
+    for name in ("features.h5", "cal.json", "metrics.json"):
+        bare.run("covcal", "inspect", name, cwd=folder).require_success()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packages"),
+    [
+        (("adapt",), {"torch"}),
+        pytest.param(
+            ("extract", "digits.onnx", "source.npz", "target.npz", "-o", "new.h5"),
+            {"onnx", "onnxruntime", "pillow"},
+        ),
+        (("evaluate", "features.h5", "--diagram", "r.png"), {"matplotlib"}),
+        (("demo",), {"pillow"}),
+    ],
+    ids=["adapt", "extract", "diagram", "demo"],
+)
+def test_a_heavy_step_says_what_to_install(
+    bare: Bare, features: Path, digits: Path, arguments: tuple[str, ...], packages: set[str]
+) -> None:
+    """A step that needs more is one line that names the packages to install; nothing is left."""
+    folder = features.parent
+    for name in ("digits.onnx", "source.npz", "target.npz"):
+        shutil.copy(digits / name, folder)
+    before = sorted(path.name for path in folder.iterdir())
+    line = bare.run("covcal", *arguments, cwd=folder).error_line()
+    assert "pip install" in line
+    assert packages <= set(line.split("pip install")[1].split())
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(bare: Bare, tmp_path: Path) -> None:
+    """Types and the demo's data are installed; tests and examples are not."""
+    script = "import covcal_cli, pathlib; print(pathlib.Path(covcal_cli.__file__).parent)"
+    package = Path(bare.run("python", "-c", script, cwd=tmp_path).require_success().out.strip())
+    assert package.is_relative_to(bare.folder)
+    assert (package / "py.typed").is_file()
+    assert {path.name for path in (package / "demo").iterdir()} >= {
+        "digits.onnx",
+        "source.npz",
+        "target.npz",
+    }
+    beside = {path.name for path in package.parent.iterdir()}
+    assert not beside & {"tests", "examples", "covcal"}

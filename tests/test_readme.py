@@ -1,0 +1,53 @@
+"""The README tells the truth: its commands run, and print what it shows."""
+
+import re
+
+import pytest
+
+from tests.readme_blocks import BLOCK, README, live, without_numbers
+
+
+@pytest.fixture(scope="module")
+def readme() -> str:
+    return README.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def live_readme(readme: str) -> str:
+    return live(readme)
+
+
+def test_every_help_page_in_the_readme_is_the_live_one(readme: str, live_readme: str) -> None:
+    """Blocks that show --help are equal to the letter."""
+    shown = [block for block in BLOCK.findall(readme) if "--help" in block]
+    printed = [block for block in BLOCK.findall(live_readme) if "--help" in block]
+    assert len(shown) >= 6
+    assert shown == printed
+
+
+def test_the_worked_example_prints_what_the_readme_shows(readme: str, live_readme: str) -> None:
+    """Every other block agrees in all but its numbers, which differ a little between machines."""
+    pairs = zip(BLOCK.findall(readme), BLOCK.findall(live_readme), strict=True)
+    examples = [(shown, printed) for shown, printed in pairs if "--help" not in shown]
+    assert examples
+    for shown, printed in examples:
+        assert without_numbers(shown) == without_numbers(printed)
+
+
+def test_the_worked_example_shows_a_real_improvement(live_readme: str) -> None:
+    """In the last table of the example the chosen method's ECE is below that of none."""
+    table = next(
+        block for block in BLOCK.findall(live_readme) if "covcal evaluate adapted" in block
+    )
+    errors = {
+        line.split()[0]: float(line.split()[5].rstrip("%"))
+        for line in table.splitlines()
+        if re.match(r"(none|temp|fl\+\S+) ", line)
+    }
+    assert errors.pop("none") > max(errors.values()) > 0
+
+
+def test_a_made_up_line_would_be_noticed(readme: str, live_readme: str) -> None:
+    """The comparison can fail: another word or a missing file does not pass."""
+    changed = live_readme.replace("wrote adapted.h5", "wrote adopted.h5")
+    assert without_numbers(changed) != without_numbers(readme)

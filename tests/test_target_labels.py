@@ -1,0 +1,93 @@
+"""covcal's promise: no label of the target reaches adapt or calibrate."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from covcal_cli import evaluation, featurefile
+from tests.cli_runner import covcal
+
+METHODS = ("temp", "iw+temp", "fl+temp", "fl+iw+temp", "auto")
+GARBAGE = {"all unknown": -1, "all one class": 1, "no class at all": 12345}
+
+
+def without_hashes(path: Path) -> dict[str, Any]:
+    """Return a cal.json without what names the bytes of its input."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    return {name: value for name, value in content.items() if name != "inputs"}
+
+
+def spoil(path: Path, value: int) -> None:
+    with h5py.File(path, "r+") as file:
+        file["target/labels"][...] = value
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+@pytest.mark.parametrize("method", METHODS)
+def test_calibrate_does_not_see_them(
+    small_files: Path, tmp_path: Path, kind: str, method: str
+) -> None:
+    """Whatever stands in /target/labels, even what is no label, every calibration is the same."""
+    shutil.copy(small_files / "adapted.h5", tmp_path)
+    arguments = ("calibrate", "adapted.h5", "--method", method, "-q", "-o")
+    covcal(*arguments, "before.json", cwd=tmp_path).require_success()
+    spoil(tmp_path / "adapted.h5", GARBAGE[kind])
+    covcal(*arguments, "after.json", cwd=tmp_path).require_success()
+    assert without_hashes(tmp_path / "before.json") == without_hashes(tmp_path / "after.json")
+
+
+def test_a_logistic_discriminator_does_not_see_them(features: Path) -> None:
+    """The same on a plain features file, where calibrate fits its own discriminator."""
+    folder = features.parent
+    arguments = ("calibrate", "features.h5", "--method", "iw+temp", "-q", "-o")
+    covcal(*arguments, "before.json", cwd=folder).require_success()
+    spoil(features, 12345)
+    covcal(*arguments, "after.json", cwd=folder).require_success()
+    assert without_hashes(folder / "before.json") == without_hashes(folder / "after.json")
+
+
+def test_adapt_does_not_see_them(trained: Path, features: Path) -> None:
+    """The trained networks and every new logit are the same to the last bit."""
+    spoil(features, 12345)
+    covcal("adapt", "--members", 1, "-q", cwd=features.parent).require_success()
+    with h5py.File(trained) as first, h5py.File(features.with_name("adapted.h5")) as second:
+        assert first.attrs["networks_sha256"] == second.attrs["networks_sha256"]
+        assert first.attrs["training"] == second.attrs["training"]
+        differ = []
+
+        def compare(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset) and not np.array_equal(item[()], second[name][()]):
+                differ.append(name)
+
+        first.visititems(compare)
+    assert differ == ["target/labels"]
+
+
+def test_nothing_asks_for_them(
+    small_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """calibrate runs through where reading a target label is an error; evaluate does not."""
+    genuine = featurefile.read_labels
+
+    def read(domain: Any, rows: Any) -> Any:
+        if domain.name == "target":
+            raise AssertionError("a target label was read")
+        return genuine(domain, rows)
+
+    monkeypatch.setattr(featurefile, "read_labels", read)
+    monkeypatch.setattr(evaluation, "target_labels", read)
+    for method in METHODS:
+        arguments = ("--method", method, "-o", tmp_path / f"{method}.json")
+        covcal("calibrate", small_files / "adapted.h5", *arguments).require_success()
+    assert "a target label was read" in covcal("evaluate", small_files / "adapted.h5").err
+
+
+def test_the_calibration_says_so(small_files: Path) -> None:
+    """cal.json states that no target label was used."""
+    content = json.loads((small_files / "fl+iw+temp.json").read_text())
+    assert content["used_target_labels"] is False
