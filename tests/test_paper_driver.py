@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covcal_cli.adapt import settings
+from covcal_cli.adapt import forward, settings
+from covcal_cli.featurefile import FeatureFile
 from tests.onnx_graphs import Graph, node
 from tests.real_data import real_data
 
@@ -436,3 +437,26 @@ def test_exact_cells_of_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run.main(asked) == 0
     out = capsys.readouterr().out
     assert "21.26 / 21.26 | **12.15 / 11.88** | one to one" in out
+
+
+@pytest.mark.usefixtures("short_training")
+def test_a_batch_of_seeds_leaves_a_whole_adapted_file_for_each(made: Path, tmp_path: Path) -> None:
+    """Every file's networks give its own logits, and the seeds are different members."""
+    asked = arguments(made, tmp_path, "--shifts", "M-U", "--seeds", "2")
+    assert run.main([*asked, "--batched", "--keep"]) == 0
+    place = tmp_path / "default-batched"
+    stored = []
+    for path in sorted((place / "adapted").glob("*.h5")):
+        with FeatureFile(path) as file, FeatureFile(tmp_path / "features" / "M-U.h5") as features:
+            rows = file.require_target().rows("test")
+            networks = forward.read_networks(file.handle["networks"])
+            assert file.attributes["networks_sha256"] == forward.networks_sha256(networks)
+            phi = features.require_target().features(rows)
+            stored.append(file.require_target().aligned_logits(rows))
+            np.testing.assert_allclose(
+                stored[-1], forward.aligned_logits(networks, phi), rtol=1e-4, atol=1e-4
+            )
+    assert [len(logits) for logits in stored] == [1, 1]
+    assert np.abs(stored[0] - stored[1]).max() > 0.1
+    entry = json.loads((place / "table.json").read_text("utf-8"))["shifts"]["M-U"]
+    assert entry["methods"]["fl+temp"]["ece"]["sd"] > 0

@@ -1,7 +1,7 @@
 """Reproduce the experiments of Park et al. 2020 (Table 1, its figures and running times).
 
     python examples/paper/run.py --data DIR [--output DIR] [--shifts M-U ...] [--seeds 10]
-        [--preset default|paper] [--weight-decay X] [--exact-only] [--jobs 2]
+        [--preset default|paper] [--weight-decay X] [--batched] [--exact-only] [--jobs 2]
 
 README.md beside this file says what DIR holds and what is written where. A run that was cut off
 goes on where it was; progress goes to stderr, the table to stdout.
@@ -37,6 +37,7 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
     add("--seeds", type=int, default=10, metavar="N", help="runs per shift (default: %(default)s)")
     add("--preset", choices=["default", "paper"], default="default", help="of covcal adapt")
     add("--weight-decay", type=float, metavar="X", help="with --preset paper; 5e-4 when left out")
+    add("--batched", action="store_true", help="all seeds as members of one run: faster")
     add("--exact-only", action="store_true", help="only none and temp: no training, no chance")
     add("--office31-model", type=Path, metavar="ONNX", help="a ResNet-50, where DIR holds Office31")
     add("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
@@ -51,7 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
         output=given.output,
         shifts=tuple(dict.fromkeys(given.shifts)),
         seeds=given.seeds,
-        preset=Preset(given.preset, given.weight_decay),
+        preset=Preset(given.preset, given.weight_decay, given.seeds if given.batched else None),
         exact_only=given.exact_only,
         office31_model=given.office31_model,
         jobs=given.jobs,

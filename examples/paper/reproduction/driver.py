@@ -13,7 +13,7 @@ import numpy as np
 
 from covcal_cli.files import write_text
 from reproduction.datasets import MissingDataError
-from reproduction.experiment import EXACT, Place, Preset, Record, run_exact, run_seed
+from reproduction.experiment import EXACT, Place, Preset, Record, adapt_batch, run_exact, run_seed
 from reproduction.features import Data, Extracted, extracted, find_shift
 from reproduction.figures import draw_weights
 from reproduction.shifts import METHODS, SHIFTS
@@ -132,6 +132,11 @@ def _extract(name: str, data: Data) -> Extracted:
 def _runs(
     request: Request, prepared: Sequence[Extracted], place: Place
 ) -> Iterator[tuple[Extracted, int, Record]]:
+    if request.preset.batched is not None:
+        for one in prepared:
+            seconds = adapt_batch(one, request.preset, place)
+            if seconds is not None:
+                tell(f"{one.shift.name}: all seeds adapted in one batch ({seconds:.0f} s)")
     tasks = [(one, seed) for one in prepared for seed in range(request.seeds)]
     if request.jobs == 1:
         for done, (one, seed) in enumerate(tasks, start=1):

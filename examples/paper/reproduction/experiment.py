@@ -25,6 +25,7 @@ from covcal_cli.fitting import calibrate
 from covcal_cli.methods import MIN_ERRORS, MIN_ESS_FIT, MIN_ESS_SHARE
 from covcal_cli.metrics import Metrics, ReliabilityBins
 from covcal_cli.weights import importance_weights
+from reproduction.batch import adapt_in_one_batch
 from reproduction.features import Extracted
 from reproduction.figures import shrink
 from reproduction.shifts import METHODS
@@ -51,16 +52,23 @@ CODE_SHA256 = _code_sha256()
 
 @dataclass(frozen=True)
 class Preset:
-    """How to adapt: ``covcal adapt --preset NAME --weight-decay X``."""
+    """How to adapt: ``covcal adapt --preset NAME --weight-decay X``.
+
+    Attributes
+    ----------
+    batched : int or None
+        Adapt this many seeds as members of one run (see `batch`); None: each on its own.
+    """
 
     name: str
     weight_decay: float | None = None
+    batched: int | None = None
 
     @property
     def tag(self) -> str:
         """Its name for folders."""
         decay = "" if self.weight_decay is None else f"-wd{self.weight_decay:g}"
-        return f"{self.name}{decay}"
+        return f"{self.name}{decay}{'' if self.batched is None else '-batched'}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,10 @@ class Place:
     def weights(self, shift: str, seed: int) -> Path:
         """Return the path of the importance weights of a run."""
         return self.folder / "records" / f"{shift}-seed{seed}-weights.npy"
+
+    def adapted(self, shift: str, seed: int, key: str) -> Path:
+        """Return the path of the adapted file of a run."""
+        return self.folder / "adapted" / f"{shift}-seed{seed}-{key[:12]}.h5"
 
     def diagram(self, shift: str) -> Path:
         """Return the path of a shift's reliability diagrams."""
@@ -97,6 +109,7 @@ def setting_of(extracted: Extracted, preset: Preset, seed: int | None) -> dict[s
         "code_sha256": CODE_SHA256,
         "features_sha256": extracted.sha256,
         "seed": seed,
+        "batched": preset.batched,
         "adapt": None if seed is None else asdict(settings),
         "rule": {"ess_share": MIN_ESS_SHARE, "ess_fit": MIN_ESS_FIT, "errors": MIN_ERRORS},
     }
@@ -126,6 +139,21 @@ def run_exact(extracted: Extracted, preset: Preset, place: Place) -> Record:
     return _written(record, path)
 
 
+def adapt_batch(extracted: Extracted, preset: Preset, place: Place) -> float | None:
+    """Adapt all seeds of a batched preset; return the seconds, or None when all runs are done."""
+    shift, outputs = extracted.shift.name, []
+    done = True
+    for seed in range(preset.batched or 0):
+        key = _key(setting_of(extracted, preset, seed))
+        outputs.append(place.adapted(shift, seed, key))
+        done = done and _reusable(place.record(shift, f"seed{seed}"), key) is not None
+    if done or all(output.is_file() for output in outputs):
+        return None
+    return adapt_in_one_batch(
+        extracted.path, outputs, preset=preset.name, weight_decay=preset.weight_decay
+    )
+
+
 def run_seed(
     extracted: Extracted, preset: Preset, place: Place, seed: int, *, draw: bool, keep: bool
 ) -> Record:
@@ -144,7 +172,7 @@ def run_seed(
     done = place.weights(shift, seed).is_file() and (not draw or place.diagram(shift).is_file())
     if done and (found := _reusable(path, key)):
         return found
-    adapted = place.folder / "adapted" / f"{shift}-seed{seed}-{key[:12]}.h5"
+    adapted = place.adapted(shift, seed, key)
     watch = Stopwatch()
     reused = adapted.is_file()
     if not reused:

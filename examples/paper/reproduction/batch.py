@@ -1,0 +1,63 @@
+"""Several seeds of a slow preset at once: members of one batched run, split into a file each.
+
+The members of ``covcal adapt --members M`` are trained independently, each from seeded numbers of
+its own, so that M of them are M repetitions of the paper's experiment at little more than the cost
+of one. They share the discriminator on phi: iw+temp is the same for all.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.forward import networks_sha256, read_networks
+from covcal_cli.featurefile import ADAPTED_SCHEMA, FeatureFile
+from covcal_cli.featurewriter import HDF5Writer
+
+_SHARED = ("projection/", "discriminator/", "psi/output_relu")
+_PER_MEMBER = ("aligned_logits", "aligned_domain_logits")
+
+
+def adapt_in_one_batch(
+    features: Path, outputs: Sequence[Path], *, preset: str, weight_decay: float | None
+) -> float:
+    """Adapt as many members as `outputs`, write each to its file, return the seconds it took."""
+    start = time.perf_counter()
+    together = outputs[0].with_suffix(".all.h5")
+    adapt(
+        features,
+        together,
+        preset=preset,
+        weight_decay=weight_decay,
+        members=len(outputs),
+        device="cpu",
+        force=True,
+    )
+    with FeatureFile(together) as file:
+        for member, output in enumerate(outputs):
+            _write_member(file, member, output)
+    together.unlink()
+    return time.perf_counter() - start
+
+
+def _write_member(file: FeatureFile, member: int, output: Path) -> None:
+    networks = {
+        name: values if name.startswith(_SHARED) else values[[member]]
+        for name, values in read_networks(file.handle["networks"]).items()
+    }
+    attributes = {
+        name: value for name, value in file.attributes.items() if name not in ("schema", "complete")
+    }
+    attributes |= {"members": 1, "networks_sha256": networks_sha256(networks)}
+    with HDF5Writer(
+        output, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=attributes
+    ) as writer:
+        for domain in ("source", "target"):
+            for name, dataset in file.handle[domain].items():
+                if name in _PER_MEMBER:
+                    writer.write(f"{domain}/{name}", dataset[[member]])
+                else:
+                    writer.write(f"{domain}/{name}", dataset[()])
+        for name, values in networks.items():
+            writer.write(f"networks/{name}", values)
+        writer.complete()
