@@ -288,7 +288,10 @@ def with_nan(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         ({"target/split": without_validation}, "no target validation rows"),
         ({"target/split": without_train}, "no target train rows"),
         ({"target/features": with_nan}, "row 3"),
-        ({"target/features": lambda features: features[:, :7]}, "12 features but the target 7"),
+        (
+            {"target/features": lambda features: features[:, :7]},
+            "differ in their features (12 and 7)",
+        ),
     ],
 )
 def test_unusable_input_is_refused(tmp_path: Path, changes: Changes, words: str) -> None:

@@ -131,11 +131,6 @@ def _require_adaptable(file: FeatureFile) -> int:
             )
         for split in ("train", "validation"):
             domain.require_rows(split)
-    if source.n_features != target.n_features:
-        raise CovcalError(
-            f"{file.path}: the source has {source.n_features} features but the target "
-            f"{target.n_features}: extract both with one model"
-        )
     labels = source.labels(source.rows("train"))
     found = np.unique(labels[labels >= 0])
     if len(found) < 2:
