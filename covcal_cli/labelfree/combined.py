@@ -7,9 +7,11 @@
   frequencies.
 - Else the difference of confidences, which does not either but believes in confidence.
 
-The interval reaches as far to both sides as the furthest other estimator lies, plus the sampling
-noise of the chosen one: no estimator's own interval knows whether its assumption is true, and the
-distance between estimators with different assumptions is what there is to know about that.
+The interval reaches 1.5 times as far to both sides as the furthest other estimator lies, plus the
+sampling noise of the chosen one: no estimator's own interval knows whether its assumption is true,
+and the distance between estimators with different assumptions is what there is to know about that.
+The factor was chosen on the shifts of ``examples/benchmark`` without the graded ones, where it
+covers the truth on 82 % of 33 shifts (76 % with 1, 91 % with 2).
 """
 
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ import numpy as np
 
 from covcal_cli.labelfree.estimate import Estimate
 
+_REACH = 1.5
 _MEASURES = ("cot", "atc", "doc", "agreement")
 
 
@@ -38,7 +41,7 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
         for name in _MEASURES
         if name in by_name and (name != "atc" or by_name[name].trusted)
     ]
-    reach = max(abs(accuracy - chosen.accuracy) for accuracy in witnesses)
+    reach = _REACH * max(abs(accuracy - chosen.accuracy) for accuracy in witnesses)
     reach += max(chosen.high - chosen.accuracy, chosen.accuracy - chosen.low)
     low, high = np.clip([chosen.accuracy - reach, chosen.accuracy + reach], 0.0, 1.0)
     return Estimate(

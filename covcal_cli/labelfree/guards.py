@@ -109,15 +109,14 @@ def precise(half_width: float) -> Guard:
     )
 
 
-def enough_errors(errors: int, rows: int) -> Guard:
-    """Return whether the source validation rows hold at least 20 errors to learn from."""
+def enough_errors(errors: int, rows: int, *, of: str = "source validation rows") -> Guard:
+    """Return whether labelled rows hold at least 20 errors to learn from."""
     return Guard(
-        "source errors",
+        f"{of.partition(' ')[0]} errors",
         float(errors),
         float(MIN_SOURCE_ERRORS),
         errors >= MIN_SOURCE_ERRORS,
-        f"{errors} errors among {rows} source validation rows (at least {MIN_SOURCE_ERRORS} fix "
-        "where errors begin)",
+        f"{errors} errors among {rows} {of} (at least {MIN_SOURCE_ERRORS} fix where errors begin)",
     )
 
 

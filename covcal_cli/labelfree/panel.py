@@ -24,9 +24,14 @@ def panel(evidence: Evidence, prior: Array | None = None, *, seed: int = 0) -> t
     seed : int
         Chooses the halves of the worst case.
     """
-    found = [cot(evidence, prior), atc(evidence), doc(evidence), mean_confidence(evidence)]
+    return (*measures(evidence, cot(evidence, prior)), worst_case(evidence, seed=seed))
+
+
+def measures(evidence: Evidence, of_cot: Estimate) -> tuple[Estimate, ...]:
+    """Return what `panel` does without the worst case, which trains a critic; COT's is given."""
+    found = [of_cot, atc(evidence), doc(evidence), mean_confidence(evidence)]
     if evidence.aligned is not None:
         found.append(agreement(evidence))
     if evidence.source_weights is not None:
         found.append(weighted_accuracy(evidence))
-    return (*found, worst_case(evidence, seed=seed))
+    return tuple(found)
