@@ -6,18 +6,32 @@ the ORIGINAL classifier predicted (DESIGN 3.6); that label is never changed.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
-from covcal_cli.methods import METHODS, Forecaster
-from covcal_cli.softmax import Array, LogitBlocks, class_major, log_mean_softmax, log_softmax
+from covcal_cli.labelfree.guards import Guard
+from covcal_cli.methods import SOURCE_PRIOR, Forecaster, method_named
+from covcal_cli.softmax import (
+    Array,
+    LogitBlocks,
+    class_major,
+    exp,
+    log_mean_softmax,
+    log_softmax,
+)
 
 SCHEMA = "covcal.calibration/1"
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
+
+
+def _source_prior() -> Mapping[str, Any]:
+    return {"name": SOURCE_PRIOR, "shares": None}
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,35 @@ class Input:
     role: str
     path: Path
     sha256: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method that ``auto`` looked at.
+
+    Attributes
+    ----------
+    method : str
+    temperature : float
+        Its T_f.
+    target_confidence : float or None
+        Mean confidence on target training and validation rows.
+    estimated_accuracy : float or None
+        The target accuracy by `labelfree.combined`, the same for all.
+    expected_ece : float or None
+        The distance between the two.
+    chosen : bool
+    why : str
+        Why it was chosen or was not, in a few words.
+    """
+
+    method: str
+    temperature: float
+    target_confidence: float | None
+    estimated_accuracy: float | None
+    expected_ece: float | None
+    chosen: bool
+    why: str
 
 
 @dataclass(frozen=True)
@@ -72,6 +115,16 @@ class Calibration:
     networks_sha256 : str or None
         Of the aligned networks, which the fl methods are bound to.
     inputs : tuple of Input
+    guards : tuple of Guard
+        What the method rests on, each with its number and threshold.
+    candidates : tuple of Candidate
+        What ``auto`` chose from.
+    target_prior : mapping
+        ``name`` as asked, and ``shares`` per class where they are not the source's.
+    used_target_labels : bool
+        True for ``covcal calibrate-labelled`` alone.
+    labelled_rows : mapping or None
+        The target rows whose labels were used: ``n``, ``seed``, ``ids``, and the sha256 of the ids.
     """
 
     method: str
@@ -94,6 +147,11 @@ class Calibration:
     inputs: tuple[Input, ...]
     notes: tuple[str, ...] = field(default=())
     warnings: tuple[str, ...] = field(default=())
+    guards: tuple[Guard, ...] = field(default=())
+    candidates: tuple[Candidate, ...] = field(default=())
+    target_prior: Mapping[str, Any] = field(default_factory=_source_prior)
+    used_target_labels: bool = False
+    labelled_rows: Mapping[str, Any] | None = None
 
     def to_json(self, document: Path) -> dict[str, Any]:
         """Return the content of cal.json when it is written at `document`."""
@@ -114,7 +172,11 @@ class Calibration:
             "weights": self.weights,
             "bound": self.bound,
             "estimates": dict(self.estimates),
-            "used_target_labels": False,
+            "guards": [guard.to_json() for guard in self.guards],
+            "candidates": [asdict(candidate) for candidate in self.candidates],
+            "target_prior": dict(self.target_prior),
+            "used_target_labels": self.used_target_labels,
+            "labelled_rows": self.labelled_rows,
             "notes": list(self.notes),
             "warnings": list(self.warnings),
             "seed": self.seed,
@@ -200,7 +262,8 @@ def read_calibration(path: Path) -> Calibration:
         )
     try:
         calibration = _from_json(content, path)
-        if not calibration.inputs or content["forecaster"] != calibration.forecaster:
+        known = calibration.forecaster in ("original", "aligned")
+        if not (known and calibration.inputs) or content["forecaster"] != calibration.forecaster:
             raise ValueError("no inputs, or another method's forecaster")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CovcalError(f"{path} is damaged ({error!r}): calibrate again") from error
@@ -215,7 +278,7 @@ def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
         method=content["method"],
         method_used=content["method_used"],
         reason=content["reason"],
-        forecaster=METHODS[content["method_used"]].forecaster,
+        forecaster=method_named(content["method_used"]).forecaster or content["forecaster"],
         forecaster_temperature=float(content["temperatures"]["forecaster"]),
         discriminator_temperatures=tuple(map(float, content["temperatures"]["discriminator"])),
         discriminator=content["discriminator"],
@@ -235,7 +298,18 @@ def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
         ),
         notes=_texts(content["notes"]),
         warnings=_texts(content["warnings"]),
+        # Files of earlier versions have none of these.
+        guards=tuple(Guard(**entry) for entry in content.get("guards", [])),
+        candidates=tuple(Candidate(**entry) for entry in content.get("candidates", [])),
+        target_prior=dict(content.get("target_prior", _source_prior())),
+        used_target_labels=bool(content.get("used_target_labels", False)),
+        labelled_rows=_labelled_rows(content.get("labelled_rows")),
     )
+
+
+def _labelled_rows(rows: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    # evaluate leaves these rows out: without their ids it would judge on them.
+    return None if rows is None else {**rows, "ids": list(_texts(rows["ids"]))}
 
 
 def _texts(values: Any) -> tuple[str, ...]:
@@ -264,3 +338,24 @@ def forecaster_logits(domain: Domain, rows: Rows, forecaster: Forecaster) -> Arr
 def log_probabilities(logits: Array, temperature: float) -> Array:
     """Return calibrated log probabilities, shape (K, m), of class-major logits."""
     return log_softmax(logits - logits.max(axis=0), temperature)
+
+
+def target_confidence(
+    file: FeatureFile, forecaster: Forecaster, temperature: float
+) -> dict[str, float | int | None]:
+    """Return the mean confidence in the classifier's labels on target validation rows."""
+    rows = None if file.target is None else file.target.rows("validation")
+    if file.target is None or rows is None or len(rows) == 0:
+        return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
+    before = after = 0.0
+    for block in file.target.blocks(rows):
+        original = forecaster_logits(file.target, block, "original")
+        scaled = forecaster_logits(file.target, block, forecaster)
+        label, columns = original.argmax(axis=0), np.arange(len(block))
+        before += float(exp(log_probabilities(original, 1.0))[label, columns].sum())
+        after += float(exp(log_probabilities(scaled, temperature))[label, columns].sum())
+    return {
+        "rows": len(rows),
+        "target_confidence_before": before / len(rows),
+        "target_confidence": after / len(rows),
+    }

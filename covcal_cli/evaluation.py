@@ -1,7 +1,7 @@
 """What ``covcal evaluate`` does: the metrics of calibrations on labelled target rows.
 
-One pass over the file in blocks, whatever the number of calibrations. This is the only place where
-target labels are read.
+One pass over the file in blocks, whatever the number of calibrations. Besides `labelled` this is
+the only place where target labels are read; the rows that it used are left out here.
 """
 
 import json
@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from covcal_cli.calibration import (
     Calibration,
@@ -59,6 +61,8 @@ class Evaluation:
         Whose label the confidence is about.
     unlabelled : int
         Rows of the split without a label, left out.
+    left_out : int
+        Rows of the split that a calibration was fitted to, left out for all.
     metrics : dict of str to Metrics
         ``none`` first, then in the order given.
     temperatures : dict of str to float
@@ -69,6 +73,7 @@ class Evaluation:
     split: str
     predictions: Predictions
     unlabelled: int
+    left_out: int
     metrics: dict[str, Metrics]
     temperatures: dict[str, float]
     inputs: tuple[Input, ...]
@@ -111,12 +116,13 @@ def evaluate(
             calibration.require_fit(file)
         target = file.require_target()
         rows = target.require_rows(split)
+        rows, left_out = _without_fitted(target, rows, calibrations)
         labels = target_labels(target, rows)
         known = labels >= 0
         if not known.any():
             raise CovcalError(
                 f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
-                "needs them; covcal calibrate prints an estimate of the accuracy without labels"
+                "needs them; covcal estimate prints the accuracy to expect without labels"
             )
         settings: dict[str, tuple[Forecaster, float]] = {NONE: ("original", 1.0)}
         for name, calibration in calibrations.items():
@@ -137,6 +143,7 @@ def evaluate(
             split=split,
             predictions=predictions,
             unlabelled=int((~known).sum()),
+            left_out=left_out,
             metrics={name: accumulator.result() for name, accumulator in collected.items()},
             temperatures={name: temperature for name, (_, temperature) in settings.items()},
             inputs=(Input(role, path, file.sha256()),),
@@ -230,6 +237,7 @@ def metrics_document(
         "predictions": evaluation.predictions,
         "n": evaluation.n,
         "unlabelled": evaluation.unlabelled,
+        "left_out": evaluation.left_out,
         "metrics": {name: entry.to_json() for name, entry in evaluation.metrics.items()},
         "temperatures": evaluation.temperatures,
         "bins": {
@@ -270,6 +278,30 @@ def write_metrics(
     """Write metrics.json, whole or not at all."""
     content = metrics_document(evaluation, verdicts, path)
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", force=force)
+
+
+def _without_fitted(
+    target: Domain, rows: Rows, calibrations: Mapping[str, Calibration]
+) -> tuple[Rows, int]:
+    """Return `rows` without those whose labels a calibration was fitted to, and their number.
+
+    Rows are known by their ids, so that a calibration is judged fairly on a file made anew too.
+    """
+    fitted = {
+        known
+        for calibration in calibrations.values()
+        if calibration.labelled_rows is not None
+        for known in calibration.labelled_rows["ids"]
+    }
+    if not fitted:
+        return rows, 0
+    kept = np.array([known not in fitted for known in target.ids(rows)], dtype=bool)
+    if not kept.any():
+        raise CovcalError(
+            f"{target.path}: every row to judge was used by calibrate-labelled: take fewer --rows, "
+            "or another --split"
+        )
+    return rows[kept], int((~kept).sum())
 
 
 def _logits(target: Domain, block: Rows, forecasters: set[Forecaster]) -> dict[Forecaster, Array]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from covcal_cli import calibration, evaluation
+from covcal_cli import calibration, estimation, evaluation
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import SPLITS, Domain, FeatureFile
 from covcal_cli.files import require_file
@@ -65,9 +65,15 @@ def _json_lines(path: Path) -> list[tuple[str, str]]:
             return _metrics_lines(content)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise CovcalError(f"{path} is damaged ({error!r}): evaluate again") from error
+    if schema == estimation.SCHEMA:
+        try:
+            return _estimation_lines(content, path)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise CovcalError(f"{path} is damaged ({error!r}): estimate again") from error
     raise CovcalError(
-        f"{path} has schema {schema!r}; this version knows {calibration.SCHEMA} and "
-        f"{evaluation.SCHEMA}: make it with covcal calibrate or covcal evaluate"
+        f"{path} has schema {schema!r}; this version knows {calibration.SCHEMA}, "
+        f"{evaluation.SCHEMA} and {estimation.SCHEMA}: make it with covcal calibrate, evaluate "
+        "or estimate"
     )
 
 
@@ -82,8 +88,32 @@ def _calibration_lines(path: Path) -> list[tuple[str, str]]:
         ("model", f"{read.model['name']} {read.model['sha256'][:12]}"),
     ]
     lines += [(entry.role, f"{entry.path} {entry.sha256[:12]}") for entry in read.inputs]
+    if read.labelled_rows is not None:
+        lines.append(("labels", f"of {read.labelled_rows['n']} target rows were used"))
     lines += [("note", note) for note in read.notes]
     return lines + [("warning", warning) for warning in read.warnings]
+
+
+def _estimation_lines(content: dict[str, Any], path: Path) -> list[tuple[str, str]]:
+    rows = content["rows"]
+    lines = [
+        ("schema", estimation.SCHEMA),
+        ("rows", f"{rows['source']} of the source, {rows['target']} of the target"),
+        ("prior", str(content["target_prior"]["name"])),
+    ]
+    lines += [
+        (
+            entry["name"],
+            f"accuracy {entry['accuracy']:.1%} ({entry['low']:.1%} to {entry['high']:.1%})"
+            + ("" if entry["trusted"] else ", not to be trusted"),
+        )
+        for entry in content["estimates"]
+    ]
+    lines += [
+        (entry["role"], f"{path.parent / entry['path']} {entry['sha256'][:12]}")
+        for entry in content["inputs"]
+    ]
+    return lines + [("note", str(note)) for note in content["notes"]]
 
 
 def _metrics_lines(content: dict[str, Any]) -> list[tuple[str, str]]:

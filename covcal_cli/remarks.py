@@ -1,12 +1,18 @@
 """Findings of a calibration in words that a user can act on: notes inform, warnings warn."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.methods import MIN_ERRORS, MIN_ESS_FIT, MIN_ESS_SHARE
+from covcal_cli.labelfree.fit_guards import MIN_ESS_SHARE
+from covcal_cli.labelfree.guards import Guard
+from covcal_cli.methods import MIN_ERRORS
 from covcal_cli.temperature import TemperatureFit
 from covcal_cli.weights import ImportanceWeights
 
+MIN_ESS_FIT = 100.0
+"""A weighted T_f should rest on at least this many effective rows."""
 MAX_MEAN_WEIGHT_GAP = 0.2
 MAX_CLIPPED_SHARE = 0.01
 
@@ -34,11 +40,13 @@ def warnings_on_classifier(errors: int, rows: int) -> list[str]:
     ]
 
 
-def warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
+def warnings_on_temperature(
+    fit: TemperatureFit, errors: int, rows: int, *, of: str = "source validation rows"
+) -> list[str]:
     """Return warnings on a T that was held at 1 or stands at a limit."""
     if fit.held_at_one:
         return [
-            f"{errors} errors among {rows} source validation rows are too few to justify "
+            f"{errors} errors among {rows} {of} are too few to justify "
             f"sharpening (at least {MIN_ERRORS}): T is kept at {fit.temperature:.4g}"
         ]
     if fit.at_limit == "lower":
@@ -80,3 +88,8 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
             "reaches where the source has almost no rows"
         )
     return warnings
+
+
+def warnings_on_guards(guards: Iterable[Guard]) -> list[str]:
+    """Return what the guards that fail say."""
+    return [guard.sentence for guard in guards if not guard.passed]

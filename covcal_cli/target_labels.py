@@ -1,7 +1,7 @@
-"""The one reader of target labels: for ``evaluate`` alone.
+"""The one reader of target labels: for ``evaluate`` and ``calibrate-labelled`` alone.
 
-Nothing that trains or fits imports this module, and a test keeps it so: covcal's promise is that
-no label of the target ever reaches ``adapt`` or ``calibrate``.
+Nothing else that trains or fits imports this module, and a test keeps it so: covcal's promise is
+that no label of the target ever reaches ``adapt``, ``estimate`` or ``calibrate``.
 """
 
 import numpy as np

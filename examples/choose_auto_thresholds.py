@@ -1,4 +1,4 @@
-"""The table behind auto's thresholds: when importance weights help, and when they hurt.
+"""When importance weights help, and when they hurt: the table behind the warnings on them.
 
     python examples/choose_auto_thresholds.py [--data DIR] [--seeds 2]
 
@@ -60,7 +60,7 @@ def pairs(name: str, features: Path, adapted: Path) -> list[Pair]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Print the table behind auto's thresholds.")
+    parser = argparse.ArgumentParser(description="Print when importance weights help.")
     parser.add_argument("--data", type=Path, help="Folder of the real data; see the module.")
     parser.add_argument("--seeds", type=int, default=2)
     arguments = parser.parse_args()

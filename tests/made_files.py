@@ -59,6 +59,34 @@ def made_domain(
     }
 
 
+def clusters_domain(
+    name: str,
+    *,
+    sizes: tuple[int, int, int] = SIZES,
+    moved: float = 0.0,
+    prior: list[float] | None = None,
+    seed: int = 0,
+) -> Arrays:
+    """Draw a domain of five noisy clusters, one per class, under an over-confident classifier.
+
+    More of `moved` takes every row towards the first cluster, where the classifier then errs with
+    confidence; `prior` draws some classes more often than others and moves nothing.
+    """
+    rng = np.random.default_rng([seed, *name.encode()])
+    n, classes = sum(sizes), 5
+    labels = rng.choice(classes, size=n, p=prior)
+    centres = 1.2 * np.random.default_rng(99).normal(size=(classes, 6))
+    features = centres[labels] + rng.normal(size=(n, 6)) + moved * centres[0]
+    logits = 2 * (features @ centres.T - 0.5 * (centres**2).sum(axis=1))
+    return {
+        "features": features.astype(np.float32),
+        "logits": logits.astype(np.float32),
+        "labels": labels.astype(np.int64),
+        "split": np.repeat([0, 1, 2], sizes).astype(np.uint8),
+        "ids": utf8([f"{name}/{row}.png" for row in range(n)]),
+    }
+
+
 def adapted_domain(domain: Arrays, *, shift: float, members: int = 2, seed: int = 0) -> Arrays:
     """Return `domain` with what adapt adds, and without features.
 

@@ -290,7 +290,7 @@ class TestValues:
         """Without target labels evaluate names the command that needs none."""
         set_values("target/labels", -1)(work / "features.h5")
         line = refusal(work, "evaluate", "features.h5", "-o", "m.json")
-        assert line.endswith("covcal calibrate prints an estimate of the accuracy without labels")
+        assert line.endswith("covcal estimate prints the accuracy to expect without labels")
 
     def test_no_label_at_calibrate(self, work: Path) -> None:
         """Without source labels there is no temperature."""

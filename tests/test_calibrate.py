@@ -1,7 +1,8 @@
-"""``calibrate``: every method against SciPy by hand, auto's rule, warnings, cal.json."""
+"""``calibrate``: the paper's methods against SciPy by hand, warnings, cal.json."""
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from covcal_cli.fitting import calibrate
-from covcal_cli.methods import MIN_ESS_FIT
+from covcal_cli.methods import AUTO, METHODS
 from tests.made_files import (
     Arrays,
     adapted_domain,
@@ -226,48 +227,6 @@ def test_the_bound_is_that_of_the_fitted_forecaster(tmp_path: Path) -> None:
     assert found.bound["vacuous"] is True
 
 
-def test_auto_takes_the_weights_when_the_domains_overlap(tmp_path: Path) -> None:
-    """A mild shift: the fullest method of each kind of file, and a reason with the numbers."""
-    for path, expected in [
-        (write_features(tmp_path / "f.h5"), "iw+temp"),
-        (write_adapted(tmp_path / "a.h5"), "fl+iw+temp"),
-    ]:
-        found, asked = calibrate(path), calibrate(path, method=expected)
-        assert (found.method, found.method_used) == ("auto", expected)
-        assert found.forecaster_temperature == asked.forecaster_temperature
-        assert found.reason.startswith(f"{expected}, as the weights pass both thresholds")
-        assert "of 500 rows" in found.reason
-
-
-def test_auto_drops_the_weights_when_the_domains_hardly_overlap(tmp_path: Path) -> None:
-    """Far-off domains: the same method without weights, the reason, and the health kept on file."""
-    for path, expected in [
-        (write_features(tmp_path / "f.h5", shift=6.0), "temp"),
-        (write_adapted(tmp_path / "a.h5", shift=12.0), "fl+temp"),
-    ]:
-        found, asked = calibrate(path), calibrate(path, method=expected)
-        assert (found.method, found.method_used) == ("auto", expected)
-        assert found.forecaster_temperature == asked.forecaster_temperature
-        assert found.reason.startswith(f"{expected} without importance weights, as the domains")
-        assert "hardly overlap" in found.reason
-        assert found.weights is not None
-        assert found.weights["ess_share"] < 0.05
-        assert found.bound is None
-        assert not [text for text in found.warnings if "weight" in text]
-
-
-def test_auto_drops_the_weights_when_a_fit_would_rest_on_few_rows(tmp_path: Path) -> None:
-    """Forty validation rows, fully overlapping: too few effective rows for a weighted fit."""
-    path = write_features(
-        tmp_path / "f.h5",
-        source=made_domain("source", sizes=(300, 40, 0)),
-        target=made_domain("target", sizes=(300, 40, 0)),
-    )
-    found = calibrate(path)
-    assert found.method_used == "temp"
-    assert f"effective rows, under {MIN_ESS_FIT:.0f}" in found.reason
-
-
 def test_weights_that_collapsed_are_used_when_asked_for_with_a_warning(tmp_path: Path) -> None:
     """An explicit iw on far-off domains is done, and warned about in words to act on."""
     path = write_features(tmp_path / "f.h5", shift=6.0)
@@ -294,8 +253,7 @@ def test_no_shift_is_a_note_and_not_a_warning(tmp_path: Path) -> None:
     for domain in (source, target):
         domain["aligned_domain_logits"][:] = 0.3
     path = write_adapted(tmp_path / "a.h5", source=source, target=target)
-    found, plain = calibrate(path), calibrate(path, method="fl+temp")
-    assert found.method_used == "fl+iw+temp"
+    found, plain = calibrate(path, method="fl+iw+temp"), calibrate(path, method="fl+temp")
     assert found.forecaster_temperature == pytest.approx(plain.forecaster_temperature, rel=1e-3)
     assert any("no shift between the domains" in text for text in found.notes)
     assert found.warnings == ()
@@ -387,25 +345,21 @@ def test_a_class_without_a_row_is_a_note(tmp_path: Path) -> None:
     assert found.warnings == ()
 
 
-def test_a_file_without_a_target_gives_temp_with_the_reason(tmp_path: Path) -> None:
-    """Auto on a source alone is `temp`, says what weights would need, and estimates nothing."""
+def test_a_file_without_a_target_estimates_nothing(tmp_path: Path) -> None:
+    """A source alone is calibrated; weighted methods and estimates say what they need."""
     path = write_features(tmp_path / "f.h5", only_source=True)
-    found = calibrate(path)
-    assert found.method_used == "temp"
-    assert found.reason == (
-        "temp, as importance weights would need a target domain: extract it together with the "
-        "source"
-    )
-    assert found.estimates == {
+    assert calibrate(path, method="temp").estimates == {
         "rows": 0,
         "target_confidence_before": None,
         "target_confidence": None,
     }
-    with pytest.raises(CovcalError, match=r"method iw\+temp needs a target domain"):
-        calibrate(path, method="iw+temp")
+    for method in ("iw+temp", "cot", "transcal"):
+        message = rf"method {re.escape(method)} needs a target domain: extract it together"
+        with pytest.raises(CovcalError, match=message):
+            calibrate(path, method=method)
 
 
-@pytest.mark.parametrize("method", ["fl+temp", "fl+iw+temp"])
+@pytest.mark.parametrize("method", ["fl+temp", "fl+iw+temp", "fl+cot"])
 def test_fl_methods_need_an_adapted_file(tmp_path: Path, method: str) -> None:
     """On a features file they are refused with the command to run first."""
     path = write_features(tmp_path / "f.h5")
@@ -414,8 +368,8 @@ def test_fl_methods_need_an_adapted_file(tmp_path: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["features", "target validation", "target train"])
-def test_auto_says_what_weights_lack(tmp_path: Path, missing: str) -> None:
-    """Without features, target validation or training rows auto is `temp` with that reason."""
+def test_weighted_methods_say_what_they_lack(tmp_path: Path, missing: str) -> None:
+    """Without features, target validation or training rows they are refused; auto is not."""
     source, target = made_domain("source"), made_domain("target", shift=SHIFT)
     if missing == "features":
         del target["features"]
@@ -423,15 +377,16 @@ def test_auto_says_what_weights_lack(tmp_path: Path, missing: str) -> None:
         split = ("train", "validation").index(missing.removeprefix("target "))
         target = only_rows(target, target["split"] != split)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
-    found = calibrate(path)
-    assert found.method_used == "temp"
     expected = {"target train": "training rows"}.get(missing, missing)
-    assert expected in found.reason
-    with pytest.raises(CovcalError, match=f"needs .*{expected}"):
-        calibrate(path, method="iw+temp")
+    for method in ("iw+temp", "weights-only", "transcal"):
+        with pytest.raises(CovcalError, match=f"needs .*{expected}"):
+            calibrate(path, method=method)
+    found = calibrate(path)
+    assert "iw+temp" not in {candidate.method for candidate in found.candidates}
+    assert found.weights is None
 
 
-@pytest.mark.parametrize("method", ["auto", "temp", "iw+temp", "fl+temp", "fl+iw+temp"])
+@pytest.mark.parametrize("method", [AUTO, *METHODS])
 @pytest.mark.parametrize("change", ["scrambled", "unknown", "nonsense"])
 def test_target_labels_change_nothing_but_the_hash(
     tmp_path: Path, method: str, change: str
@@ -472,7 +427,7 @@ def test_the_same_file_gives_the_same_bytes(tmp_path: Path, adapted: bool) -> No
     ]
 
 
-@pytest.mark.parametrize("method", ["none", "temp", "iw+temp", "fl+temp", "fl+iw+temp"])
+@pytest.mark.parametrize("method", [AUTO, *METHODS])
 def test_cal_json_is_strict_json_and_reads_back_whole(tmp_path: Path, method: str) -> None:
     """What is read back equals what was written, and no NaN or Infinity is in the file."""
     found = calibrate(write_adapted(tmp_path / "a.h5"), method=method)
@@ -508,6 +463,9 @@ DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
     "classes are missing": (("classes",), None),
     "forecaster is unknown": (("forecaster",), "another"),
     "model is text": (("model",), "lenet"),
+    "guards are texts": (("guards",), ["fine"]),
+    "a candidate is empty": (("candidates",), [{}]),
+    "labelled rows without ids": (("labelled_rows",), {"n": 3}),
 }
 
 
@@ -604,14 +562,15 @@ def test_splits_may_lie_in_any_order(tmp_path: Path) -> None:
     assert other.estimates == pytest.approx(one.estimates)
 
 
-def test_training_and_test_rows_are_not_read(tmp_path: Path) -> None:
-    """Logits of other splits, even NaN, and source labels of them, change nothing."""
+def test_other_rows_are_not_read(tmp_path: Path) -> None:
+    """Logits of source training and all test rows, even NaN, and their labels, change nothing."""
     source, target = made_pair()
     path = write_adapted(tmp_path / "a.h5", source=source, target=target)
     before = calibrate(path)
     with h5py.File(path, "r+") as file:
         for domain in ("source", "target"):
-            other = file[f"{domain}/split"][:] != 1
+            split = file[f"{domain}/split"][:]
+            other = split != 1 if domain == "source" else split == 2
             for name in ("logits", "domain_logits"):
                 values = file[f"{domain}/{name}"][:]
                 values[other] = np.nan

@@ -46,7 +46,16 @@ def examples() -> Iterator[tuple[str, list[str]]]:
 class TestHelp:
     def test_the_commands(self) -> None:
         """The commands of this version, in the order in which one uses them."""
-        assert list(COMMANDS) == ["extract", "adapt", "calibrate", "evaluate", "inspect", "demo"]
+        assert list(COMMANDS) == [
+            "extract",
+            "adapt",
+            "estimate",
+            "calibrate",
+            "calibrate-labelled",
+            "evaluate",
+            "inspect",
+            "demo",
+        ]
 
     @pytest.mark.parametrize("name", ["", *COMMANDS])
     def test_every_page_goes_to_stdout_and_fits(self, name: str) -> None:
@@ -123,7 +132,7 @@ class TestSpelling:
                         meaning.setdefault(option, set()).add(parameter.name)
         assert all(len(found) == 1 for found in meaning.values()), meaning
 
-    @pytest.mark.parametrize("name", ["extract", "adapt", "calibrate", "evaluate"])
+    @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("inspect", "demo")])
     def test_what_writes_files_can_be_forced_and_silenced(self, name: str) -> None:
         """Every step has -o, -f, -q and -v."""
         found = {option for parameter in COMMANDS[name].params for option in parameter.opts}
@@ -154,6 +163,12 @@ class TestExitCodes:
             ("calibrate", "--max-weight", "0.5"),
             ("calibrate", "--max-weight", "nan"),
             ("calibrate", "--seed", "x"),
+            ("calibrate", "--method", "temp", "--target-prior", "uniform"),
+            ("estimate", "a", "b"),
+            ("estimate", "--format", "github"),
+            ("estimate", "--max-weight", "nan"),
+            ("calibrate-labelled",),
+            ("calibrate-labelled", "--rows", "0"),
             ("evaluate", "--bins", "0"),
             ("evaluate", "--split", "all"),
             ("evaluate", "--format", "xml"),
@@ -384,7 +399,7 @@ class TestShortForms:
     def test_calibrate_with_nothing_here(self, tmp_path: Path) -> None:
         """Without either file it says what it looked for."""
         line = covcal("calibrate", cwd=tmp_path).error_line()
-        assert line == "there is no adapted.h5 or features.h5 here: name the file to calibrate"
+        assert line == "there is no adapted.h5 or features.h5 here: name the file to read"
 
     def test_calibrate_then_evaluate(self, features: Path) -> None:
         """``covcal calibrate features.h5 -o cal.json`` and then ``covcal evaluate`` alone."""

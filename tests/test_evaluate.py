@@ -200,7 +200,7 @@ class TestRows:
         line = covcal("evaluate", features).error_line()
         assert line == (
             f"{features} holds no label for its 80 target test rows, and evaluate needs them; "
-            "covcal calibrate prints an estimate of the accuracy without labels"
+            "covcal estimate prints the accuracy to expect without labels"
         )
 
     def test_an_empty_split(self, tmp_path: Path) -> None:
@@ -296,6 +296,7 @@ class TestMetricsFile:
             "predictions",
             "n",
             "unlabelled",
+            "left_out",
             "metrics",
             "temperatures",
             "bins",

@@ -1,4 +1,4 @@
-"""covcal's promise: no label of the target reaches adapt or calibrate."""
+"""covcal's promise: no label of the target reaches adapt, estimate or calibrate."""
 
 import json
 import shutil
@@ -9,10 +9,11 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli import evaluation, featurefile
+from covcal_cli import evaluation, featurefile, labelled, methods
+from covcal_cli.methods import AUTO
 from tests.cli_runner import covcal
 
-METHODS = ("temp", "iw+temp", "fl+temp", "fl+iw+temp", "auto")
+METHODS = (AUTO, *methods.METHODS)
 GARBAGE = {"all unknown": -1, "all one class": 1, "no class at all": 12345}
 
 
@@ -51,6 +52,17 @@ def test_a_logistic_discriminator_does_not_see_them(features: Path) -> None:
     assert without_hashes(folder / "before.json") == without_hashes(folder / "after.json")
 
 
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_estimate_does_not_see_them(small_files: Path, tmp_path: Path, kind: str) -> None:
+    """Whatever stands there, every estimate is the same."""
+    shutil.copy(small_files / "adapted.h5", tmp_path)
+    arguments = ("estimate", "adapted.h5", "-q", "-o")
+    covcal(*arguments, "before.json", cwd=tmp_path).require_success()
+    spoil(tmp_path / "adapted.h5", GARBAGE[kind])
+    covcal(*arguments, "after.json", cwd=tmp_path).require_success()
+    assert without_hashes(tmp_path / "before.json") == without_hashes(tmp_path / "after.json")
+
+
 def test_adapt_does_not_see_them(trained: Path, features: Path) -> None:
     """The trained networks and every new logit are the same to the last bit."""
     spoil(features, 12345)
@@ -81,9 +93,14 @@ def test_nothing_asks_for_them(
 
     monkeypatch.setattr(featurefile, "read_labels", read)
     monkeypatch.setattr(evaluation, "target_labels", read)
+    monkeypatch.setattr(labelled, "target_labels", read)
+    covcal("estimate", small_files / "adapted.h5").require_success()
     for method in METHODS:
         arguments = ("--method", method, "-o", tmp_path / f"{method}.json")
         covcal("calibrate", small_files / "adapted.h5", *arguments).require_success()
+    labelled_rows = ("--rows", 9, "-o", "-")
+    done = covcal("calibrate-labelled", small_files / "adapted.h5", *labelled_rows)
+    assert "a target label was read" in done.err
     assert "a target label was read" in covcal("evaluate", small_files / "adapted.h5").err
 
 

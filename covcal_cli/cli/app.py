@@ -11,7 +11,9 @@ import typer
 from covcal_cli import __version__
 from covcal_cli.cli.adapt import adapt
 from covcal_cli.cli.calibrate import calibrate
+from covcal_cli.cli.calibrate_labelled import calibrate_labelled
 from covcal_cli.cli.demo import demo
+from covcal_cli.cli.estimate import estimate
 from covcal_cli.cli.evaluate import evaluate
 from covcal_cli.cli.extract import extract
 from covcal_cli.cli.inspect import inspect
@@ -32,7 +34,9 @@ app = typer.Typer(
 )
 app.command(short_help="Run a classifier; keep features and logits.")(extract)
 app.command(short_help="Learn features on which the domains look alike.")(adapt)
-app.command(short_help="Fit temperatures; reads no target label.")(calibrate)
+app.command(short_help="Estimate target accuracy; reads no target label.")(estimate)
+app.command(short_help="Fit a temperature; reads no target label.")(calibrate)
+app.command(short_help="Fit a temperature to a few target labels.")(calibrate_labelled)
 app.command(short_help="Measure calibrations where labels are known.")(evaluate)
 app.command(short_help="Show what a covcal file holds.")(inspect)
 app.command(short_help="Run the four steps on an embedded example.")(demo)

@@ -110,6 +110,8 @@ def evaluate(
     verdicts = judge(evaluation, limits, calibrations)
     if evaluation.unlabelled:
         console.note(f"{evaluation.unlabelled} rows without a label are left out")
+    if evaluation.left_out:
+        console.note(f"{evaluation.left_out} rows that a temperature was fitted to are left out")
     if output is not None and not to_stdout:
         write_metrics(evaluation, verdicts, output, force=force)
     if diagram is not None:

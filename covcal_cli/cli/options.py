@@ -16,6 +16,14 @@ class MethodName(StrEnum):
     iw_temp = "iw+temp"
     fl_temp = "fl+temp"
     fl_iw_temp = "fl+iw+temp"
+    weights_only = "weights-only"
+    label_shift = "label-shift"
+    cot = "cot"
+    fl_cot = "fl+cot"
+    atc = "atc"
+    transcal = "transcal"
+    utdc = "utdc"
+    pseudocal = "pseudocal"
 
 
 class LossName(StrEnum):
@@ -64,6 +72,34 @@ class FormatName(StrEnum):
     github = "github"
 
 
+class EstimateFormatName(StrEnum):
+    """What ``--format`` takes where nothing can be exceeded, and so nothing annotated."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+
+
+TargetPrior = Annotated[
+    str,
+    typer.Option(
+        "--target-prior",
+        metavar="source|uniform|FILE|bbse",
+        help="How frequent the classes are on the target: as on the source, alike, as a JSON file "
+        "of shares says, or estimated.",
+    ),
+]
+MaxWeight = Annotated[
+    float, typer.Option("--max-weight", min=1.0, help="Limit U of the importance weights.")
+]
+InputFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="A features or adapted file; adapted.h5, else features.h5, when left out.",
+        show_default=False,
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More detail on stderr.")]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covcal_cli.adapt.report import AdaptReport
-from covcal_cli.calibration import Calibration
+from covcal_cli.calibration import Calibration, Candidate
 from covcal_cli.diagram import text_diagram
 from covcal_cli.evaluation import Evaluation, Verdict, metrics_document
 
@@ -18,21 +18,36 @@ Renderer = Callable[[Evaluation, Sequence[Verdict]], str]
 _COLUMNS = ("calibration", "T", "n", "accuracy", "confidence", "ECE", "over ECE", "NLL", "Brier")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of text: the first column to the left, numbers to the right."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, texts: Sequence[str] = ()
+) -> str:
+    """Return a table of text: the first column and `texts` to the left, numbers to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        drawn.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+        left = index == 0 or column in texts
+        drawn.add_column(column, justify="left" if left else "right", no_wrap=True)
     for row in rows:
         drawn.add_row(*row)
     page = io.StringIO()
     Console(file=page, width=200, color_system=None).print(drawn)
     lines = (line.strip() for line in page.getvalue().splitlines())
     return "\n".join(line for line in lines if line)
+
+
+def markdown_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, texts: Sequence[str] = ()
+) -> str:
+    """Return a Markdown table: the first column and `texts` to the left, numbers to the right."""
+    rule = "".join("|---" if column in texts else "|---:" for column in columns[1:])
+    lines = ["| " + " | ".join(columns) + " |", f"|---{rule}|"]
+    for row in rows:
+        cells = (cell.replace("|", "\\|") for cell in row)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def extract_summary(report: "ExtractReport") -> str:
@@ -98,7 +113,7 @@ def calibration_summary(calibration: Calibration, *, verbose: bool) -> str:
         ("T_f", f"{temperature:.4f} {_meaning(temperature)}"),
         (
             "fit",
-            f"{fit['rows']} source validation rows, {fit['errors']} errors, "
+            f"{fit['rows']} {_fitted_rows(calibration)}, {fit['errors']} errors, "
             f"{calibration.loss} {fit['loss_before']:.5f} -> {fit['loss']:.5f}",
         ),
     ]
@@ -114,8 +129,7 @@ def calibration_summary(calibration: Calibration, *, verbose: bool) -> str:
             (
                 "target",
                 f"mean confidence {estimates['target_confidence_before']:.2%} -> "
-                f"{estimates['target_confidence']:.2%} on {estimates['rows']} validation rows: "
-                "the estimated accuracy",
+                f"{estimates['target_confidence']:.2%} on {estimates['rows']} validation rows",
             )
         )
     if verbose:
@@ -124,7 +138,36 @@ def calibration_summary(calibration: Calibration, *, verbose: bool) -> str:
             for entry in calibration.inputs
         ]
     width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+    shown = [f"{name:<{width}}  {text}" for name, text in lines]
+    if calibration.candidates:
+        shown += ["", _candidates(calibration.candidates)]
+    return "\n".join(shown)
+
+
+def _fitted_rows(calibration: Calibration) -> str:
+    return "target rows" if calibration.used_target_labels else "source validation rows"
+
+
+def _candidates(candidates: Sequence[Candidate]) -> str:
+    """Return auto's candidates as a table that says which was chosen."""
+    rows = [
+        [
+            candidate.method,
+            f"{candidate.temperature:.4g}",
+            *(
+                "-" if value is None else f"{value:.2%}"
+                for value in (
+                    candidate.target_confidence,
+                    candidate.estimated_accuracy,
+                    candidate.expected_ece,
+                )
+            ),
+            f"chosen: {candidate.why}" if candidate.chosen else candidate.why,
+        ]
+        for candidate in candidates
+    ]
+    columns = ("candidate", "T", "confidence", "est. accuracy", "expected ECE", "why")
+    return table(columns, rows, texts=("why",))
 
 
 def _meaning(temperature: float) -> str:
@@ -199,8 +242,7 @@ def _as_table(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
 
 
 def _as_markdown(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
-    lines = ["| " + " | ".join(_COLUMNS) + " |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in _rows(evaluation)]
+    lines = [markdown_table(_COLUMNS, _rows(evaluation))]
     if verdicts:
         lines += ["", *(f"- {_verdict(verdict)}" for verdict in verdicts)]
     return "\n".join(lines)

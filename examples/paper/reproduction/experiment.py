@@ -22,7 +22,8 @@ from covcal_cli.evaluation import evaluate
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import write_text
 from covcal_cli.fitting import calibrate
-from covcal_cli.methods import MIN_ERRORS, MIN_ESS_FIT, MIN_ESS_SHARE
+from covcal_cli.labelfree.guards import MAX_HALF_WIDTH, MAX_PLAUSIBLE_DRIFT, MIN_SIGMA
+from covcal_cli.methods import MIN_ERRORS
 from covcal_cli.metrics import Metrics, ReliabilityBins
 from covcal_cli.weights import importance_weights
 from reproduction.batch import adapt_in_one_batch
@@ -111,7 +112,12 @@ def setting_of(extracted: Extracted, preset: Preset, seed: int | None) -> dict[s
         "seed": seed,
         "batched": preset.batched,
         "adapt": None if seed is None else asdict(settings),
-        "rule": {"ess_share": MIN_ESS_SHARE, "ess_fit": MIN_ESS_FIT, "errors": MIN_ERRORS},
+        "rule": {
+            "sigma": MIN_SIGMA,
+            "drift": MAX_PLAUSIBLE_DRIFT,
+            "half_width": MAX_HALF_WIDTH,
+            "errors": MIN_ERRORS,
+        },
     }
 
 

@@ -1,0 +1,76 @@
+"""COT: the error as the cost of moving the target's probabilities to its labels' frequencies.
+
+Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023. With
+P_j = softmax(z_j / T_s) and one-hot labels e_k, the transport cost ||P_j - e_k||_1 / 2 is
+1 - P_jk, and the labels' frequencies pi are the source's, or a prior that the user gives.
+
+Ours is anchored on the source: the estimated error is e_v + (OT_target - OT_source), where e_v =
+(errors + 1/2) / (n_v + 1) and OT_source is the same cost on source validation rows. What transport
+overlooks on both domains cancels.
+
+The interval is by the delta method. At the optimum the cost is pi . v + mean_j net_j with
+net_j = min_k (c_jk - v_k), and the prices v do not move to first order (envelope theorem). So a
+target row contributes net_j, and a source row contributes its error, minus its own net cost and
+price in OT_source, plus its label's price in OT_target, as it is part of pi. Per-row transport
+costs alone would leave out the noise of pi; a bootstrap would agree and solve hundreds of problems.
+"""
+
+import math
+
+import numpy as np
+
+from covcal_cli.labelfree.estimate import Estimate, Z, from_variance, variance_of_mean
+from covcal_cli.labelfree.evidence import Evidence
+from covcal_cli.labelfree.guards import Guard, detectable_shift, precise, second_witness
+from covcal_cli.labelfree.scores import Floats, probabilities
+from covcal_cli.labelfree.semidual import Transport, transport
+from covcal_cli.softmax import Array
+
+ASSUMPTION = (
+    "the target's classes are as frequent as the prior says, and the classifier puts the "
+    "probability of its errors on classes that are then predicted too rarely"
+)
+
+
+def cot(evidence: Evidence, prior: Array | None = None) -> Estimate:
+    """Estimate the target accuracy by confidence optimal transport.
+
+    Parameters
+    ----------
+    evidence : Evidence
+    prior : array of float64, shape (K,), optional
+        Class frequencies on the target, sum 1; by default the source's.
+    """
+    labels, n_v, n_t = evidence.source_labels, evidence.n_source, evidence.n_target
+    on_source = _transport(evidence.source_logits, evidence.temperature, evidence.source_prior)
+    masses = evidence.source_prior if prior is None else prior
+    on_target = _transport(evidence.target_logits, evidence.temperature, masses)
+    shift = on_target.cost - on_source.cost
+    wrong = 1.0 - evidence.source_correct
+    transported = on_source.net_costs + on_source.prices[labels]
+    borrowed = on_target.prices[labels] if prior is None else np.zeros(n_v)
+    of_shift = variance_of_mean(borrowed - transported) + variance_of_mean(on_target.net_costs)
+    of_error = variance_of_mean(wrong + borrowed - transported)
+    of_error += variance_of_mean(on_target.net_costs)
+    error = (evidence.source_errors + 0.5) / (n_v + 1) + shift
+    worst = 1 - 1 / evidence.n_classes - 0.01
+    error = float(np.clip(error, 0.5 / (n_t + 1), worst))
+    guards = [
+        detectable_shift(shift, math.sqrt(of_shift)),
+        precise(Z * math.sqrt(of_error)),
+    ]
+    if prior is None:  # a prior that is given leaves nothing to mistake for a shift
+        guards.append(_second_witness(evidence))
+    return from_variance("cot", 1 - error, of_error, ASSUMPTION, tuple(guards))
+
+
+def _second_witness(evidence: Evidence) -> Guard:
+    source, target = evidence.source_confidence, evidence.target_confidence
+    noise = math.sqrt(variance_of_mean(source) + variance_of_mean(target))
+    before, after = evidence.predicted_shares()
+    drift = 0.5 * float(np.abs(before - after).sum())
+    return second_witness(float(source.mean() - target.mean()), noise, drift)
+
+
+def _transport(logits: Floats, temperature: float, prior: Array) -> Transport:
+    return transport((1 - probabilities(logits, temperature)).astype(np.float32), prior)

@@ -1,0 +1,120 @@
+"""The temperature at which the mean target confidence is a given accuracy.
+
+For the classifier's own labels the mean confidence m(T) falls from 1 to 1/K as T grows: one root.
+For the classifier's labels under OTHER logits (the aligned forecaster's) m(T) is not monotone: as
+T -> 0 it tends to the share of rows whose labels agree, in between it may rise above it, and as
+T -> oo it is 1/K. Then every crossing on a grid is found, the one with the largest T is taken (the
+softest, where m falls through the accuracy), and an accuracy above all of m is met by its maximum.
+
+The search is over log T in [1e-4, 1e4] x c, c the root mean square of the centred logits, as in
+`temperature.py`, so that match(k z) = k match(z).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from covcal_cli.labelfree.fit_guards import not_clamped
+from covcal_cli.labelfree.guards import Guard
+from covcal_cli.labelfree.scores import Floats, Labels, confidences
+from covcal_cli.softmax import blocks_of
+
+_RANGE = 1e4
+_GRID_POINTS = 49
+_TOLERANCE = 1e-6
+_MIN_EXCESS = 0.01
+_MAX_STEPS = 60
+
+
+@dataclass(frozen=True)
+class Match:
+    """A matched temperature.
+
+    Attributes
+    ----------
+    temperature : float
+    confidence : float
+        Mean confidence at `temperature`.
+    crossings : int
+        Temperatures at which the mean confidence has the wanted value; 0 where none has.
+    guard : Guard
+        Fails where another confidence than the wanted had to be matched.
+    """
+
+    temperature: float
+    confidence: float
+    crossings: int
+    guard: Guard
+
+
+def match_accuracy(logits: Floats, accuracy: float, labels: Labels | None = None) -> Match:
+    """Return T with mean_j softmax(z_j / T)[label_j] = `accuracy`.
+
+    Parameters
+    ----------
+    logits : float array, shape (n, K)
+    accuracy : float
+        In [0, 1]. At least 1/K + 0.01 is matched, as uniform probabilities say nothing, and at most
+        what n rows can tell from 1.
+    labels : array of int64, shape (n,), optional
+        The labels whose probability counts; by default those of `logits` themselves.
+    """
+    n, K = len(logits), int(logits.shape[1])
+    floor, ceiling = min(1 / K + _MIN_EXCESS, 1.0), 1 - 0.5 / (n + 1)
+    wanted = min(max(accuracy, floor), ceiling)
+    why = (
+        f"{n} rows cannot tell more from certainty"
+        if accuracy > wanted
+        else "probabilities that say nothing have as much"
+    )
+    scale = _root_mean_square(logits)
+    if scale == 0:  # every row is a tie: no T changes anything
+        return Match(1.0, 1 / K, 0, not_clamped(accuracy, 1 / K, "the logits are all alike"))
+
+    def excess(log_t: float) -> float:
+        return float(np.mean(confidences(logits, math.exp(log_t), labels))) - wanted
+
+    ends = math.log(scale / _RANGE), math.log(scale * _RANGE)
+    grid = np.linspace(*ends, 2 if labels is None else _GRID_POINTS)
+    values = np.array([excess(log_t) for log_t in grid])
+    falls = np.flatnonzero((values[:-1] >= 0) & (values[1:] < 0))
+    if len(falls) == 0:  # the confidence ends near 1/K, below what is wanted: it never got there
+        best = int(values.argmax())
+        found = wanted + float(values[best])
+        guard = not_clamped(accuracy, found, "no temperature gives these labels more")
+        return Match(math.exp(float(grid[best])), found, 0, guard)
+    rises = int(np.count_nonzero((values[:-1] < 0) & (values[1:] >= 0)))
+    last = int(falls[-1])
+    log_t = _root(excess, float(grid[last]), float(grid[last + 1]))
+    guard = not_clamped(accuracy, wanted, why)
+    return Match(math.exp(log_t), wanted + excess(log_t), len(falls) + rises, guard)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where `function` falls through 0 between `low` and `high`, by Ridders' method."""
+    at_low, at_high = function(low), function(high)
+    for _ in range(_MAX_STEPS):
+        if high - low < _TOLERANCE or at_low == 0:
+            break
+        middle = (low + high) / 2
+        at_middle = function(middle)
+        step = at_middle / math.sqrt(at_middle**2 - at_low * at_high)
+        point = middle + (high - low) / 2 * step
+        at_point = function(point)
+        for where, value in sorted([(middle, at_middle), (point, at_point)]):
+            if value >= 0:
+                low, at_low = where, value
+            elif where < high:
+                high, at_high = where, value
+    return low
+
+
+def _root_mean_square(logits: Floats) -> float:
+    """Return the root mean square of the row-centred logits."""
+    total = 0.0
+    for block in blocks_of(logits)():
+        centred = block - block.mean(axis=1, dtype=np.float64, keepdims=True)
+        total += float(np.vdot(centred, centred))
+    return math.sqrt(total / logits.size)

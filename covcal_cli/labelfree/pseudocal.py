@@ -1,0 +1,62 @@
+"""PseudoCal: a temperature fitted on mixtures of target rows, labelled by their heavier half.
+
+Hu et al., "Pseudo-calibration: improving predictive uncertainty estimation in unsupervised domain
+adaptation", ICML 2024, in feature mode: phi_j and phi_i, with i a random partner of another
+predicted class, are mixed to 0.65 phi_j + 0.35 phi_i, and the label is the one predicted for j. The
+classifier's last layer is linear, W phi + b, so the mixture's logits are the same mixture of the
+two rows' logits: neither phi nor W is needed. T minimises the negative log-likelihood.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from covcal_cli.labelfree.evidence import Evidence
+from covcal_cli.labelfree.fit_guards import not_at_limit, pseudo_accuracy
+from covcal_cli.labelfree.guards import Guard
+from covcal_cli.labelfree.scores import Floats, Labels
+from covcal_cli.temperature import fit_temperature
+
+MIX = 0.65
+
+
+@dataclass(frozen=True)
+class PseudoCal:
+    """A temperature with its ground.
+
+    Attributes
+    ----------
+    temperature : float
+        T, or T_s where fewer than two classes are predicted.
+    pairs : int
+        Mixtures that it was fitted on.
+    guards : tuple of Guard
+    """
+
+    temperature: float
+    pairs: int
+    guards: tuple[Guard, ...]
+
+
+def pseudocal(evidence: Evidence, *, seed: int = 0) -> PseudoCal:
+    """Fit T on mixtures of target rows; `seed` chooses every row's partner."""
+    mixed, labels = mixtures(evidence.target_logits, seed)
+    if len(labels) == 0:
+        return PseudoCal(evidence.temperature, 0, (pseudo_accuracy(0.0),))
+    fit = fit_temperature(mixed, labels, loss="nll", seed=seed)
+    share = float((mixed.argmax(axis=1) == labels).mean())
+    guards = (pseudo_accuracy(share), not_at_limit(fit.temperature, fit.at_limit))
+    return PseudoCal(fit.temperature, len(labels), guards)
+
+
+def mixtures(logits: Floats, seed: int) -> tuple[Floats, Labels]:
+    """Return the logits (m, K) of the mixtures and their labels (m,).
+
+    A row is mixed once, with its partner under one permutation, and left out where both have the
+    same predicted class.
+    """
+    predictions = logits.argmax(axis=1).astype(np.int64)
+    partner = np.random.default_rng(seed).permutation(len(logits))
+    rows = np.flatnonzero(predictions != predictions[partner])
+    mixed = MIX * logits[rows] + (1 - MIX) * logits[partner[rows]]
+    return mixed, predictions[rows]

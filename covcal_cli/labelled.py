@@ -1,0 +1,110 @@
+"""What ``covcal calibrate-labelled`` does: a temperature fitted to some labelled target rows.
+
+For people who have a few target labels. Besides `evaluation` this is the only module that reads
+them; its cal.json says so and names the rows, and ``evaluate`` leaves those out.
+"""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.calibration import Calibration, Input, forecaster_blocks, model_of
+from covcal_cli.calibration import target_confidence as confidence_of
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.labelfree.fit_guards import not_at_limit
+from covcal_cli.labelfree.guards import enough_errors
+from covcal_cli.methods import LABELLED, MIN_ERRORS
+from covcal_cli.remarks import warnings_on_temperature
+from covcal_cli.target_labels import target_labels
+from covcal_cli.temperature import Loss, fit_temperature
+from covcal_cli.weights import DEFAULT_MAX_WEIGHT
+
+
+def calibrate_labelled(
+    path: Path, rows: int, *, loss: Loss = "brier", seed: int = 0
+) -> Calibration:
+    """Fit T of the classifier's own logits to labelled target rows of any split.
+
+    Parameters
+    ----------
+    path : Path
+        A features or adapted file.
+    rows : int
+        How many labelled rows to draw, at least 1.
+    loss : {"brier", "nll"}
+        What T minimises.
+    seed : int
+        Chooses the rows.
+
+    Raises
+    ------
+    CovcalError
+        If the file has no target, or fewer labelled target rows.
+    """
+    with FeatureFile(path) as file:
+        target = file.require_target()
+        chosen, labels = _drawn(target, rows, seed)
+        logits = target.logits(chosen)
+        errors = int((logits.argmax(axis=1) != labels).sum())
+        fit = fit_temperature(
+            forecaster_blocks(target, chosen, "original"),
+            labels,
+            loss=loss,
+            allow_sharpening=errors >= MIN_ERRORS,
+            seed=seed,
+        )
+        ids = sorted(target.ids(chosen))
+        return Calibration(
+            method=LABELLED.name,
+            method_used=LABELLED.name,
+            reason=f"asked for, with the labels of {rows} target rows",
+            forecaster="original",
+            forecaster_temperature=fit.temperature,
+            discriminator_temperatures=(),
+            discriminator=None,
+            max_weight=DEFAULT_MAX_WEIGHT,
+            loss=loss,
+            fit={
+                "rows": rows,
+                "errors": errors,
+                "loss": fit.loss,
+                "loss_before": fit.loss_at_one,
+                "at_limit": fit.at_limit,
+            },
+            weights=None,
+            bound=None,
+            estimates=confidence_of(file, "original", fit.temperature),
+            seed=seed,
+            classes=tuple(file.classes),
+            model=model_of(file),
+            networks_sha256=file.attributes.get("networks_sha256"),
+            inputs=(Input("adapted" if file.is_adapted else "features", path, file.sha256()),),
+            warnings=tuple(warnings_on_temperature(fit, errors, rows, of="labelled target rows")),
+            guards=(
+                enough_errors(errors, rows, of="labelled target rows"),
+                not_at_limit(fit.temperature, fit.at_limit),
+            ),
+            used_target_labels=True,
+            labelled_rows={
+                "n": rows,
+                "seed": seed,
+                "sha256": hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest(),
+                "ids": ids,
+            },
+        )
+
+
+def _drawn(target: Domain, n: int, seed: int) -> tuple[Rows, NDArray[np.int64]]:
+    """Return `n` labelled rows by a seeded draw, ascending, and their labels."""
+    everything = np.arange(target.n, dtype=np.int64)
+    labels = target_labels(target, everything)
+    known = np.flatnonzero(labels >= 0)
+    if len(known) < n:
+        raise CovcalError(
+            f"{target.path} has {len(known)} labelled target rows, not {n}: ask for fewer --rows"
+        )
+    rows = np.sort(np.random.default_rng(seed).choice(known, n, replace=False))
+    return rows, labels[rows]

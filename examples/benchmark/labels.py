@@ -1,0 +1,115 @@
+"""What needs target labels: true accuracies, and the two ceilings no method without them can pass.
+
+- Oracle temperature: the T of the classifier's logits with the lowest ECE on the very rows that
+  are judged.
+- True accuracy: the T at which the mean confidence on the target's training and validation rows is
+  the classifier's true accuracy there, which is what a perfect estimator would give.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.labelfree.matching import match_accuracy
+from covcal_cli.labelfree.scores import confidences
+from covcal_cli.metrics import ReliabilityBins
+from covcal_cli.softmax import Array
+from covcal_cli.target_labels import target_labels
+
+_POINTS = 401
+_RANGE = 3e-3, 3e2
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the labels say.
+
+    Attributes
+    ----------
+    source_accuracy : float
+        Of the classifier on source validation rows.
+    prior_drift : float
+        Total variation between the class frequencies of those rows and of the target's.
+    accuracy : float
+        Of the classifier on the target's training and validation rows, which estimates read.
+    test_accuracy : float
+        On test rows.
+    oracle_temperature, oracle_ece : float
+    matched_temperature, matched_ece : float
+        Of true-accuracy matching.
+    """
+
+    source_accuracy: float
+    prior_drift: float
+    accuracy: float
+    test_accuracy: float
+    oracle_temperature: float
+    oracle_ece: float
+    matched_temperature: float
+    matched_ece: float
+
+
+def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
+    """Read the target's labels and find both ceilings.
+
+    Parameters
+    ----------
+    path : Path
+        A features or adapted file whose rows are all labelled.
+    temperatures : iterable of float
+        Tried for the oracle beside a grid, so that it never loses to a method that scales the
+        classifier's logits.
+    """
+    with FeatureFile(path) as file:
+        source, target = file.require_source(), file.require_target()
+        held = source.require_rows("validation")
+        source_labels = source.labels(held)
+        source_right = source.logits(held).argmax(axis=1) == source_labels
+        seen = np.sort(np.concatenate([target.rows("train"), target.rows("validation")]))
+        labels = target_labels(target, seen)
+        logits = target.logits(seen)
+        test = target.require_rows("test")
+        test_logits = target.logits(test)
+        test_right = test_logits.argmax(axis=1) == target_labels(target, test)
+        K = len(file.classes)
+    right = logits.argmax(axis=1) == labels
+    accuracy = float(right.mean())
+    matched = match_accuracy(logits, accuracy).temperature
+    tried = [*_grid(test_logits), *temperatures]
+    errors = [ece(test_logits, test_right, temperature) for temperature in tried]
+    best = int(np.argmin(errors))
+    return Truth(
+        source_accuracy=float(source_right.mean()),
+        prior_drift=_total_variation(source_labels, labels, K),
+        accuracy=accuracy,
+        test_accuracy=float(test_right.mean()),
+        oracle_temperature=float(tried[best]),
+        oracle_ece=errors[best],
+        matched_temperature=matched,
+        matched_ece=ece(test_logits, test_right, matched),
+    )
+
+
+def ece(logits: NDArray[np.float32], right: NDArray[np.bool_], temperature: float) -> float:
+    """Return the ECE, a fraction, of the confidence in the classifier's label."""
+    bins = ReliabilityBins(15)
+    bins.add(confidences(logits, temperature), right)
+    return bins.ece()
+
+
+def _total_variation(first: NDArray[np.int64], second: NDArray[np.int64], K: int) -> float:
+    shares = [np.bincount(labels, minlength=K) / len(labels) for labels in (first, second)]
+    return 0.5 * float(np.abs(shares[0] - shares[1]).sum())
+
+
+def _grid(logits: NDArray[np.float32]) -> Array:
+    """Return temperatures around the logits' size, so that k times the logits give k times T."""
+    centred = logits - logits.mean(axis=1, keepdims=True)
+    size = float(np.sqrt(np.square(centred, dtype=np.float64).mean())) or 1.0
+    low, high = (math.log(size * end) for end in _RANGE)
+    return np.asarray(np.exp(np.linspace(low, high, _POINTS)))

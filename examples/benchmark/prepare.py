@@ -1,0 +1,51 @@
+"""A shift's features file and its adapted file per seed, made once and kept."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import covcal_cli
+from benchmark.families import Case
+from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.settings import settings_for
+from covcal_cli.featurefile import FeatureFile
+
+
+def code_sha256(*patterns: str, folder: Path = Path(covcal_cli.__file__).parent) -> str:
+    """Return a hash of the modules that match: other code may give other numbers."""
+    digest = hashlib.sha256()
+    for pattern in patterns:
+        for path in sorted(folder.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+_ADAPT_SHA256 = code_sha256("adapt/*.py")
+
+
+def features_file(case: Case, seed: int, folder: Path) -> Path:
+    """Return the features file, made where it is not there yet."""
+    stem = f"{case.shift}-draw{seed}" if case.redrawn else case.shift
+    path = folder / "features" / f"{stem}.h5"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        case.make(path, seed)
+    return path
+
+
+def adapted_file(features: Path, seed: int, folder: Path) -> Path:
+    """Return the adapted file by the default setting, trained where it is not there yet.
+
+    Its name holds a hash of the features, the setting, the seed and the code that trains.
+    """
+    with FeatureFile(features) as file:
+        sha256, n_features = file.sha256(), file.require_source().n_features or 0
+    settings = settings_for("default", n_features=n_features, members=None, weight_decay=None)
+    content = {"code": _ADAPT_SHA256, "features": sha256, "setting": asdict(settings), "seed": seed}
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    path = folder / "adapted" / f"{features.stem}-seed{seed}-{key[:12]}.h5"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        adapt(features, path, seed=seed, device="cpu", threads=1)
+    return path

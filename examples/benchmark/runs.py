@@ -1,0 +1,131 @@
+"""One run: a shift and a seed, every method fitted, measured on the target's test rows.
+
+A finished run leaves a record; the same code on the same files is never run again.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmark.families import Case
+from benchmark.labels import read_truth
+from benchmark.prepare import adapted_file, code_sha256, features_file
+from covcal_cli.calibration import Calibration
+from covcal_cli.errors import CovcalError
+from covcal_cli.estimation import estimate
+from covcal_cli.evaluation import NONE, evaluate
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.files import write_text
+from covcal_cli.fitting import calibrate
+from covcal_cli.methods import AUTO, METHODS
+
+Record = dict[str, Any]
+ORACLE, TRUE_ACCURACY = "oracle temperature", "true accuracy"
+CEILINGS = (TRUE_ACCURACY, ORACLE)
+"""What the labels would allow; see `labels`."""
+_CODE_SHA256 = [
+    code_sha256("*.py", "adapt/*.py", "labelfree/*.py"),
+    code_sha256("runs.py", "labels.py", folder=Path(__file__).parent),
+]
+
+
+def run_case(case: Case, seeds: Sequence[int], folder: Path) -> list[Record]:
+    """Run a shift with every seed, or return the records of having done so."""
+    return [_run(case, seed, folder) for seed in seeds]
+
+
+def _run(case: Case, seed: int, folder: Path) -> Record:
+    adapted = adapted_file(features_file(case, seed, folder), seed, folder)
+    with FeatureFile(adapted) as file:
+        setting = [*_CODE_SHA256, file.sha256(), seed, case.family, case.used]
+    key = hashlib.sha256(json.dumps(setting).encode()).hexdigest()
+    path = folder / "records" / f"{case.shift}-seed{seed}.json"
+    if path.is_file():
+        found: Record = json.loads(path.read_text("utf-8"))
+        if found["key"] == key:
+            return found
+    record = {
+        "key": key,
+        "family": case.family,
+        "shift": case.shift,
+        "seed": seed,
+        "used": case.used,
+        **measure(adapted, seed),
+    }
+    path.parent.mkdir(exist_ok=True)
+    write_text(path, json.dumps(record, indent=1) + "\n", force=True)
+    return record
+
+
+def measure(adapted: Path, seed: int) -> Record:
+    """Fit every method on a file and measure it.
+
+    Returns
+    -------
+    dict
+        ``methods``: by name ``ece`` and ``over_ece`` (fractions), ``temperature``, ``seconds`` and
+        ``warnings``, or ``error`` where the method refused the file; ceilings among them.
+        ``auto``: what it took and why. ``truth``: what the labels say (see `labels.Truth`).
+        ``estimates``: by name accuracy, low, high and trusted.
+    """
+    fitted: dict[str, Calibration] = {}
+    refused: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    for name in (*METHODS, AUTO):
+        if name == NONE:
+            continue
+        start = time.perf_counter()
+        try:
+            fitted[name] = calibrate(adapted, method=name, seed=seed)
+        except CovcalError as error:
+            refused[name] = str(error)
+        seconds[name] = time.perf_counter() - start
+    evaluation = evaluate(adapted, fitted)
+    truth = read_truth(
+        adapted,
+        [1.0]
+        + [one.forecaster_temperature for one in fitted.values() if one.forecaster == "original"],
+    )
+    methods: Record = {
+        name: {"ece": metrics.ece, "over_ece": metrics.over_ece, "temperature": 1.0}
+        for name, metrics in evaluation.metrics.items()
+    }
+    for name, one in fitted.items():
+        methods[name] |= {
+            "temperature": one.forecaster_temperature,
+            "seconds": seconds[name],
+            "warnings": list(one.warnings),
+        }
+    methods |= {name: {"error": text} for name, text in refused.items()}
+    methods[TRUE_ACCURACY] = {"ece": truth.matched_ece, "temperature": truth.matched_temperature}
+    methods[ORACLE] = {"ece": truth.oracle_ece, "temperature": truth.oracle_temperature}
+    auto = fitted[AUTO]
+    return {
+        "n_test": evaluation.n,
+        "methods": methods,
+        "auto": {
+            "method_used": auto.method_used,
+            "reason": auto.reason,
+            "guards": [guard.to_json() for guard in auto.guards],
+        },
+        "truth": {
+            name: getattr(truth, name)
+            for name in ("source_accuracy", "prior_drift", "accuracy", "test_accuracy")
+        },
+        "estimates": _estimates(adapted, seed),
+    }
+
+
+def _estimates(adapted: Path, seed: int) -> Record:
+    return {
+        one.name: {
+            "accuracy": one.accuracy,
+            "low": one.low,
+            "high": one.high,
+            "trusted": one.trusted,
+        }
+        for one in estimate(adapted, seed=seed).estimates
+    }

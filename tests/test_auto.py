@@ -1,0 +1,198 @@
+"""``calibrate --method auto``: the rule both ways, its candidates, and the reason in words."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import logsumexp, softmax
+
+from covcal_cli.calibration import Calibration, read_calibration
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.fitting import calibrate
+from covcal_cli.labelfree.agreement import agreement
+from covcal_cli.labelfree.atc import atc
+from covcal_cli.labelfree.combined import combined
+from covcal_cli.labelfree.cot import cot
+from covcal_cli.labelfree.doc import doc
+from covcal_cli.labelfree.reading import read_evidence
+from covcal_cli.methods import METHODS
+from tests.cli_runner import covcal
+from tests.made_files import (
+    Arrays,
+    adapted_domain,
+    clusters_domain,
+    only_rows,
+    write_adapted,
+    write_features,
+)
+
+SKEWED = [0.4, 0.3, 0.2, 0.05, 0.05]
+HARM = 1.0  # the classifier is right on 38 % of the target instead of 79 %
+GUARDS = ("detectable shift", "precision", "second witness")
+
+
+def write(
+    path: Path,
+    *,
+    moved: float = 0.0,
+    prior: list[float] | None = None,
+    target_sizes: tuple[int, int, int] = (700, 500, 300),
+) -> Path:
+    source = clusters_domain("source", sizes=(300, 600, 100))
+    target = clusters_domain("target", sizes=target_sizes, moved=moved, prior=prior)
+    return write_features(path, source=source, target=target)
+
+
+def guards_of(found: Calibration) -> dict[str, bool]:
+    return {guard.name: guard.passed for guard in found.guards}
+
+
+def test_a_shift_that_does_harm_takes_cot(tmp_path: Path) -> None:
+    """Every guard passes: T is that of `cot`, above that of `temp`, and the reason says why."""
+    path = write(tmp_path / "f.h5", moved=HARM)
+    found = calibrate(path)
+    assert (found.method, found.method_used, found.forecaster) == ("auto", "cot", "original")
+    assert all(guards_of(found)[name] for name in GUARDS)
+    asked, plain = (calibrate(path, method=name) for name in ("cot", "temp"))
+    assert found.forecaster_temperature == asked.forecaster_temperature
+    assert found.forecaster_temperature > 1.1 * plain.forecaster_temperature
+    assert found.reason.startswith("cot, as the estimated accuracy ")
+    assert "stands out of its noise" in found.reason
+    assert found.warnings == ()
+
+
+def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
+    """Classes that became rarer look like errors to COT; the second witness does not fall for it.
+
+    Nor does the estimate itself once it is told the frequencies.
+    """
+    path = write(tmp_path / "f.h5", prior=SKEWED)
+    found, plain = calibrate(path), calibrate(path, method="temp")
+    assert found.method_used == "temp"
+    assert found.forecaster_temperature == plain.forecaster_temperature
+    assert guards_of(found)["detectable shift"]
+    assert not guards_of(found)["second witness"]
+    assert found.reason.startswith("temp, as the guard 'second witness' fails: ")
+    shares = tmp_path / "prior.json"
+    names = [f"class {number}" for number in range(5)]
+    shares.write_text(json.dumps(dict(zip(names, SKEWED, strict=True))))
+    told = calibrate(path, target_prior=str(shares))
+    assert told.method_used == "temp"
+    assert "second witness" not in guards_of(told)
+    assert told.reason.startswith("temp, as the guard 'detectable shift' fails: ")
+    assert told.target_prior["shares"] == pytest.approx(SKEWED)
+
+
+def test_a_tiny_target_takes_temp(tmp_path: Path) -> None:
+    """Thirty rows of a harmful shift cannot say how harmful: the estimate is too imprecise."""
+    found = calibrate(write(tmp_path / "f.h5", moved=0.9, target_sizes=(10, 20, 0)))
+    assert found.method_used == "temp"
+    assert not guards_of(found)["precision"]
+    assert "'precision' fails" in found.reason
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_without_a_target_it_is_temp(tmp_path: Path, adapted: bool) -> None:
+    """The reason says what an estimate would need; candidates have a temperature and no more."""
+    source = clusters_domain("source")
+    path = tmp_path / "f.h5"
+    if adapted:
+        target = only_rows(clusters_domain("target"), np.arange(1000) >= 800)
+        write_adapted(path, source=source, target=target)
+    else:
+        write_features(path, source=source, only_source=True)
+    found = calibrate(path)
+    assert found.method_used == "temp"
+    assert found.reason.startswith("temp, as an estimate of the target accuracy would need ")
+    assert ("target training or validation rows" in found.reason) == adapted
+    names = ["none", "temp", "fl+temp"] if adapted else ["none", "temp"]
+    assert [candidate.method for candidate in found.candidates] == names
+    for candidate in found.candidates:
+        assert candidate.target_confidence is candidate.estimated_accuracy is None
+        assert candidate.expected_ece is None
+        asked = calibrate(path, method=candidate.method)
+        assert candidate.temperature == asked.forecaster_temperature
+
+
+def adapted_pair(moved: float) -> tuple[Arrays, Arrays]:
+    source = adapted_domain(clusters_domain("source", sizes=(300, 600, 100)), shift=1.0)
+    target = clusters_domain("target", sizes=(700, 500, 300), moved=moved)
+    return source, adapted_domain(target, shift=1.0)
+
+
+@pytest.mark.parametrize("moved", [0.0, HARM])
+def test_candidates_by_hand(tmp_path: Path, moved: float) -> None:
+    """Each has the T that it has when asked for, SciPy's mean confidence, and the distance."""
+    source, target = adapted_pair(moved)
+    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    found = calibrate(path)
+    assert [candidate.method for candidate in found.candidates] == [
+        "none",
+        "temp",
+        "iw+temp",
+        "fl+temp",
+        "fl+iw+temp",
+        "cot",
+        "fl+cot",
+    ]
+    read = target["split"] < 2
+    original = target["logits"][read].astype(np.float64)
+    members = target["aligned_logits"][:, read].astype(np.float64)
+    aligned = logsumexp(members - logsumexp(members, axis=2, keepdims=True), axis=0)
+    labels, every = original.argmax(axis=1), np.arange(read.sum())
+    accuracy = estimated_accuracy(path)
+    for candidate in found.candidates:
+        asked = calibrate(path, method=candidate.method)
+        assert candidate.temperature == asked.forecaster_temperature
+        logits = original if METHODS[candidate.method].forecaster == "original" else aligned
+        p: NDArray[np.float64] = softmax(logits / candidate.temperature, axis=1)
+        confidence = float(p[every, labels].mean())
+        assert candidate.target_confidence == pytest.approx(confidence, abs=1e-6)
+        assert candidate.estimated_accuracy == accuracy
+        assert candidate.expected_ece == pytest.approx(abs(confidence - accuracy), abs=1e-6)
+    chosen = [candidate.method for candidate in found.candidates if candidate.chosen]
+    assert chosen == [found.method_used] == ["cot" if moved else "temp"]
+
+
+def estimated_accuracy(path: Path) -> float:
+    """Return the combined estimate from the library's parts."""
+    plain = calibrate(path, method="temp").forecaster_temperature
+    with FeatureFile(path) as file:
+        evidence = read_evidence(file, plain)
+    parts = (cot(evidence), atc(evidence), doc(evidence), agreement(evidence))
+    return combined(parts).accuracy
+
+
+def test_the_table_on_screen_is_that_of_cal_json(tmp_path: Path) -> None:
+    """calibrate prints every candidate with its numbers, says which it chose, and the reason."""
+    path = write(tmp_path / "f.h5", moved=HARM)
+    done = covcal("calibrate", path, "-o", "cal.json", cwd=tmp_path).require_success()
+    found = read_calibration(tmp_path / "cal.json")
+    lines = done.out.splitlines()
+    assert f"reason   {found.reason}" in lines
+    table = lines[next(i for i, line in enumerate(lines) if line.startswith("candidate")) + 2 :]
+    assert len(table) == len(found.candidates) == 4
+    for line, candidate in zip(table, found.candidates, strict=True):
+        words = line.split()
+        assert ("chosen: " in line) == candidate.chosen
+        assert words[0] == candidate.method
+        assert words[1] == f"{candidate.temperature:.4g}"
+        assert words[2] == f"{candidate.target_confidence:.2%}"
+        assert words[4] == f"{candidate.expected_ece:.2%}"
+        assert line.endswith(candidate.why)
+
+
+def test_an_older_cal_json_has_neither_guards_nor_candidates(tmp_path: Path) -> None:
+    """Files from before these keys load; guards, candidates and labels default to nothing."""
+    path = write(tmp_path / "f.h5")
+    covcal("calibrate", path, "-o", "cal.json", cwd=tmp_path).require_success()
+    content = json.loads((tmp_path / "cal.json").read_text())
+    assert content["guards"]
+    for name in ("guards", "candidates", "target_prior", "used_target_labels", "labelled_rows"):
+        del content[name]
+    (tmp_path / "old.json").write_text(json.dumps(content))
+    old = read_calibration(tmp_path / "old.json")
+    assert (old.guards, old.candidates, old.used_target_labels) == ((), (), False)
+    covcal("evaluate", path, "-c", tmp_path / "old.json").require_success()

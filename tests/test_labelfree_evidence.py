@@ -1,0 +1,152 @@
+"""What the estimators may read: rows, limits, refusals, and never a target label."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.labelfree import reading
+from covcal_cli.labelfree.evidence import Evidence
+from covcal_cli.labelfree.reading import read_evidence
+from covcal_cli.softmax import log_mean_softmax
+from tests.made_files import made_domain, only_rows, write_adapted, write_features
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+def made_rows(
+    n: int, *, classes: int, moved: float, seed: int, prior: Floats | None = None
+) -> tuple[Floats, Labels]:
+    """Return over-confident logits (n, K) and labels of a world of K noisy clusters.
+
+    `moved` = 0 is the source; more of it moves all rows towards the first cluster.
+    """
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(classes, size=n, p=prior)
+    centres = np.random.default_rng(99).normal(size=(classes, 6)) * 1.2
+    rows = centres[labels] + rng.normal(size=(n, 6)) + moved * centres[0]
+    logits = 2 * (rows @ centres.T - 0.5 * (centres**2).sum(axis=1))
+    return logits, labels
+
+
+def made_evidence(
+    seed: int = 0,
+    *,
+    n_v: int = 600,
+    n_t: int = 800,
+    classes: int = 5,
+    moved: float = 0.5,
+    weighted: bool = False,
+    prior: Floats | None = None,
+) -> tuple[Evidence, Labels]:
+    """Return evidence of a made shift, and the target's labels, which it does not hold."""
+    source, labels = made_rows(n_v, classes=classes, moved=0.0, seed=2 * seed + 1)
+    target, truth = made_rows(n_t, classes=classes, moved=moved, seed=2 * seed + 2, prior=prior)
+    weights = np.random.default_rng(seed).gamma(2.0, 0.5, size=n_v) if weighted else None
+    return Evidence(source, labels, target, 2.0, source_weights=weights), truth
+
+
+@pytest.fixture
+def adapted(tmp_path: Path) -> Path:
+    return write_adapted(tmp_path / "adapted.h5")
+
+
+def test_it_reads_source_validation_and_target_train_and_validation(adapted: Path) -> None:
+    """The target's test rows stay unread; the forecasters' logits are their members' mean."""
+    with FeatureFile(adapted) as file:
+        found = read_evidence(file, 1.5)
+        source, target = file.require_source(), file.require_target()
+        held = source.rows("validation")
+        rows = np.flatnonzero(target.split < 2).astype(np.int64)
+        assert np.array_equal(found.source_logits, source.logits(held))
+        assert np.array_equal(found.source_labels, source.labels(held))
+        assert np.array_equal(found.target_logits, target.logits(rows))
+        assert found.aligned is not None
+        members = target.aligned_logits(rows)
+        assert found.aligned.target_logits == pytest.approx(log_mean_softmax(members).T, abs=1e-5)
+        assert np.array_equal(found.aligned.target_labels, members.argmax(axis=2))
+        assert found.aligned.source_labels.shape == (source.n_members, len(held))
+
+
+def test_no_target_label_is_read(tmp_path: Path) -> None:
+    """Changing or losing every target label changes nothing."""
+    first = write_features(tmp_path / "a.h5")
+    second = write_features(tmp_path / "b.h5")
+    with h5py.File(second, "r+") as handle:
+        handle["target/labels"][:] = -1
+    with FeatureFile(first) as one, FeatureFile(second) as other:
+        known, unknown = read_evidence(one, 1.0), read_evidence(other, 1.0)
+    assert np.array_equal(known.target_logits, unknown.target_logits)
+    assert np.array_equal(known.source_logits, unknown.source_logits)
+
+
+def test_source_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
+    """Weights stay with their rows."""
+    source = made_domain("source")
+    held = np.flatnonzero(source["split"] == 1)
+    source["labels"][held[:100]] = -1
+    path = write_features(tmp_path / "file.h5", source=source)
+    weights = np.arange(1.0, len(held) - 99)
+    with FeatureFile(path) as file:
+        found = read_evidence(file, 1.0, source_weights=weights)
+    assert np.array_equal(found.source_logits, source["logits"][held[100:]])
+    assert found.source_weights is not None
+    assert np.array_equal(found.source_weights, weights)
+
+
+def test_large_domains_are_thinned_by_a_seeded_draw(
+    adapted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same seed draws the same rows, in the order of the file; weights and members follow."""
+    monkeypatch.setattr(reading, "MAX_ROWS", 120)
+    with FeatureFile(adapted) as file:
+        weights = np.arange(1.0, 501.0)
+        first = read_evidence(file, 1.0, source_weights=weights)
+        again = read_evidence(file, 1.0, source_weights=weights)
+        other = read_evidence(file, 1.0, seed=1)
+        held = file.require_source().rows("validation")
+        assert first.source_weights is not None
+        assert first.aligned is not None
+        drawn = first.source_weights.astype(int) - 1
+        assert np.array_equal(first.source_logits, file.require_source().logits(held[drawn]))
+    assert (first.n_source, first.n_target) == (120, 120)
+    assert first.aligned.target_labels.shape[1] == 120
+    assert np.array_equal(first.target_logits, again.target_logits)
+    assert not np.array_equal(first.target_logits, other.target_logits)
+    monkeypatch.setattr(reading, "MAX_VALUES", 90)
+    with FeatureFile(adapted) as file:
+        assert read_evidence(file, 1.0).n_target == 30
+
+
+def test_too_few_rows_are_refused_with_the_counts(tmp_path: Path) -> None:
+    """One target row is no evidence."""
+    target = made_domain("target")
+    few = only_rows(target, np.flatnonzero(target["split"] == 2)[:50])
+    path = write_features(tmp_path / "file.h5", target=few)
+    with FeatureFile(path) as file, pytest.raises(CovcalError, match=r"train 0, validation 0"):
+        read_evidence(file, 1.0)
+
+
+def test_evidence_that_does_not_fit_together_is_refused() -> None:
+    """Shapes, labels, weights and values are checked once, where they come in."""
+    good, _ = made_evidence()
+    bad_logits = good.target_logits.copy()
+    bad_logits[3, 1] = np.nan
+    for change, message in [
+        ({"target_logits": good.target_logits[:1]}, "at least 2 rows"),
+        ({"target_logits": good.target_logits[:, :3]}, "fit together"),
+        ({"source_labels": good.source_labels + 1}, "not one of the classes"),
+        ({"source_labels": good.source_labels[:-1]}, "fit together"),
+        ({"source_weights": np.full(good.n_source, -1.0)}, "weights"),
+        ({"source_weights": np.full(good.n_source, np.nan)}, "weights"),
+        ({"target_logits": bad_logits}, "finite"),
+        ({"temperature": 0.0}, "temperature"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            replace(good, **change)  # type: ignore[arg-type]

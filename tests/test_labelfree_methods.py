@@ -1,0 +1,240 @@
+"""``calibrate`` beyond the paper's methods: each T against a computation of its own."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import log_softmax, logsumexp, softmax
+
+from covcal_cli.calibration import read_calibration, write_calibration
+from covcal_cli.case import Case
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.fitting import calibrate
+from covcal_cli.labelfree.atc import atc
+from covcal_cli.labelfree.cot import cot
+from covcal_cli.labelfree.evidence import Evidence
+from covcal_cli.labelfree.label_shift import label_shift
+from covcal_cli.labelfree.pseudocal import pseudocal
+from covcal_cli.labelfree.transcal import transcal
+from covcal_cli.labelfree.utdc import utdc_temperature
+from covcal_cli.methods import METHODS
+from tests.cli_runner import covcal
+from tests.made_files import adapted_domain, clusters_domain, rows_of, write_adapted, write_features
+
+Floats = NDArray[np.float64]
+LABEL_FREE = ("label-shift", "cot", "fl+cot", "atc", "transcal", "utdc", "pseudocal")
+
+
+def write(path: Path, moved: float, seed: int = 0, prior: list[float] | None = None) -> Path:
+    source = clusters_domain("source", sizes=(300, 600, 100), seed=seed)
+    target = clusters_domain("target", sizes=(700, 500, 300), moved=moved, seed=seed, prior=prior)
+    return write_adapted(
+        path,
+        source=adapted_domain(source, shift=1.0),
+        target=adapted_domain(target, shift=1.0),
+    )
+
+
+def evidence_of(path: Path, weights: Floats | None = None) -> Evidence:
+    """Return the evidence with T_s by hand: SciPy's best Brier temperature."""
+    with FeatureFile(path) as file:
+        case = Case(file)
+        return case.evidence_with(weights)
+
+
+def matched(logits: Floats, labels: NDArray[np.int64], accuracy: float) -> float:
+    """Return SciPy's root of the mean confidence in `labels`, the largest on a fine grid."""
+    every = np.arange(len(logits))
+
+    def excess(log_t: float) -> float:
+        p = softmax(logits.astype(np.float64) / math.exp(log_t), axis=1)
+        return float(p[every, labels].mean()) - accuracy
+
+    grid = np.linspace(math.log(0.01), math.log(100), 400)
+    values = np.array([excess(log_t) for log_t in grid])
+    last = np.flatnonzero((values[:-1] >= 0) & (values[1:] < 0))[-1]
+    return math.exp(brentq(excess, grid[last], grid[last + 1], xtol=1e-10))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_matching_methods_by_hand(tmp_path: Path, seed: int) -> None:
+    """`cot`, `fl+cot`, `atc` and `transcal` find the T of the library's accuracies by SciPy."""
+    path = write(tmp_path / "a.h5", 0.6, seed)
+    evidence = evidence_of(path)
+    aligned = evidence.aligned
+    assert aligned is not None
+    labels = evidence.target_predictions
+    with FeatureFile(path) as file:
+        weights = Case(file).weights("original").weights
+    accuracies = {
+        "cot": (cot(evidence).accuracy, evidence.target_logits),
+        "fl+cot": (cot(evidence).accuracy, aligned.target_logits),
+        "atc": (atc(evidence).accuracy, evidence.target_logits),
+        "transcal": (transcal(evidence_of(path, weights)).accuracy, evidence.target_logits),
+    }
+    for method, (accuracy, logits) in accuracies.items():
+        found = calibrate(path, method=method)
+        expected = matched(np.asarray(logits), labels, accuracy)
+        if method == "cot":
+            assert expected > evidence.temperature
+        assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
+        assert found.forecaster == METHODS[method].forecaster
+        assert found.method_used == method
+        assert any(guard.name == "clamp" and guard.passed for guard in found.guards)
+
+
+def test_cot_is_never_below_the_sources_temperature(tmp_path: Path) -> None:
+    """Where the estimated accuracy would sharpen, T stays at T_s, and a note says so."""
+    kept = []
+    for seed in range(4):
+        path = write(tmp_path / f"{seed}.h5", 0.0, seed)
+        evidence = evidence_of(path)
+        logits, labels = np.asarray(evidence.target_logits, np.float64), evidence.target_predictions
+        wanted = matched(logits, labels, cot(evidence).accuracy)
+        found = calibrate(path, method="cot")
+        expected = max(wanted, evidence.temperature)
+        assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
+        kept.append(wanted < evidence.temperature)
+        assert kept[-1] == any("T is kept at the source's" in note for note in found.notes)
+    assert set(kept) == {True, False}
+
+
+def test_several_crossings_and_a_clamp_are_said_in_words(tmp_path: Path) -> None:
+    """`fl+cot` on forecasters that agree with nothing: no T gives the accuracy, and it says so."""
+    path = write(tmp_path / "a.h5", 0.0)
+    source = adapted_domain(clusters_domain("source", sizes=(300, 600, 100)), shift=1.0)
+    target = adapted_domain(clusters_domain("target", sizes=(700, 500, 300)), shift=1.0)
+    target["aligned_logits"] = -target["aligned_logits"]
+    path.unlink()
+    write_adapted(path, source=source, target=target)
+    found = calibrate(path, method="fl+cot")
+    assert any("no temperature gives these labels more" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_utdc_and_pseudocal_are_the_librarys(tmp_path: Path, seed: int) -> None:
+    """UTDC rescales to COT's accuracy; PseudoCal mixes rows drawn by the run's seed."""
+    path = write(tmp_path / "a.h5", 0.6, seed)
+    evidence = evidence_of(path)
+    utdc = calibrate(path, method="utdc")
+    expected = utdc_temperature(evidence, cot(evidence).accuracy)
+    assert utdc.forecaster_temperature == pytest.approx(expected, rel=1e-9)
+    mixed = calibrate(path, method="pseudocal", seed=seed)
+    assert mixed.forecaster_temperature == pseudocal(evidence, seed=seed).temperature
+    assert {"pseudo accuracy", "temperature limit"} <= {guard.name for guard in mixed.guards}
+
+
+def best_temperature(logits: Floats, labels: NDArray[np.int64], weights: Floats) -> float:
+    """Return SciPy's minimiser of the weighted Brier score."""
+    one_hot = np.eye(logits.shape[1])[labels]
+
+    def loss(log_t: float) -> float:
+        p = softmax(logits / math.exp(log_t), axis=1)
+        return float(weights @ ((p - one_hot) ** 2).sum(axis=1))
+
+    grid = np.linspace(-3, 3, 200)
+    best = grid[int(np.argmin([loss(point) for point in grid]))]
+    bounds = best - 0.05, best + 0.05
+    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9})
+    return math.exp(found.x)
+
+
+def test_label_shift_weighs_rows_by_their_class(tmp_path: Path) -> None:
+    """RLLS's class ratios are the rows' weights; the ratios find the classes that became rarer."""
+    prior = [0.4, 0.3, 0.2, 0.05, 0.05]
+    source = clusters_domain("source", sizes=(0, 20_000, 0))
+    target = clusters_domain("target", sizes=(0, 5_000, 0), prior=prior)
+    path = write_features(tmp_path / "f.h5", source=source, target=target)
+    evidence = evidence_of(path)
+    ratios = label_shift(evidence, "rlls").ratios
+    assert ratios[0] > 1.2 > 0.6 > ratios[4]
+    logits = np.asarray(evidence.source_logits, np.float64)
+    expected = best_temperature(logits, evidence.source_labels, ratios[evidence.source_labels])
+    found = calibrate(path, method="label-shift")
+    assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
+    assert "confusion condition" in {guard.name for guard in found.guards}
+
+
+@pytest.mark.parametrize("adapted", [True, False])
+def test_weights_only_leaves_out_the_half(tmp_path: Path, adapted: bool) -> None:
+    """Rows weigh 1/g - 1, on the fullest forecaster: aligned where there is one."""
+    path = write(tmp_path / "a.h5", 0.3)
+    source = clusters_domain("source", sizes=(300, 600, 100))
+    if not adapted:
+        target = clusters_domain("target", sizes=(700, 500, 300), moved=0.3)
+        path = write_features(tmp_path / "f.h5", source=source, target=target)
+    rows = rows_of(adapted_domain(source, shift=1.0), "validation")
+    logits = rows["logits"].astype(np.float64)
+    if adapted:
+        logs = log_softmax(rows["aligned_logits"].astype(np.float64), axis=2)
+        logits = logsumexp(logs, axis=0)
+    with FeatureFile(path) as file:
+        weights = Case(file).weights("aligned" if adapted else "original").weights
+    found = calibrate(path, method="weights-only")
+    expected = best_temperature(logits, rows["labels"], weights)
+    assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
+    assert found.forecaster == ("aligned" if adapted else "original")
+    assert found.bound is None
+    write_calibration(found, tmp_path / "cal.json", force=False)
+    assert read_calibration(tmp_path / "cal.json").forecaster == found.forecaster
+
+
+def test_guards_are_in_cal_json(tmp_path: Path) -> None:
+    """Each guard has a name, number, threshold, verdict and sentence; those that fail are said."""
+    path = write(tmp_path / "a.h5", 0.0)
+    for method in METHODS:
+        found = calibrate(path, method=method)
+        for guard in found.to_json(tmp_path / "cal.json")["guards"]:
+            assert set(guard) == {"name", "value", "threshold", "passed", "sentence"}
+            assert math.isfinite(guard["value"])
+        names = [guard.name for guard in found.guards]
+        assert len(set(names)) == len(names)
+        if METHODS[method].weighted:
+            assert {"ess share", "ess", "discriminator error"} <= set(names)
+    found = calibrate(path, method="cot")
+    failed = {guard.name: guard.sentence for guard in found.guards if not guard.passed}
+    assert failed["detectable shift"] in found.warnings
+
+
+@pytest.mark.parametrize("method", LABEL_FREE)
+def test_evaluate_takes_them_as_they_are(tmp_path: Path, method: str) -> None:
+    """evaluate reads any of their cal.json; the classifier's labels, so accuracy, stay."""
+    path = write(tmp_path / "a.h5", 0.6)
+    arguments = ("calibrate", path, "--method", method, "-o", tmp_path / "cal.json")
+    covcal(*arguments).require_success()
+    done = covcal("evaluate", path, "-c", tmp_path / "cal.json", "--format", "markdown")
+    rows = [line.split(" | ") for line in done.require_success().out.splitlines()[2:]]
+    assert rows[1][0] == f"| {method}"
+    assert rows[0][3] == rows[1][3]
+
+
+@pytest.mark.parametrize("method", LABEL_FREE)
+def test_without_target_rows_they_say_what_they_need(tmp_path: Path, method: str) -> None:
+    """No target, or too few rows of it: refused with the remedy."""
+    path = write_features(tmp_path / "f.h5", only_source=True)
+    with pytest.raises(CovcalError, match=r"needs (a target domain|an adapted file)"):
+        calibrate(path, method=method)
+    target = clusters_domain("target", sizes=(1, 0, 50))
+    source = clusters_domain("source")
+    few = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    with pytest.raises(CovcalError, match="needs 2 target training or validation rows"):
+        calibrate(few, method=method)
+
+
+def test_a_prior_changes_what_reads_it_and_is_recorded(tmp_path: Path) -> None:
+    """cot, fl+cot, utdc and auto take --target-prior; others refuse it; bbse only when asked."""
+    path = write(tmp_path / "a.h5", 0.6)
+    for method in ("cot", "fl+cot", "utdc", "auto"):
+        plain = calibrate(path, method=method)
+        assert plain.target_prior == {"name": "source", "shares": None}
+        found = calibrate(path, method=method, target_prior="bbse")
+        assert found.target_prior["name"] == "bbse"
+        expected = label_shift(evidence_of(path), "bbse").prior
+        assert found.target_prior["shares"] == pytest.approx(expected.tolist())
+        assert "prior drift" not in {guard.name for guard in found.guards}
+    with pytest.raises(CovcalError, match="temp has no use for a target prior: it is for auto"):
+        calibrate(path, method="temp", target_prior="uniform")

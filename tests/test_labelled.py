@@ -1,0 +1,125 @@
+"""``covcal calibrate-labelled``: some target labels, said so, and never judged on again."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covcal_cli.calibration import read_calibration
+from covcal_cli.errors import CovcalError
+from covcal_cli.evaluation import evaluate
+from covcal_cli.labelled import calibrate_labelled
+from covcal_cli.temperature import fit_temperature
+from tests.cli_runner import covcal
+from tests.made_files import Arrays, made_domain, only_rows, write_features
+
+SIZES = (60, 60, 200)
+
+
+@pytest.fixture
+def target() -> Arrays:
+    """A shifted target of which every third row has no label."""
+    domain = made_domain("target", sizes=SIZES, shift=1.0)
+    domain["labels"][::3] = -1
+    return domain
+
+
+@pytest.fixture
+def path(tmp_path: Path, target: Arrays) -> Path:
+    return write_features(tmp_path / "features.h5", target=target)
+
+
+def rows_named(target: Arrays, ids: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    names = [bytes(value).decode() for value in target["ids"]]
+    return np.array([names.index(name) for name in ids])
+
+
+def test_the_temperature_is_that_of_its_rows(path: Path, target: Arrays) -> None:
+    """N labelled rows of any split; T is the best for exactly the rows that cal.json names."""
+    found = calibrate_labelled(path, 80)
+    assert found.labelled_rows is not None
+    ids = found.labelled_rows["ids"]
+    rows = rows_named(target, ids)
+    assert len(set(ids)) == found.labelled_rows["n"] == 80
+    assert (target["labels"][rows] >= 0).all()
+    assert set(target["split"][rows]) == {0, 1, 2}
+    expected = fit_temperature(target["logits"][rows], target["labels"][rows]).temperature
+    assert found.forecaster_temperature == pytest.approx(expected, rel=1e-5)
+    assert (found.method, found.method_used) == ("labelled", "labelled")
+
+
+def test_the_rows_are_a_seeded_draw(path: Path) -> None:
+    """The same seed draws the same rows, another seed others."""
+    drawn = [calibrate_labelled(path, 50, seed=seed).labelled_rows for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] is not None
+    assert drawn[2] is not None
+    assert drawn[0]["ids"] != drawn[2]["ids"]
+
+
+def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
+    """used_target_labels is true, and the hash is that of the sorted row ids."""
+    arguments = ("calibrate-labelled", path, "--rows", 50, "--seed", 2, "-o", "cal.json")
+    done = covcal(*arguments, cwd=tmp_path).require_success()
+    assert "50 target rows" in done.out
+    content = json.loads((tmp_path / "cal.json").read_text())
+    assert content["used_target_labels"] is True
+    rows = content["labelled_rows"]
+    assert (rows["n"], rows["seed"]) == (50, 2)
+    assert rows["ids"] == sorted(rows["ids"])
+    assert rows["sha256"] == hashlib.sha256("\n".join(rows["ids"]).encode()).hexdigest()
+    again = read_calibration(tmp_path / "cal.json")
+    assert again.to_json(tmp_path / "cal.json") == content
+    assert "of 50 target rows were used" in covcal("inspect", tmp_path / "cal.json").out
+
+
+def test_evaluate_leaves_exactly_those_rows_out(path: Path, target: Arrays, tmp_path: Path) -> None:
+    """The metrics, of none too, are those of a file without the rows that were fitted to."""
+    found = calibrate_labelled(path, 100)
+    assert found.labelled_rows is not None
+    used = rows_named(target, found.labelled_rows["ids"])
+    kept = ~np.isin(np.arange(sum(SIZES)), used)
+    without = write_features(tmp_path / "without.h5", target=only_rows(target, kept))
+    judged = evaluate(path, {"labelled": found})
+    expected = evaluate(without, {"labelled": found})
+    in_test = int((target["split"][used] == 2).sum())
+    assert (judged.left_out, expected.left_out) == (in_test, 0)
+    assert in_test > 20
+    assert judged.n == expected.n == evaluate(path, {}).n - in_test
+    for name in ("none", "labelled"):
+        ours, theirs = judged.metrics[name], expected.metrics[name]
+        assert ours.to_json() == pytest.approx(theirs.to_json(), nan_ok=True)
+
+
+def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> None:
+    """A note counts them, and metrics.json too."""
+    covcal("calibrate-labelled", path, "--rows", 60, "-o", "l.json", cwd=tmp_path)
+    done = covcal("evaluate", path, "-c", "l.json", "-o", "m.json", cwd=tmp_path)
+    left_out = json.loads((tmp_path / "m.json").read_text())["left_out"]
+    assert left_out > 0
+    assert f"note: {left_out} rows that a temperature was fitted to" in done.require_success().err
+
+
+def test_more_rows_than_labels_are_refused(path: Path) -> None:
+    """The number of labelled rows is named."""
+    with pytest.raises(CovcalError, match="has 213 labelled target rows, not 214: ask for fewer"):
+        calibrate_labelled(path, 214)
+
+
+def test_nothing_left_to_judge_is_an_error(path: Path) -> None:
+    """Every labelled row used: evaluate has no labelled row left, and says so."""
+    found = calibrate_labelled(path, 213)
+    with pytest.raises(CovcalError, match=r"no label|every row to judge was used"):
+        evaluate(path, {"labelled": found})
+
+
+def test_few_errors_do_not_sharpen(tmp_path: Path) -> None:
+    """With fewer than five errors among its rows T stays at 1, and a warning counts them."""
+    target = made_domain("target", sizes=SIZES, sharpness=0.1)
+    target["labels"] = target["logits"].argmax(axis=1).astype(np.int64)
+    path = write_features(tmp_path / "f.h5", target=target)
+    found = calibrate_labelled(path, 40)
+    assert found.forecaster_temperature == 1.0
+    assert found.warnings[0].startswith("0 errors among 40 labelled target rows")
