@@ -220,8 +220,8 @@ class Calibration:
             )
         if self.forecaster == "aligned" and not file.is_adapted:
             raise CovcalError(
-                f"{file.path} is no adapted file, which {self.method_used} needs: give the output "
-                "of covcal adapt"
+                f"{file.path} has no aligned logits, which {self.method_used} needs: give the file "
+                "that covcal adapt made, or a calibration of the classifier's own logits"
             )
         networks = file.attributes.get("networks_sha256")
         if self.forecaster == "aligned" and networks != self.networks_sha256:

@@ -21,7 +21,7 @@ from covcal_cli.calibration import (
 )
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
-from covcal_cli.files import relative_to_folder_of, write_text
+from covcal_cli.files import relative_to_folder_of, sha256_of, write_text
 from covcal_cli.methods import Forecaster
 from covcal_cli.metrics import METRICS, Metrics, MetricsAccumulator
 from covcal_cli.softmax import Array
@@ -29,6 +29,7 @@ from covcal_cli.target_labels import target_labels
 
 SCHEMA = "covcal.metrics/1"
 NONE = "none"
+_HIGHEST = {"nll": math.inf, "brier": 2.0}
 Predictions = Literal["original", "own"]
 
 
@@ -91,6 +92,7 @@ def evaluate(
     split: str = "test",
     bins: int = 15,
     predictions: Predictions = "original",
+    documents: Sequence[Path] = (),
 ) -> Evaluation:
     """Measure calibrations, and the uncalibrated classifier beside them, on target rows.
 
@@ -105,6 +107,8 @@ def evaluate(
         Equally wide bins of confidence, at least 1.
     predictions : {"original", "own"}
         Judge the confidence in the classifier's label, or in the forecaster's own.
+    documents : sequence of Path
+        The files that hold the calibrations, for the record.
 
     Raises
     ------
@@ -146,7 +150,10 @@ def evaluate(
             left_out=left_out,
             metrics={name: accumulator.result() for name, accumulator in collected.items()},
             temperatures={name: temperature for name, (_, temperature) in settings.items()},
-            inputs=(Input(role, path, file.sha256()),),
+            inputs=(
+                Input(role, path, file.sha256()),
+                *(Input("calibration", document, sha256_of(document)) for document in documents),
+            ),
         )
 
 
@@ -204,6 +211,10 @@ def parse_limit(text: str) -> Limit:
         raise ValueError(f"{number!r} is not a number: limits are fractions, as ece=0.05") from None
     if not math.isfinite(limit):
         raise ValueError(f"the limit {number} is not a finite number")
+    highest = _HIGHEST.get(metric, 1.0)
+    if not 0 <= limit <= highest:
+        hint = f"; did you mean {limit / 100:g}?" if highest < limit <= 100 else ""
+        raise ValueError(f"{metric} lies between 0 and {highest:g}, not at {number}{hint}")
     return Limit(metric, limit)
 
 

@@ -196,7 +196,7 @@ class TestExitCodes:
 
     def test_an_exceeded_limit_is_3(self, features: Path) -> None:
         """A limit exceeded is 3, as a process too."""
-        done = covcal_process("evaluate", features, "--fail-above", "ece=0")
+        done = covcal_process("evaluate", features, "--fail-above", "ece=0", "-q")
         assert done.code == 3
         assert done.err == ""
 
@@ -351,7 +351,7 @@ class TestStreams:
 
     def test_a_reader_that_goes_away(self, small_files: Path) -> None:
         """``covcal evaluate -o - | head -1`` complains about nothing."""
-        command = command_line("evaluate", "adapted.h5", "--bins", 10_000, "-o", "-")
+        command = command_line("evaluate", "adapted.h5", "--bins", 10_000, "-o", "-", "-q")
         with subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

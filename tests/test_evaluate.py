@@ -277,7 +277,8 @@ class TestCalibrations:
         """An fl calibration needs the adapted file; temp does not care which of the two it gets."""
         line = covcal("evaluate", "features.h5", "-c", "fl+temp.json", cwd=small_files).error_line()
         assert line == (
-            "features.h5 is no adapted file, which fl+temp needs: give the output of covcal adapt"
+            "features.h5 has no aligned logits, which fl+temp needs: give the file that covcal "
+            "adapt made, or a calibration of the classifier's own logits"
         )
         report("features.h5", "-c", "temp.json", cwd=small_files)
 
@@ -314,7 +315,11 @@ class TestMetricsFile:
                 "exceeded": False,
             }
         ]
-        (entry,) = found["inputs"]
+        entry, *documents = found["inputs"]
+        assert documents
+        assert {one["role"] for one in documents} == {"calibration"}
+        for one in documents:
+            assert one["sha256"] == sha256_of(tmp_path / one["path"])
         assert entry["role"] == "adapted"
         assert entry["sha256"] == sha256_of(source)
         assert (tmp_path / entry["path"]).resolve() == source.resolve()
@@ -337,7 +342,7 @@ class TestMetricsFile:
         """-o - prints what -o FILE writes beside the input, and prints nothing else."""
         path = features.with_name("metrics.json")
         covcal("evaluate", features, "-o", path).require_success()
-        printed = covcal("evaluate", features, "-o", "-", cwd=path.parent).require_success()
+        printed = covcal("evaluate", features, "-q", "-o", "-", cwd=path.parent).require_success()
         assert printed.out == path.read_text()
         assert printed.err == ""
 
@@ -524,3 +529,30 @@ def test_an_infinite_loss_is_no_crash(features: Path, small_files: Path) -> None
     document = features.with_name("cal.json")
     document.write_text(json.dumps(content))
     covcal("evaluate", features, "-c", document, "-o", "-").error_line()
+
+
+class TestArguments:
+    @pytest.mark.parametrize("limit", ["ece=5", "ece=-0.1", "brier=2.5", "accuracy=80", "nll=-1"])
+    def test_a_limit_that_could_never_or_always_fire(self, features: Path, limit: str) -> None:
+        """A gate in percent, or below zero, is a usage error, not a job that is always green."""
+        done = covcal("evaluate", features, "--fail-above", limit)
+        assert "lies between 0 and" in done.usage_error()
+
+    def test_a_percent_is_read_back_as_a_fraction(self, features: Path) -> None:
+        """Who wrote ece=5 is told what was meant."""
+        line = covcal("evaluate", features, "--fail-above", "ece=5").usage_error()
+        assert "did you mean 0.05?" in line
+
+    def test_two_outputs_of_one_name(self, features: Path) -> None:
+        """A diagram never overwrites the metrics of the same run."""
+        done = covcal("evaluate", features, "-o", "a.png", "--diagram", "a.png", "-f")
+        assert "is the file of -o too" in done.usage_error()
+
+    def test_json_and_another_format(self, features: Path) -> None:
+        """-o - prints JSON; asking for Markdown beside it is not ignored in silence."""
+        done = covcal("evaluate", features, "-o", "-", "--format", "markdown")
+        assert "prints JSON" in done.usage_error()
+
+    def test_without_a_calibration(self, features: Path) -> None:
+        """Who names a file and no calibration is told that only the classifier is judged."""
+        assert "no -c given" in covcal("evaluate", features).require_success().err

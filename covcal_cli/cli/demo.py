@@ -34,7 +34,7 @@ def demo(
     write_demo(output)
     console.result(
         "A digit classifier meets handwriting that is turned by some 10 degrees and bolder.\n"
-        "Its own test digits it reads at 96 %. How sure may it be of the others?\n"
+        "Of its own test digits it reads 96 %. How sure may it be of the others?\n"
     )
     console.result(f"$ cd {output}")
     with chdir(output):
@@ -43,4 +43,7 @@ def demo(
             code = run(step)
             if code:
                 raise typer.Exit(code)
-    console.result(f"\nThe reliability diagrams: {output / 'reliability.png'}")
+    console.result(
+        f"\nThe reliability diagrams: {output / 'reliability.png'}\n"
+        "To run the commands yourself, go there and add --force where a file exists."
+    )

@@ -29,7 +29,10 @@ def evaluate(
     calibration: Annotated[
         list[Path] | None,
         typer.Option(
-            "--calibration", "-c", metavar="CAL.JSON", help="A cal.json; repeat to compare several."
+            "--calibration",
+            "-c",
+            metavar="CAL.JSON",
+            help="A calibration; repeat to compare several. Without FILE: cal.json.",
         ),
     ] = None,
     output: Annotated[
@@ -85,6 +88,10 @@ def evaluate(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--fail-above") from error
     to_stdout = str(output) == "-"
+    if to_stdout and format not in (FormatName.table, FormatName.json):
+        raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
+    if output is not None and output == diagram:
+        raise typer.BadParameter("is the file of -o too", param_hint="--diagram")
     documents = calibration or []
     if file is None and not documents:
         documents = [Path("cal.json")]
@@ -106,8 +113,11 @@ def evaluate(
         split=split.value,
         bins=bins,
         predictions="own" if predictions is PredictionsName.own else "original",
+        documents=documents,
     )
     verdicts = judge(evaluation, limits, calibrations)
+    if not documents:
+        console.note("no -c given: only the classifier as it is gets judged")
     if evaluation.unlabelled:
         console.note(f"{evaluation.unlabelled} rows without a label are left out")
     if evaluation.left_out:

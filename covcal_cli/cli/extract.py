@@ -148,7 +148,9 @@ def extract(
     for domain in report.domains:
         console.warn(f"skipped {name}: {reason}" for name, reason in domain.skipped)
     console.result(extract_summary(report))
-    console.wrote(output, f"covcal adapt {quote(str(output))}" if source is not None else None)
+    quoted = quote(str(output))
+    hint = f"adapt {quoted}" if source is not None else f"evaluate {quoted} -c cal.json"
+    console.wrote(output, f"covcal {hint}")
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

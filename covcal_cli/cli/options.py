@@ -101,7 +101,7 @@ InputFile = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result and errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, warnings and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More detail on stderr.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance enters.")]
 

@@ -110,7 +110,7 @@ def calibration_summary(calibration: Calibration, *, verbose: bool) -> str:
     lines = [
         ("method", calibration.method_used),
         ("reason", calibration.reason),
-        ("T_f", f"{temperature:.4f} {_meaning(temperature)}"),
+        ("T_f", f"{temperature:.4f} {_meaning(calibration)}"),
         (
             "fit",
             f"{fit['rows']} {_fitted_rows(calibration)}, {fit['errors']} errors, "
@@ -170,12 +170,13 @@ def _candidates(candidates: Sequence[Candidate]) -> str:
     return table(columns, rows, texts=("why",))
 
 
-def _meaning(temperature: float) -> str:
-    if temperature > 1:
-        return "(over 1 softens: the logits were over-confident)"
-    if temperature < 1:
-        return "(under 1 sharpens: the logits were under-confident)"
-    return "(1 changes nothing)"
+def _meaning(calibration: Calibration) -> str:
+    temperature = calibration.forecaster_temperature
+    learnt = calibration.forecaster == "aligned"
+    whose = "the logits that adapt learnt" if learnt else "the classifier's logits"
+    if temperature == 1:
+        return f"(leaves {whose} as they are)"
+    return f"({'softens' if temperature > 1 else 'sharpens'} {whose})"
 
 
 def _weight_lines(health: Any) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ about 10 degrees and drawn bolder. The shift is made; the handwriting, the class
 over-confidence on it and everything the commands print are real.
 """
 
+import tempfile
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,12 +27,19 @@ def write_demo(folder: Path) -> None:
     CovcalError
         If `folder` exists already and is not empty.
     """
-    from PIL import Image
-
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as made:
+        _fill(Path(made) / "whole")
+        (Path(made) / "whole").replace(folder)
+
+
+def _fill(folder: Path) -> None:
+    from PIL import Image
+
     package = files(__name__)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir()
     (folder / MODEL).write_bytes(package.joinpath(MODEL).read_bytes())
     for domain in DOMAINS:
         with package.joinpath(f"{domain}.npz").open("rb") as handle, np.load(handle) as arrays:
