@@ -10,21 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 from covcal_cli.labelfree.guards import Guard
 from covcal_cli.methods import SOURCE_PRIOR, Forecaster, method_named
-from covcal_cli.softmax import (
-    Array,
-    LogitBlocks,
-    class_major,
-    exp,
-    log_mean_softmax,
-    log_softmax,
-)
 
 SCHEMA = "covcal.calibration/1"
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
@@ -316,46 +306,3 @@ def _texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise TypeError("a list of texts is something else")
     return tuple(values)
-
-
-def forecaster_blocks(domain: Domain, rows: Rows, forecaster: Forecaster) -> LogitBlocks:
-    """Return the forecaster's logits of `rows` as blocks (m, K), read anew at every call."""
-    if forecaster == "original":
-        return lambda: (domain.logits(block) for block in domain.blocks(rows))
-    return lambda: (forecaster_logits(domain, block, forecaster).T for block in domain.blocks(rows))
-
-
-def forecaster_logits(domain: Domain, rows: Rows, forecaster: Forecaster) -> Array:
-    """Return the forecaster's logits of `rows`, class-major, shape (K, m) float64.
-
-    The aligned forecaster's are log mean_m softmax(z_m) over its members.
-    """
-    if forecaster == "original":
-        return class_major(domain.logits(rows))
-    return log_mean_softmax(domain.aligned_logits(rows))
-
-
-def log_probabilities(logits: Array, temperature: float) -> Array:
-    """Return calibrated log probabilities, shape (K, m), of class-major logits."""
-    return log_softmax(logits - logits.max(axis=0), temperature)
-
-
-def target_confidence(
-    file: FeatureFile, forecaster: Forecaster, temperature: float
-) -> dict[str, float | int | None]:
-    """Return the mean confidence in the classifier's labels on target validation rows."""
-    rows = None if file.target is None else file.target.rows("validation")
-    if file.target is None or rows is None or len(rows) == 0:
-        return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
-    before = after = 0.0
-    for block in file.target.blocks(rows):
-        original = forecaster_logits(file.target, block, "original")
-        scaled = forecaster_logits(file.target, block, forecaster)
-        label, columns = original.argmax(axis=0), np.arange(len(block))
-        before += float(exp(log_probabilities(original, 1.0))[label, columns].sum())
-        after += float(exp(log_probabilities(scaled, temperature))[label, columns].sum())
-    return {
-        "rows": len(rows),
-        "target_confidence_before": before / len(rows),
-        "target_confidence": after / len(rows),
-    }

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.calibration import forecaster_blocks, forecaster_logits
 from covcal_cli.discriminator import fit_discriminator
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile, Rows, SourceDomain
+from covcal_cli.forecasters import forecaster_blocks, forecaster_logits
 from covcal_cli.labelfree.combined import combined
 from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.estimate import Estimate

@@ -6,7 +6,7 @@ the only place where target labels are read; the rows that it used are left out 
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,39 +16,19 @@ import numpy as np
 from covcal_cli.calibration import (
     Calibration,
     Input,
-    forecaster_logits,
-    log_probabilities,
 )
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.files import relative_to_folder_of, sha256_of, write_text
+from covcal_cli.forecasters import forecaster_logits, log_probabilities
+from covcal_cli.limits import NONE, Verdict
 from covcal_cli.methods import Forecaster
-from covcal_cli.metrics import METRICS, Metrics, MetricsAccumulator
+from covcal_cli.metrics import Metrics, MetricsAccumulator
 from covcal_cli.softmax import Array
 from covcal_cli.target_labels import target_labels
 
 SCHEMA = "covcal.metrics/1"
-NONE = "none"
-_HIGHEST = {"nll": math.inf, "brier": 2.0}
 Predictions = Literal["original", "own"]
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A gate: `metric` may not exceed `limit` (a fraction)."""
-
-    metric: str
-    limit: float
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A gate applied to one calibration; exceeded means strictly greater."""
-
-    limit: Limit
-    calibration: str
-    value: float
-    exceeded: bool
 
 
 @dataclass(frozen=True)
@@ -198,43 +178,6 @@ def require_unchanged(calibration: Calibration, document: Path) -> Path:
                 f"pass {entry.path} -c {document} to evaluate it all the same"
             )
     return entry.path
-
-
-def parse_limit(text: str) -> Limit:
-    """Read ``METRIC=LIMIT``, such as ``ece=0.05``; raise ValueError saying what is wrong."""
-    metric, equals, number = text.partition("=")
-    if not equals or metric not in METRICS:
-        raise ValueError(f"{text!r} is not METRIC=LIMIT with METRIC one of {', '.join(METRICS)}")
-    try:
-        limit = float(number)
-    except ValueError:
-        raise ValueError(f"{number!r} is not a number: limits are fractions, as ece=0.05") from None
-    if not math.isfinite(limit):
-        raise ValueError(f"the limit {number} is not a finite number")
-    highest = _HIGHEST.get(metric, 1.0)
-    if not 0 <= limit <= highest:
-        hint = f"; did you mean {limit / 100:g}?" if highest < limit <= 100 else ""
-        raise ValueError(f"{metric} lies between 0 and {highest:g}, not at {number}{hint}")
-    return Limit(metric, limit)
-
-
-def judge(evaluation: Evaluation, limits: Sequence[Limit], given: Collection[str]) -> list[Verdict]:
-    """Apply every limit to every calibration given, or to ``none`` where there is none.
-
-    Raises
-    ------
-    CovcalError
-        If a metric has no value, which never passes for one below the limit.
-    """
-    judged = [name for name in evaluation.metrics if name in given] or [NONE]
-    verdicts = []
-    for limit in limits:
-        for name in judged:
-            value = getattr(evaluation.metrics[name], limit.metric)
-            if value is None or not math.isfinite(value):
-                raise CovcalError(f"{limit.metric} of {name} has no value, so it cannot be judged")
-            verdicts.append(Verdict(limit, name, value, value > limit.limit))
-    return verdicts
 
 
 def metrics_document(

@@ -17,12 +17,12 @@ from covcal_cli.calibration import (
     Candidate,
     Input,
     model_of,
-    target_confidence,
 )
 from covcal_cli.case import Case
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.fitted import Fitted
+from covcal_cli.forecasters import target_confidence
 from covcal_cli.methodfits import fit_method
 from covcal_cli.methods import (
     AUTO,

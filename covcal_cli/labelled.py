@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.calibration import Calibration, Input, forecaster_blocks, model_of
-from covcal_cli.calibration import target_confidence as confidence_of
+from covcal_cli.calibration import Calibration, Input, model_of
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.forecasters import forecaster_blocks, target_confidence
 from covcal_cli.labelfree.fit_guards import not_at_limit
 from covcal_cli.labelfree.guards import enough_errors
 from covcal_cli.methods import LABELLED, MIN_ERRORS
@@ -76,7 +76,7 @@ def calibrate_labelled(
             },
             weights=None,
             bound=None,
-            estimates=confidence_of(file, "original", fit.temperature),
+            estimates=target_confidence(file, "original", fit.temperature),
             seed=seed,
             classes=tuple(file.classes),
             model=model_of(file),

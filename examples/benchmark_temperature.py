@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.calibration import forecaster_blocks
 from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.featurewriter import HDF5Writer, utf8
+from covcal_cli.forecasters import forecaster_blocks
 from covcal_cli.metrics import ReliabilityBins
 from covcal_cli.temperature import Loss, fit_temperature
 

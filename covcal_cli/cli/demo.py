@@ -25,7 +25,7 @@ def demo(
 
     \b
     Example:
-      covcal demo -o /tmp/covcal-demo
+      covcal demo -o my-demo
     """
     from covcal_cli.cli.app import run
     from covcal_cli.demo import write_demo

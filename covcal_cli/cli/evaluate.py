@@ -74,13 +74,12 @@ def evaluate(
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluation import (
         evaluate,
-        judge,
         named,
-        parse_limit,
         require_unchanged,
         write_metrics,
     )
     from covcal_cli.files import check_output
+    from covcal_cli.limits import judge, parse_limit
 
     console = Console(quiet=quiet, verbose=verbose)
     try:
@@ -115,7 +114,7 @@ def evaluate(
         predictions="own" if predictions is PredictionsName.own else "original",
         documents=documents,
     )
-    verdicts = judge(evaluation, limits, calibrations)
+    verdicts = judge(evaluation.metrics, limits, calibrations)
     if not documents:
         console.note("no -c given: only the classifier as it is gets judged")
     if evaluation.unlabelled:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from covcal_cli.adapt.report import AdaptReport
 from covcal_cli.calibration import Calibration, Candidate
 from covcal_cli.diagram import text_diagram
-from covcal_cli.evaluation import Evaluation, Verdict, metrics_document
+from covcal_cli.evaluation import Evaluation, metrics_document
+from covcal_cli.limits import Verdict
 
 if TYPE_CHECKING:  # importing it would load onnxruntime
     from covcal_cli.extraction import ExtractReport
