@@ -1,8 +1,20 @@
 """covcal: honest confidence for an existing classifier on unlabelled, shifted data.
 
 The package is a library under a command line. Data flows one way: files, arrays, mathematics,
-result, file or screen. Start at ``methods.py`` for what is computed, at ``featurefile.py`` for the
-files, and at ``cli/app.py`` for the commands.
+result, file or screen. Where to look for what:
+
+extract      ``extraction``, ``domainextraction``; ``models/`` finds and proves the last linear
+             layer, ``inputs/`` reads folders and arrays
+adapt        ``adapt/``: ``settings`` has every number, ``training`` the order of events
+calibrate    ``methods`` lists the methods, ``fitting`` runs one, ``minimised`` and ``matched`` fit
+             them, ``autorule`` chooses; ``temperature``, ``weights``, ``discriminator``, ``bound``
+             are the mathematics, ``remarks`` the words
+estimate     ``estimation``; ``labelfree/`` has one module per estimator, and the guards
+evaluate     ``evaluation``, ``metrics``, ``limits``, ``diagram``; ``target_labels`` is the one
+             reader of target labels
+files        ``featurefile`` reads and ``featurewriter`` writes HDF5, ``calibration`` is cal.json,
+             ``files`` makes outputs appear whole
+command line ``cli/``: one module per command, ``cli/app`` is the frame
 """
 
 __version__ = "0.1.0"
