@@ -86,7 +86,8 @@ def test_it_ends_with_before_and_after(demo: Demo) -> None:
     ece = {line.split()[0]: float(line.split()[5].rstrip("%")) for line in table}
     assert list(ece)[:2] == ["none", "temp"]
     assert list(ece.values())[-1] < 0.8 * ece["none"]
-    assert out.splitlines()[-1] == "The reliability diagrams: here/reliability.png"
+    assert "The reliability diagrams: here/reliability.png" in out.splitlines()
+    assert "--force" in out.splitlines()[-1]
 
 
 def test_the_diagram_is_a_picture(demo: Demo) -> None:

@@ -79,3 +79,22 @@ def test_help_is_quick() -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(seconds() for _ in range(5)) < HELP_SECONDS
+
+
+def test_blas_keeps_to_one_thread_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set before NumPy is loaded; who sets the variable keeps the say."""
+    script = (
+        "import os, sys; sys.argv = ['covcal', '--version']\n"
+        "from covcal_cli.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit:\n"
+        "    print('numpy' in sys.modules, os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    for given, used in ((None, "1"), ("3", "3")):
+        if given is None:
+            monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+        else:
+            monkeypatch.setenv("OPENBLAS_NUM_THREADS", given)
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == f"False {used}"

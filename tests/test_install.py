@@ -75,13 +75,15 @@ def test_help_and_version(bare: Bare, tmp_path: Path) -> None:
 
 
 def test_the_light_steps_work(bare: Bare, features: Path) -> None:
-    """calibrate, evaluate with a limit, and inspect do all they should."""
+    """estimate, calibrate, evaluate with a limit, and inspect do all they should."""
     folder = features.parent
+    bare.run("covcal", "estimate", cwd=folder).require_success()
     bare.run("covcal", "calibrate", cwd=folder).require_success()
     done = bare.run(
         *("covcal", "evaluate", "-o", "metrics.json", "--fail-above", "ece=1"), cwd=folder
     )
-    assert "iw+temp" in done.require_success().out
+    used = json.loads((folder / "cal.json").read_text())["method_used"]
+    assert f"reliability of {used}, " in done.require_success().out
     assert json.loads((folder / "metrics.json").read_text())["schema"] == "covcal.metrics/1"
     for name in ("features.h5", "cal.json", "metrics.json"):
         bare.run("covcal", "inspect", name, cwd=folder).require_success()

@@ -115,8 +115,6 @@ def evaluate(
         documents=documents,
     )
     verdicts = judge(evaluation.metrics, limits, calibrations)
-    if not documents:
-        console.note("no -c given: only the classifier as it is gets judged")
     if evaluation.unlabelled:
         console.note(f"{evaluation.unlabelled} rows without a label are left out")
     if evaluation.left_out:
@@ -127,6 +125,8 @@ def evaluate(
         title = f"{file.name}, target {split.value} rows"
         draw_diagram(evaluation.metrics, diagram, title=title, force=force)
     console.result(RENDERERS["json" if to_stdout else format.value](evaluation, verdicts))
+    if not documents:
+        console.note("no -c given: only the classifier as it is was judged")
     for written in (output, diagram):
         if written is not None and str(written) != "-":
             console.wrote(written)
