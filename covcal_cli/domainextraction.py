@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import SPLITS, UNKNOWN_LABEL
 from covcal_cli.featurewriter import HDF5Writer, utf8
-from covcal_cli.inputs.domain import Batch, DomainData, ModelInput
+from covcal_cli.inputs.domain import Batch, DomainData
 from covcal_cli.inputs.preprocessing import ImagePipeline
 from covcal_cli.models.classifier import Classifier, Floats
 from covcal_cli.progress import Progress, ProgressCallback
@@ -110,16 +110,17 @@ class DomainExtraction:
         CovcalError
             If too many files cannot be read, or the classifier's answer is not a number.
         """
-        wanted = ModelInput(classifier.input_shape, classifier.input_dtype)
         total, done = len(self._labels), 0
-        batches = self._data.batches(wanted, pipeline, size=batch, threads=threads)
+        rows = np.arange(total, dtype=np.int64)
+        batches = self._data.batches(classifier.inputs, pipeline, rows, size=batch, threads=threads)
         with closing(batches):  # an error here must stop the decoding threads at once
             for piece in batches:
                 self._skip(piece)
                 if len(piece.rows):
-                    features, logits = classifier.run(piece.array)
+                    features, logits = classifier.run(piece.inputs)
                     self._require_finite(features, logits, piece)
-                    writer.append(f"{self._name}/features", features)
+                    if features is not None:
+                        writer.append(f"{self._name}/features", features)
                     writer.append(f"{self._name}/logits", logits)
                     self._count(logits, piece)
                 done += len(piece.rows) + len(piece.skipped)
@@ -181,8 +182,10 @@ class DomainExtraction:
                 f"cannot be read: {shown}{more}: mend or remove them"
             )
 
-    def _require_finite(self, features: Floats, logits: Floats, piece: Batch) -> None:
+    def _require_finite(self, features: Floats | None, logits: Floats, piece: Batch) -> None:
         for what, values in (("logits", logits), ("features", features)):
+            if values is None:
+                continue
             bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
             if len(bad):
                 known = self._data.ids[int(piece.rows[bad[0]])]

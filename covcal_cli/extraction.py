@@ -20,7 +20,7 @@ from covcal_cli.featurefile import FEATURES_SCHEMA, UNKNOWN_LABEL
 from covcal_cli.featurewriter import HDF5Writer
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.inputs.classes import ClassMap, classes_from_folders, numbered_classes
-from covcal_cli.inputs.domain import DomainData, ModelInput, open_domain
+from covcal_cli.inputs.domain import DomainData, open_domain
 from covcal_cli.inputs.preprocessing import ImagePipeline, Preprocessing
 from covcal_cli.inputs.splits import DEFAULT_FRACTIONS, Fractions, check_fractions, hashed_split
 from covcal_cli.models.classifier import Classifier, open_classifier
@@ -141,7 +141,7 @@ def extract(
         "covcal_version": __version__,
         "model_name": classifier.name,
         "model_sha256": classifier.sha256,
-        "features_tensor": classifier.features_tensor,
+        "features_tensor": classifier.features_tensor or "",
         "logits_tensor": classifier.logits_tensor,
         "preprocessing": pipeline.to_json() if pipeline else json.dumps(None),
         "fractions": json.dumps(list(fractions)),
@@ -155,8 +155,9 @@ def extract(
     ):
         for run in runs.values():
             run.write(writer, classifier, pipeline, batch=rows, threads=cores, progress=progress)
-        writer.write("head/weight", classifier.weight)
-        writer.write("head/bias", classifier.bias)
+        if classifier.weight is not None and classifier.bias is not None:
+            writer.write("head/weight", classifier.weight)
+            writer.write("head/bias", classifier.bias)
         writer.complete(tail=str(classifier.tail), affine_error=float(classifier.affine_error or 0))
     warnings = [text for run in runs.values() for text in run.warnings()]
     return ExtractReport(
@@ -210,11 +211,11 @@ def _split(data: DomainData, fractions: Fractions, seed: int) -> NDArray[np.uint
 
 def _batch_size(classifier: Classifier, pipeline: ImagePipeline | None) -> int:
     if pipeline is None:
-        elements = math.prod(size or 1 for size in classifier.input_shape[1:])
+        elements = math.prod(size or 1 for size in classifier.inputs[0].shape[1:])
     else:
         elements = math.prod(pipeline.size) * len(pipeline.mean)
     fewest, most = _BATCH_RANGE
-    fitting = _BATCH_BYTES // (elements * classifier.input_dtype.itemsize)
+    fitting = _BATCH_BYTES // (elements * classifier.inputs[0].dtype.itemsize)
     return min(most, max(fewest, 1 << max(0, fitting.bit_length() - 1)))
 
 
@@ -222,8 +223,8 @@ def _pipeline(
     domains: dict[str, DomainData], classifier: Classifier, asked: Preprocessing
 ) -> tuple[ImagePipeline | None, list[str]]:
     """Return the one pipeline for all images, if there are any, and what to tell the user."""
-    wanted = ModelInput(classifier.input_shape, classifier.input_dtype)
-    images = {name: data.holds_images(wanted) for name, data in domains.items()}
+    wanted = classifier.inputs[0]
+    images = {name: data.holds_images(classifier.inputs) for name, data in domains.items()}
     if not any(images.values()):
         if not asked.is_default:
             raise CovcalError(

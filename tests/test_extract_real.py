@@ -42,7 +42,8 @@ def test_an_output_of_features_is_not_taken_for_the_classes() -> None:
     classifier = open_classifier(real_data("models/svhnnet.onnx"))
     with np.load(real_data("svhn.npz"), allow_pickle=False) as arrays:
         x, y = arrays["x"][:500], arrays["y"][:500]
-    _, logits = classifier.run(np.moveaxis(x, 3, 1).astype(np.float32) / 255)
+    pixels = np.moveaxis(x, 3, 1).astype(np.float32) / 255
+    _, logits = classifier.run({classifier.inputs[0].name: pixels})
     assert (classifier.features_tensor, classifier.n_features) == ("features", 256)
     assert classifier.logits_tensor == "logits"
     assert classifier.affine_error is not None

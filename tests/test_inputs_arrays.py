@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.arrays import ArrayData
 from covcal_cli.inputs.classes import numbered_classes
-from covcal_cli.inputs.domain import ModelInput
 from covcal_cli.inputs.npy import NpyStream
 from covcal_cli.inputs.preprocessing import Preprocessing
+from covcal_cli.modelinput import ModelInput
 
-VECTORS = ModelInput((None, 4), np.dtype(np.float32))
-GREY = ModelInput((None, 1, 6, 6), np.dtype(np.float32))
+VECTORS = ModelInput("x", (None, 4), np.dtype(np.float32))
+GREY = ModelInput("x", (None, 1, 6, 6), np.dtype(np.float32))
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
@@ -29,12 +29,12 @@ def save(folder: Path, *, compressed: bool = False, **arrays: Any) -> Path:
 
 def fed(data: ArrayData, wanted: ModelInput, size: int = 3) -> NDArray[Any]:
     pipeline = (
-        Preprocessing().resolve(wanted.shape, wanted.dtype) if data.holds_images(wanted) else None
+        Preprocessing().resolve(wanted.shape, wanted.dtype) if data.holds_images([wanted]) else None
     )
-    batches = list(data.batches(wanted, pipeline, size=size, threads=2))
+    batches = list(data.batches([wanted], pipeline, np.arange(len(data.ids)), size=size, threads=2))
     rows = np.concatenate([batch.rows for batch in batches])
     np.testing.assert_array_equal(rows, np.arange(len(rows)))
-    return np.concatenate([batch.array for batch in batches])
+    return np.concatenate([batch.inputs["x"] for batch in batches])
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -81,7 +81,7 @@ def test_ids_may_be_numbers_or_bytes(ids: NDArray[Any], tmp_path: Path) -> None:
 def test_uint8_images_are_preprocessed(shape: tuple[int, ...], tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, size=shape, dtype=np.uint8)
     data = ArrayData(save(tmp_path, x=x))
-    assert data.holds_images(GREY)
+    assert data.holds_images([GREY])
     found = fed(data, GREY)
     assert found.shape == (9, 1, 6, 6)
     if shape in ((9, 6, 6), (9, 6, 6, 1)):
@@ -90,7 +90,7 @@ def test_uint8_images_are_preprocessed(shape: tuple[int, ...], tmp_path: Path) -
 
 def test_uint8_rows_for_a_uint8_model_go_in_as_they_are(tmp_path: Path) -> None:
     x = np.arange(40, dtype=np.uint8).reshape(10, 4)
-    wanted = ModelInput((None, 4), np.dtype(np.uint8))
+    wanted = ModelInput("x", (None, 4), np.dtype(np.uint8))
     np.testing.assert_array_equal(fed(ArrayData(save(tmp_path, x=x)), wanted), x)
 
 
@@ -163,15 +163,15 @@ def test_a_label_outside_the_classes_is_named(label: int, tmp_path: Path) -> Non
         (np.zeros((5, 6, 6), np.uint16), GREY),
         (np.zeros((5, 5), np.float32), VECTORS),
         (np.zeros((5, 4), np.uint8), VECTORS),
-        (np.zeros((5, 4), np.float32), ModelInput((None, 4), np.dtype(np.int64))),
+        (np.zeros((5, 4), np.float32), ModelInput("x", (None, 4), np.dtype(np.int64))),
     ],
 )
 def test_rows_of_another_shape_are_refused_with_both(
     x: NDArray[Any], wanted: ModelInput, tmp_path: Path
 ) -> None:
     data = ArrayData(save(tmp_path, x=x))
-    with pytest.raises(CovcalError, match=rf"x is {x.dtype} \[n, .* and the model wants"):
-        data.holds_images(wanted)
+    with pytest.raises(CovcalError, match=rf"x is {x.dtype} \[N, .* and the model wants"):
+        data.holds_images([wanted])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -19,6 +19,7 @@ from covcal_cli.inputs.preprocessing import ImagePipeline, Preprocessing
 F4 = np.dtype(np.float32)
 GREY = (None, 1, 4, 4)
 COLOR = (None, 3, 4, 4)
+ROWS = np.arange(1000)
 
 
 def grey() -> ImagePipeline:
@@ -190,7 +191,7 @@ def test_unreadable_images_are_skipped_and_named(threads: int, tmp_path: Path) -
     reasons = damaged(tmp_path)
     data = FolderData(tmp_path)
     openers = [[partial(Image.open, tmp_path / name) for name in data.ids]]
-    (batch,) = decode_batches(openers, color(), threads=threads)
+    (batch,) = decode_batches(openers, ROWS, "x", color(), threads=threads)
     found = {data.ids[row]: reason for row, reason in batch.skipped}
     assert set(found) == set(reasons)
     for name, part in reasons.items():
@@ -198,7 +199,7 @@ def test_unreadable_images_are_skipped_and_named(threads: int, tmp_path: Path) -
         assert "\n" not in found[name]
         assert str(tmp_path) not in found[name]
     assert [data.ids[row] for row in batch.rows] == ["good.png"]
-    assert batch.array.shape == (1, 3, 4, 4)
+    assert batch.inputs["x"].shape == (1, 3, 4, 4)
 
 
 def shade(value: int) -> Callable[[], Image.Image]:
@@ -210,8 +211,8 @@ def shade(value: int) -> Callable[[], Image.Image]:
 def test_the_order_depends_on_neither_threads_nor_batch(size: int, threads: int) -> None:
     openers = [shade(i) for i in range(100)]
     batches = [openers[start : start + size] for start in range(0, 100, size)]
-    decoded = list(decode_batches(batches, grey(), threads=threads))
-    values = np.concatenate([batch.array[:, 0, 0, 0] for batch in decoded])
+    decoded = list(decode_batches(batches, ROWS, "x", grey(), threads=threads))
+    values = np.concatenate([batch.inputs["x"][:, 0, 0, 0] for batch in decoded])
     np.testing.assert_allclose(values * 255, np.arange(100), atol=1e-3)
     assert np.concatenate([batch.rows for batch in decoded]).tolist() == list(range(100))
 
@@ -220,8 +221,8 @@ def test_a_batch_of_nothing_but_bad_images_is_empty() -> None:
     def broken() -> Image.Image:
         raise OSError("image file is truncated")
 
-    (batch,) = decode_batches([[broken, broken]], color(), threads=2)
-    assert batch.array.shape == (0, 3, 4, 4)
+    (batch,) = decode_batches([[broken, broken]], ROWS, "x", color(), threads=2)
+    assert batch.inputs["x"].shape == (0, 3, 4, 4)
     assert len(batch.skipped) == 2
 
 
@@ -233,7 +234,7 @@ def test_decoding_stops_when_the_caller_does() -> None:
         return Image.new("L", (4, 4))
 
     batches = decode_batches(
-        ([partial(count, number)] for number in range(1000)), grey(), threads=1
+        ([partial(count, number)] for number in range(1000)), ROWS, "x", grey(), threads=1
     )
     next(batches)
     batches.close()

@@ -274,7 +274,7 @@ def test_a_model_without_a_usable_head_is_refused_with_the_reason(
     graph, message = REFUSED[name]
     path = graph.save(tmp_path)
     with pytest.raises(CovcalError, match=message) as caught:
-        open_classifier(path).run(rows_for(graph))
+        open_classifier(path).run({"x": rows_for(graph)})
     assert "model.onnx" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -292,10 +292,10 @@ def test_a_tail_that_looks_right_on_small_logits_is_caught_later(tmp_path: Path)
         constants={"low": np.array(-500, np.float32), "high": np.array(500, np.float32)},
     )
     classifier = open_classifier(graph.save(tmp_path))
-    classifier.run(dense_rows())
+    classifier.run({"x": dense_rows()})
     assert classifier.tail == "none"
     with pytest.raises(CovcalError, match="neither the logits"):
-        classifier.run(1000 * dense_rows())
+        classifier.run({"x": 1000 * dense_rows()})
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_batch_of_another_shape_is_refused_with_both(
 ) -> None:
     classifier = open_classifier(DENSE["softmax"][0].save(tmp_path))
     with pytest.raises(CovcalError, match=rf"wants float32 \[N, 6\] as x, .* {found}"):
-        classifier.run(batch)
+        classifier.run({"x": batch})
 
 
 def test_a_batch_size_fixed_inside_the_graph_is_explained(tmp_path: Path) -> None:
@@ -323,4 +323,4 @@ def test_a_batch_size_fixed_inside_the_graph_is_explained(tmp_path: Path) -> Non
         constants={"w6": np.ones((K, D_IN), np.float32)},
     )
     with pytest.raises(CovcalError, match=r"gives .* for 13 rows: .* pass --batch 1"):
-        open_classifier(graph.save(tmp_path)).run(dense_rows())
+        open_classifier(graph.save(tmp_path)).run({"x": dense_rows()})

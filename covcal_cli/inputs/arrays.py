@@ -6,7 +6,7 @@ in as they are.
 """
 
 import zipfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from PIL import Image
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.domain import Batch, ModelInput
+from covcal_cli.inputs.domain import Batch
 from covcal_cli.inputs.images import Opener, decode_batches
 from covcal_cli.inputs.npy import NpyStream
 from covcal_cli.inputs.preprocessing import ImagePipeline, Pixels
+from covcal_cli.modelinput import ModelInput
 
 _KEYS = ("x", "y", "split", "id")
 _UNKNOWN = -1
@@ -52,6 +53,7 @@ class ArrayData:
         except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
             raise self._unreadable(error) from error
         self.split_names = self.ids
+        self.columns: Mapping[str, NDArray[Any]] = {}
         self.notes: tuple[str, ...] = (
             (f"{path}: {', '.join(unknown)} not used (covcal reads {', '.join(_KEYS)})",)
             if unknown
@@ -70,43 +72,55 @@ class ArrayData:
             )
         return self._y
 
-    def holds_images(self, wanted: ModelInput) -> bool:
+    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
         """Return whether ``x`` is uint8 pixels, refusing what is neither images nor rows."""
         axes = len(self._shape)
         pixels = axes == 3 or (axes == 4 and self._shape[3] in (1, 3, 4))
         if self._dtype == np.uint8 and pixels:
             return True
-        if self._fits(wanted):
+        (only,) = wanted
+        if self._fits(only):
             return False
         have = ", ".join(map(str, self._shape[1:]))
-        want = ", ".join("?" if size is None else str(size) for size in wanted.shape[1:])
         raise self._error(
-            f"x is {self._dtype} [n, {have}] and the model wants {wanted.dtype} [n, {want}]: give "
-            "rows of that shape, or images as uint8 [n, h, w] or [n, h, w, c]"
+            f"x is {self._dtype} [N, {have}] and the model wants {only.describe()}: give rows of "
+            "that shape, or images as uint8 [n, h, w] or [n, h, w, c]"
         )
 
     def batches(
-        self, wanted: ModelInput, pipeline: ImagePipeline | None, *, size: int, threads: int
+        self,
+        wanted: Sequence[ModelInput],
+        pipeline: ImagePipeline | None,
+        rows: NDArray[np.int64],
+        *,
+        size: int,
+        threads: int,
     ) -> Generator[Batch, None, None]:
         """Yield the rows in order; images through `pipeline`, others as they are."""
+        name, dtype = wanted[0].name, wanted[0].dtype
         if self.holds_images(wanted):
             if pipeline is None:
                 raise ValueError("images need a pipeline")
-            openers = ([_opener(row) for row in block] for _, block in self._blocks(size))
-            yield from decode_batches(openers, pipeline, threads=threads)
+            openers = ([_opener(row) for row in block] for _, block in self._blocks(rows, size))
+            yield from decode_batches(openers, rows, name, pipeline, threads=threads)
             return
-        for start, block in self._blocks(size):
-            rows = np.arange(start, start + len(block), dtype=np.int64)
-            self._require_finite(block, rows)
-            yield Batch(block.astype(wanted.dtype, copy=False), rows)
+        for chosen, block in self._blocks(rows, size):
+            self._require_finite(block, chosen)
+            yield Batch({name: block.astype(dtype, copy=False)}, chosen)
 
-    def _blocks(self, size: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    def _blocks(
+        self, rows: NDArray[np.int64], size: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """Yield the chosen rows of ``x`` and their numbers, at most `size` at a time."""
         try:
             with zipfile.ZipFile(self.path) as archive, archive.open("x.npy") as member:
                 stream = NpyStream(member)
                 start = 0
                 for block in stream.blocks(size):
-                    yield start, block
+                    first, last = np.searchsorted(rows, (start, start + len(block)))
+                    chosen = rows[first:last]
+                    if len(chosen):
+                        yield chosen, block if len(chosen) == len(block) else block[chosen - start]
                     start += len(block)
         except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
             raise self._unreadable(error) from error

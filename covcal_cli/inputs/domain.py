@@ -1,6 +1,6 @@
 """What extraction needs of one domain's data, whatever form it has."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,23 +10,8 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.preprocessing import ImagePipeline, Shape
-
-
-@dataclass(frozen=True)
-class ModelInput:
-    """The input that a model declares.
-
-    Attributes
-    ----------
-    shape : tuple of (int or None)
-        Batch first; None where it is free.
-    dtype : numpy.dtype
-        Element type.
-    """
-
-    shape: Shape
-    dtype: np.dtype[np.generic]
+from covcal_cli.inputs.preprocessing import ImagePipeline
+from covcal_cli.modelinput import ModelInput
 
 
 @dataclass(frozen=True)
@@ -35,15 +20,15 @@ class Batch:
 
     Attributes
     ----------
-    array : array, shape (m, ...)
-        The model's input.
+    inputs : mapping of str to array, shape (m, ...)
+        What the model is fed, by input name.
     rows : array of int64, shape (m,)
         Their row numbers in the domain, ascending.
     skipped : tuple of (int, str)
         Row number and reason of each row that could not be read.
     """
 
-    array: NDArray[Any]
+    inputs: Mapping[str, NDArray[Any]]
     rows: NDArray[np.int64]
     skipped: tuple[tuple[int, str], ...] = ()
 
@@ -63,6 +48,8 @@ class DomainData(Protocol):
         The split of every row, where the data says so.
     class_folders : tuple of str or None
         The class folders found; None where labels are class numbers.
+    columns : mapping of str to array, shape (n,)
+        What else is known of every row, by name: groups for ``covcal evaluate --by``.
     notes : tuple of str
         What a user should know about how the data was read.
     """
@@ -72,20 +59,30 @@ class DomainData(Protocol):
     split_names: list[str]
     given_split: NDArray[np.uint8] | None
     class_folders: tuple[str, ...] | None
+    columns: Mapping[str, NDArray[Any]]
     notes: tuple[str, ...]
 
     def labels(self, classes: ClassMap) -> NDArray[np.int64]:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         ...
 
-    def holds_images(self, wanted: ModelInput) -> bool:
-        """Return whether the rows need preprocessing to become `wanted`."""
+    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
+        """Return whether the rows need preprocessing to become the model's inputs."""
         ...
 
     def batches(
-        self, wanted: ModelInput, pipeline: ImagePipeline | None, *, size: int, threads: int
+        self,
+        wanted: Sequence[ModelInput],
+        pipeline: ImagePipeline | None,
+        rows: NDArray[np.int64],
+        *,
+        size: int,
+        threads: int,
     ) -> Generator[Batch, None, None]:
-        """Yield all rows in order, `size` at a time; skipped rows make a batch shorter."""
+        """Yield the chosen `rows`, ascending, `size` at a time.
+
+        Rows that cannot be read are named in `Batch.skipped` and make a batch shorter.
+        """
         ...
 
 

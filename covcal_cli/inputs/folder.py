@@ -5,10 +5,11 @@ their path, and a row's id is that path below the domain with forward slashes.
 """
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,10 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.domain import Batch, ModelInput
+from covcal_cli.inputs.domain import Batch
 from covcal_cli.inputs.images import Opener, decode_batches
 from covcal_cli.inputs.preprocessing import ImagePipeline
+from covcal_cli.modelinput import ModelInput
 
 SPLIT_FOLDERS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 _SUFFIXES = {
@@ -65,6 +67,7 @@ class FolderData:
             None if splits[0] is None else np.array(splits, dtype=np.uint8)
         )
         self.class_folders: tuple[str, ...] | None = tuple(self._class_numbers)
+        self.columns: Mapping[str, NDArray[Any]] = {}
         self.notes: tuple[str, ...] = (
             (f"{path}: {self._ignored} files that are no images were left out",)
             if self._ignored
@@ -76,14 +79,21 @@ class FolderData:
         indices = [classes.require(self.path, name) for name in self._class_numbers]
         return np.array([*indices, _NO_CLASS], dtype=np.int64)[self._classes]
 
-    def holds_images(self, wanted: ModelInput) -> bool:  # noqa: ARG002 (the protocol's signature)
+    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
         """Return True: files need preprocessing whatever the model reads."""
+        if len(wanted) > 1:
+            names = ", ".join(entry.name for entry in wanted)
+            raise CovcalError(
+                f"{self.path} holds images, and the model has {len(wanted)} inputs ({names}): save "
+                "one array per input, named like it, in an .npz or .h5 file"
+            )
         return True
 
     def batches(
         self,
-        wanted: ModelInput,  # noqa: ARG002 (the pipeline was resolved for it)
+        wanted: Sequence[ModelInput],
         pipeline: ImagePipeline | None,
+        rows: NDArray[np.int64],
         *,
         size: int,
         threads: int,
@@ -92,10 +102,10 @@ class FolderData:
         if pipeline is None:
             raise ValueError("images need a pipeline")
         openers = (
-            [self._opener(name) for name in self.ids[start : start + size]]
-            for start in range(0, len(self.ids), size)
+            [self._opener(self.ids[row]) for row in rows[start : start + size]]
+            for start in range(0, len(rows), size)
         )
-        return decode_batches(openers, pipeline, threads=threads)
+        return decode_batches(openers, rows, wanted[0].name, pipeline, threads=threads)
 
     def _opener(self, name: str) -> Opener:
         return partial(_open_image, f"{self.path}/{name}")

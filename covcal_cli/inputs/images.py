@@ -44,7 +44,12 @@ class _Decoded:
 
 
 def decode_batches(
-    openers: Iterable[Sequence[Opener]], pipeline: ImagePipeline, *, threads: int
+    openers: Iterable[Sequence[Opener]],
+    rows: NDArray[np.int64],
+    name: str,
+    pipeline: ImagePipeline,
+    *,
+    threads: int,
 ) -> Generator[Batch, None, None]:
     """Decode batches of images in order, some ahead of the caller.
 
@@ -52,6 +57,10 @@ def decode_batches(
     ----------
     openers : iterable of sequences of callables
         One sequence per batch; each callable opens one image and may fail.
+    rows : array of int64, shape (n,)
+        The row number of every opener, in order.
+    name : str
+        The model's input.
     pipeline : ImagePipeline
         What is done to every image.
     threads : int
@@ -76,9 +85,9 @@ def decode_batches(
             pending.append(tasks)
             start += len(batch)
             if len(pending) > _AHEAD:
-                yield _joined(pending.popleft())
+                yield _joined(pending.popleft(), rows, name)
         while pending:
-            yield _joined(pending.popleft())
+            yield _joined(pending.popleft(), rows, name)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -101,13 +110,15 @@ def _decode(openers: Sequence[Opener], start: int, pipeline: ImagePipeline) -> _
     return _Decoded(pipeline.normalise(stacked), positions, skipped)
 
 
-def _joined(tasks: list[Future[_Decoded]]) -> Batch:
+def _joined(tasks: list[Future[_Decoded]], rows: NDArray[np.int64], name: str) -> Batch:
     runs = [task.result() for task in tasks]
     kept = [run.array for run in runs if run.positions]
     array = runs[0].array if not kept else kept[0] if len(kept) == 1 else np.concatenate(kept)
-    rows = [position for run in runs for position in run.positions]
-    skipped = tuple(failure for run in runs for failure in run.skipped)
-    return Batch(array, np.array(rows, dtype=np.int64), skipped)
+    positions = [position for run in runs for position in run.positions]
+    skipped = tuple(
+        (int(rows[position]), reason) for run in runs for position, reason in run.skipped
+    )
+    return Batch({name: array}, rows[positions], skipped)
 
 
 def _reason(error: BaseException) -> str:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.modelinput import Shape
 
 Color = Literal["L", "RGB", "BGR"]
 Layout = Literal["NCHW", "NHWC", "NHW"]
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 Pixels = NDArray[np.uint8]
-Shape = tuple[int | None, ...]
 
 _FILTERS: dict[str, Image.Resampling] = {
     name: Image.Resampling[name.upper()] for name in get_args(Resample)

@@ -6,6 +6,7 @@ capped or clipped tail can look like plain logits on a few rows.
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.modelinput import ModelInput
 from covcal_cli.models import proof
-from covcal_cli.models.classifier import Floats, Shape
+from covcal_cli.models.classifier import Floats, Inputs
 from covcal_cli.models.onnx_file import OnnxFile, one_line, read_onnx
 from covcal_cli.models.onnx_graph import OnnxGraph
 from covcal_cli.models.onnx_head import Head, find_head
@@ -56,12 +58,19 @@ class OnnxClassifier:
         self._threads = threads
         self.name = path.name
         self.sha256 = hashlib.sha256(self._file.data).hexdigest()
-        self.input_name, self.input_shape, self.input_dtype = _only_input(graph)
-        self.fixed_batch = self.input_shape[0] if self.input_shape else None
-        self.n_classes, self.n_features = self._head.weight.shape
-        self.weight: Floats = self._head.weight.astype(np.float32)
-        self.bias: Floats = self._head.bias.astype(np.float32)
-        self.features_tensor = self._head.features
+        self._input = _only_input(graph)
+        self.inputs: tuple[ModelInput, ...] = (self._input,)
+        self.fixed_batch = self._input.shape[0]
+        self.metadata: Mapping[str, str] = {
+            entry.key: entry.value for entry in self._file.model.metadata_props
+        }
+        self.class_names: tuple[str, ...] | None = None
+        self.notes: tuple[str, ...] = ()
+        self.n_classes: int = self._head.weight.shape[0]
+        self.n_features: int | None = self._head.weight.shape[1]
+        self.weight: Floats | None = self._head.weight.astype(np.float32)
+        self.bias: Floats | None = self._head.bias.astype(np.float32)
+        self.features_tensor: str | None = self._head.features
         self.logits_tensor = self._head.logits
         self.output_name = self._head.outputs[0]
         self.tail: str | None = None
@@ -72,14 +81,14 @@ class OnnxClassifier:
             _with_outputs(self._file, self._head, self._outputs), threads=threads
         )
 
-    def run(self, batch: NDArray[np.generic]) -> tuple[Floats, Floats]:
+    def run(self, batch: Inputs) -> tuple[Floats, Floats]:
         """Return phi(x) and the logits of a batch.
 
         Parameters
         ----------
-        batch : array, shape (m, ...)
-            In the input's own shape and dtype. Where the model's batch is fixed, rows are fed in
-            that number and the last run is padded.
+        batch : mapping of str to array, shape (m, ...)
+            By input name, in the input's own shape and dtype. Where the model's batch is fixed,
+            rows are fed in that number and the last run is padded.
 
         Returns
         -------
@@ -92,12 +101,13 @@ class OnnxClassifier:
         CovcalError
             If the shapes do not fit, or the proof fails on this batch.
         """
-        self._require_shape(batch)
+        rows = batch[self._input.name]
+        self._require_shape(rows)
         names = self._outputs if self.tail is None else self._wanted()
-        arrays = self._run_in_pieces(self._session, names, batch)
+        arrays = self._run_in_pieces(self._session, names, rows)
         values = dict(zip(names, arrays, strict=True))
-        features, logits = self._features(values), self._logits(values, len(batch))
-        self._prove(batch, features, logits, values)
+        features, logits = self._features(values), self._logits(values, len(rows))
+        self._prove(rows, features, logits, values)
         return features.astype(np.float32), logits.astype(np.float32)
 
     def describe(self) -> str:
@@ -116,16 +126,15 @@ class OnnxClassifier:
         return list(dict.fromkeys([*self._outputs[:2], self.output_name]))
 
     def _require_shape(self, batch: NDArray[np.generic]) -> None:
-        row, expected = batch.shape[1:], self.input_shape[1:]
+        row, expected = batch.shape[1:], self._input.shape[1:]
         fits = len(row) == len(expected) and all(
             want is None or want == have for want, have in zip(expected, row, strict=True)
         )
-        if fits and batch.dtype == self.input_dtype:
+        if fits and batch.dtype == self._input.dtype:
             return
-        wanted = ", ".join("?" if size is None else str(size) for size in expected)
         found = ", ".join(map(str, row))
         raise CovcalError(
-            f"{self._where} wants {self.input_dtype} [N, {wanted}] as {self.input_name}, and the "
+            f"{self._where} wants {self._input.describe()} as {self._input.name}, and the "
             f"data gives {batch.dtype} [N, {found}]: change the preprocessing or the array"
         )
 
@@ -148,7 +157,7 @@ class OnnxClassifier:
         self, session: Any, names: list[str], batch: NDArray[np.generic]
     ) -> list[NDArray[Any]]:
         try:
-            arrays = session.run(names, {self.input_name: np.ascontiguousarray(batch)})
+            arrays = session.run(names, {self._input.name: np.ascontiguousarray(batch)})
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
             raise CovcalError(
                 f"{self._where} cannot run on [{', '.join(map(str, batch.shape))}] "
@@ -245,7 +254,7 @@ class OnnxClassifier:
             )
 
 
-def _only_input(graph: OnnxGraph) -> tuple[str, Shape, np.dtype[np.generic]]:
+def _only_input(graph: OnnxGraph) -> ModelInput:
     if len(graph.inputs) != 1:
         names = ", ".join(value.name for value in graph.inputs)
         raise CovcalError(
@@ -264,7 +273,8 @@ def _only_input(graph: OnnxGraph) -> tuple[str, Shape, np.dtype[np.generic]]:
         raise CovcalError(
             f"{graph.file.path}: input {value.name} declares no shape: export the model with one"
         )
-    return value.name, shape, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return ModelInput(value.name, shape, dtype)
 
 
 def _with_outputs(file: OnnxFile, head: Head, names: list[str]) -> bytes:
