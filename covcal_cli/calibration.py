@@ -269,10 +269,10 @@ def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
         method_used=content["method_used"],
         reason=content["reason"],
         forecaster=method_named(content["method_used"]).forecaster or content["forecaster"],
-        forecaster_temperature=float(content["temperatures"]["forecaster"]),
-        discriminator_temperatures=tuple(map(float, content["temperatures"]["discriminator"])),
+        forecaster_temperature=_number(content["temperatures"]["forecaster"]),
+        discriminator_temperatures=tuple(map(_number, content["temperatures"]["discriminator"])),
         discriminator=content["discriminator"],
-        max_weight=float(content["max_weight"]),
+        max_weight=_number(content["max_weight"]),
         loss=content["loss"],
         fit=dict(content["fit"]),
         weights=content["weights"],
@@ -300,6 +300,12 @@ def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
 def _labelled_rows(rows: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     # evaluate leaves these rows out: without their ids it would judge on them.
     return None if rows is None else {**rows, "ids": list(_texts(rows["ids"]))}
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
 
 
 def _texts(values: Any) -> tuple[str, ...]:

@@ -13,5 +13,9 @@ class OutputExistsError(CovcalError):
     """An output file is already there and replacing it was not asked for."""
 
 
+class UnlabelledError(CovcalError):
+    """The target rows to judge have no labels."""
+
+
 class LimitExceededError(Exception):
     """A ``--fail-above`` limit was exceeded; the command line exits with code 3."""

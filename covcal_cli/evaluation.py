@@ -4,65 +4,34 @@ One pass over the file in blocks, whatever the number of calibrations. Besides `
 the only place where target labels are read; the rows that it used are left out here.
 """
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from covcal_cli.calibration import (
-    Calibration,
-    Input,
-)
+from covcal_cli.alignednetworks import AlignedNetworks
+from covcal_cli.bootstrap import intervals
+from covcal_cli.calibration import Calibration, Input
+from covcal_cli.calibrationfiles import networks_for
 from covcal_cli.errors import CovcalError
+from covcal_cli.evaluated import Evaluation, Predictions, metrics_document, write_metrics
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
-from covcal_cli.files import relative_to_folder_of, sha256_of, write_text
-from covcal_cli.forecasters import forecaster_logits, log_probabilities
-from covcal_cli.limits import NONE, Verdict
+from covcal_cli.files import sha256_of
+from covcal_cli.forecasters import forecaster_logits
+from covcal_cli.grouping import Grouping, grouping
+from covcal_cli.groups import GroupBins
+from covcal_cli.limits import NONE
 from covcal_cli.methods import Forecaster
-from covcal_cli.metrics import Metrics, MetricsAccumulator
-from covcal_cli.softmax import Array
+from covcal_cli.metrics import MetricsAccumulator
+from covcal_cli.softmax import Array, exp
 from covcal_cli.target_labels import target_labels
 
-SCHEMA = "covcal.metrics/1"
-Predictions = Literal["original", "own"]
+__all__ = ["Evaluation", "Predictions", "evaluate", "metrics_document", "named", "write_metrics"]
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Metrics of ``none`` and of every calibration on the same rows.
-
-    Attributes
-    ----------
-    split : str
-    predictions : {"original", "own"}
-        Whose label the confidence is about.
-    unlabelled : int
-        Rows of the split without a label, left out.
-    left_out : int
-        Rows of the split that a calibration was fitted to, left out for all.
-    metrics : dict of str to Metrics
-        ``none`` first, then in the order given.
-    temperatures : dict of str to float
-        T_f of each.
-    inputs : tuple of Input
-    """
-
-    split: str
-    predictions: Predictions
-    unlabelled: int
-    left_out: int
-    metrics: dict[str, Metrics]
-    temperatures: dict[str, float]
-    inputs: tuple[Input, ...]
-
-    @property
-    def n(self) -> int:
-        """Rows that were judged."""
-        return self.metrics[NONE].n
+_CACHED_VALUES = 1 << 18  # so many float64 logits at a time stay in the processor's cache
+Labels = NDArray[np.int64]
 
 
 def evaluate(
@@ -73,6 +42,10 @@ def evaluate(
     bins: int = 15,
     predictions: Predictions = "original",
     documents: Sequence[Path] = (),
+    by: str | None = None,
+    resamples: int = 0,
+    seed: int = 0,
+    networks: Path | None = None,
 ) -> Evaluation:
     """Measure calibrations, and the uncalibrated classifier beside them, on target rows.
 
@@ -84,57 +57,170 @@ def evaluate(
         By the name to report them under; see `named`.
     split : {"train", "validation", "test"}
     bins : int
-        Equally wide bins of confidence, at least 1.
+        Bins of confidence, at least 1.
     predictions : {"original", "own"}
         Judge the confidence in the classifier's label, or in the forecaster's own.
     documents : sequence of Path
-        The files that hold the calibrations, for the record.
+        The files that hold the calibrations, in the same order, for the record and for messages.
+    by : str, optional
+        ``"class"``, ``"predicted"`` or a column of the file: metrics by group, too.
+    resamples, seed : int
+        Of the bootstrap; 0 resamples: no intervals.
+    networks : Path, optional
+        For methods on aligned logits and a file without them: the adapted file with the networks,
+        if it is not where the calibration says.
 
     Raises
     ------
     CovcalError
-        If the split is empty or unlabelled, or a calibration does not fit the file.
+        If the split is empty or unlabelled, a calibration does not fit the file, or `by` is
+        unknown.
     """
     with FeatureFile(path) as file:
-        for calibration in calibrations.values():
-            calibration.require_fit(file)
+        judged = {NONE: _Judged("original", 1.0, None)}
+        for number, (name, calibration) in enumerate(calibrations.items()):
+            document = documents[number] if number < len(documents) else Path("cal.json")
+            aligned = calibration.forecaster == "aligned"
+            judged[name] = _Judged(
+                calibration.forecaster,
+                calibration.forecaster_temperature,
+                networks_for(calibration, document, file, networks if aligned else None),
+            )
         target = file.require_target()
         rows = target.require_rows(split)
         rows, left_out = _without_fitted(target, rows, calibrations)
-        labels = target_labels(target, rows)
-        known = labels >= 0
-        if not known.any():
+        groups = None if by is None else grouping(target, by, rows, file.classes)
+        collected = {
+            name: _Collected(bins, len(file.classes), groups, keep_losses=resamples > 0)
+            for name in judged
+        }
+        unlabelled = _collect(target, rows, judged, collected, predictions)
+        if unlabelled == len(rows):
             raise CovcalError(
                 f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
                 "needs them; covcal estimate prints the accuracy to expect without labels"
             )
-        settings: dict[str, tuple[Forecaster, float]] = {NONE: ("original", 1.0)}
-        for name, calibration in calibrations.items():
-            settings[name] = calibration.forecaster, calibration.forecaster_temperature
-        collected = {name: MetricsAccumulator(bins, len(file.classes)) for name in settings}
-        kept, kept_labels, start = rows[known], labels[known], 0
-        for block in target.blocks(kept):
-            block_labels = kept_labels[start : start + len(block)]
-            logits = _logits(target, block, {forecaster for forecaster, _ in settings.values()})
-            original = logits["original"].argmax(axis=0)
-            for name, (forecaster, temperature) in settings.items():
-                scaled = log_probabilities(logits[forecaster], temperature)
-                judged = original if predictions == "original" else scaled.argmax(axis=0)
-                collected[name].add(scaled, judged, block_labels)
-            start += len(block)
+        metrics = {name: entry.metrics.result() for name, entry in collected.items()}
         role = "adapted" if file.is_adapted else "features"
         return Evaluation(
             split=split,
             predictions=predictions,
-            unlabelled=int((~known).sum()),
+            unlabelled=unlabelled,
             left_out=left_out,
-            metrics={name: accumulator.result() for name, accumulator in collected.items()},
-            temperatures={name: temperature for name, (_, temperature) in settings.items()},
+            metrics=metrics,
+            temperatures={name: entry.temperature for name, entry in judged.items()},
             inputs=(
                 Input(role, path, file.sha256()),
                 *(Input("calibration", document, sha256_of(document)) for document in documents),
             ),
+            classes={
+                name: entry.by_class.result(file.classes)
+                for name, entry in metrics.items()
+                if entry.by_class is not None
+            },
+            by=by,
+            groups={
+                name: entry.groups.result(groups.names)
+                for name, entry in collected.items()
+                if groups is not None and entry.groups is not None
+            },
+            resamples=resamples,
+            seed=seed,
+            intervals={
+                name: intervals(entry, resamples=resamples, seed=seed)
+                for name, entry in metrics.items()
+                if resamples
+            },
         )
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A forecaster with its temperature, and its networks where the file lacks its logits."""
+
+    forecaster: Forecaster
+    temperature: float
+    networks: AlignedNetworks | None
+
+    @property
+    def key(self) -> str:
+        """What tells its logits from others'."""
+        return self.forecaster if self.networks is None else self.networks.sha256
+
+
+class _Collected:
+    """What is counted for one calibration."""
+
+    def __init__(
+        self, bins: int, n_classes: int, by: Grouping | None, *, keep_losses: bool
+    ) -> None:
+        self.metrics = MetricsAccumulator(bins, n_classes, keep_losses=keep_losses)
+        self.by = by
+        self.groups = None if by is None else GroupBins(bins, len(by.names))
+
+    def add(
+        self, logs: Array, probabilities: Array, judged: Labels, labels: Labels, rows: Rows
+    ) -> None:
+        counted = self.metrics.add(logs, judged, labels, probabilities)
+        if self.groups is not None and self.by is not None:
+            self.groups.add(self.by.numbers(rows, labels, judged), counted)
+
+
+def _collect(
+    target: Domain,
+    rows: Rows,
+    judged: Mapping[str, _Judged],
+    collected: Mapping[str, _Collected],
+    predictions: Predictions,
+) -> int:
+    """Count every labelled row for every calibration, and return how many have no label."""
+    unlabelled = 0
+    size = max(256, _CACHED_VALUES // target.n_classes)
+    for block in target.blocks(rows):
+        labels = target_labels(target, block)
+        known = labels >= 0
+        if not known.all():
+            unlabelled += int((~known).sum())
+            block, labels = block[known], labels[known]
+        logits: dict[str, Array] = {"original": forecaster_logits(target, block, "original")}
+        for entry in judged.values():
+            if entry.key not in logits:
+                logits[entry.key] = forecaster_logits(
+                    target, block, entry.forecaster, entry.networks
+                )
+        for start in range(0, len(block), size):
+            part = slice(start, start + size)
+            top = _top_class(logits["original"][:, part])
+            for name, entry in judged.items():
+                logs, probabilities = _softmax(logits[entry.key][:, part], entry.temperature)
+                chosen = top if predictions == "original" else logs.argmax(axis=0)
+                collected[name].add(logs, probabilities, chosen, labels[part], block[part])
+    return unlabelled
+
+
+def _top_class(logits: Array) -> Labels:
+    """Return the first class whose logit is 0, the highest of the classifier's own.
+
+    Comparing bytes class by class is many times faster than argmax along the first axis.
+    """
+    classes = len(logits)
+    if classes > np.iinfo(np.uint8).max:
+        return np.asarray(logits.argmax(axis=0), dtype=np.int64)
+    rank = np.zeros(logits.shape[1], dtype=np.uint8)
+    for number, row in enumerate(logits):
+        np.maximum(rank, (row == 0).view(np.uint8) * np.uint8(classes - number), out=rank)
+    top: Labels = classes - rank.astype(np.int64)
+    return top
+
+
+def _softmax(logits: Array, temperature: float) -> tuple[Array, Array]:
+    """Return `forecasters.log_probabilities` and, from the same exponentials, probabilities."""
+    logs = (logits - logits.max(axis=0)) / temperature
+    powers = exp(logs)
+    sums = powers.sum(axis=0)
+    logs -= np.log(sums)
+    powers /= sums
+    return logs, powers
 
 
 def named(calibrations: Sequence[tuple[Path, Calibration]]) -> dict[str, Calibration]:
@@ -156,82 +242,6 @@ def named(calibrations: Sequence[tuple[Path, Calibration]]) -> dict[str, Calibra
             raise CovcalError(f"two calibrations would be named {name!r}: rename {path}")
         names[name] = calibration
     return names
-
-
-def require_unchanged(calibration: Calibration, document: Path) -> Path:
-    """Return the file that a calibration was fitted on, if it is still the same.
-
-    Raises
-    ------
-    CovcalError
-        If it is gone, or its sha256 is another.
-    """
-    entry = calibration.inputs[0]
-    if not entry.path.is_file():
-        raise CovcalError(
-            f"{document} was fitted on {entry.path}, which is gone: name a file to evaluate"
-        )
-    with FeatureFile(entry.path) as file:
-        if file.sha256() != entry.sha256:
-            raise CovcalError(
-                f"{entry.path} has changed since {document} was fitted on it: calibrate again, or "
-                f"pass {entry.path} -c {document} to evaluate it all the same"
-            )
-    return entry.path
-
-
-def metrics_document(
-    evaluation: Evaluation, verdicts: Sequence[Verdict], document: Path | None
-) -> dict[str, Any]:
-    """Return the content of metrics.json; paths are relative to `document` where there is one."""
-    bins = next(iter(evaluation.metrics.values())).bins
-    return {
-        "schema": SCHEMA,
-        "split": evaluation.split,
-        "predictions": evaluation.predictions,
-        "n": evaluation.n,
-        "unlabelled": evaluation.unlabelled,
-        "left_out": evaluation.left_out,
-        "metrics": {name: entry.to_json() for name, entry in evaluation.metrics.items()},
-        "temperatures": evaluation.temperatures,
-        "bins": {
-            "edges": bins.edges.tolist(),
-            "calibrations": {
-                name: {
-                    "count": entry.bins.counts.tolist(),
-                    "confidence": _nullable(entry.bins.confidence),
-                    "accuracy": _nullable(entry.bins.accuracy),
-                }
-                for name, entry in evaluation.metrics.items()
-            },
-        },
-        "limits": [
-            {
-                "metric": verdict.limit.metric,
-                "limit": verdict.limit.limit,
-                "calibration": verdict.calibration,
-                "value": verdict.value,
-                "exceeded": verdict.exceeded,
-            }
-            for verdict in verdicts
-        ],
-        "inputs": [
-            {
-                "role": entry.role,
-                "path": relative_to_folder_of(entry.path, document or Path("metrics.json")),
-                "sha256": entry.sha256,
-            }
-            for entry in evaluation.inputs
-        ],
-    }
-
-
-def write_metrics(
-    evaluation: Evaluation, verdicts: Sequence[Verdict], path: Path, *, force: bool
-) -> None:
-    """Write metrics.json, whole or not at all."""
-    content = metrics_document(evaluation, verdicts, path)
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", force=force)
 
 
 def _without_fitted(
@@ -256,11 +266,3 @@ def _without_fitted(
             "or another --split"
         )
     return rows[kept], int((~kept).sum())
-
-
-def _logits(target: Domain, block: Rows, forecasters: set[Forecaster]) -> dict[Forecaster, Array]:
-    return {name: forecaster_logits(target, block, name) for name in {*forecasters, "original"}}
-
-
-def _nullable(values: Array) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in values.tolist()]

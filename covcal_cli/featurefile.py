@@ -116,6 +116,18 @@ class Domain:
         values = _take(self._group["ids"], rows, axis=0)
         return [bytes(value).decode("utf-8") for value in values]
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the further facts about each row that the file holds, such as groups."""
+        return tuple(self._group["columns"]) if "columns" in self._group else ()
+
+    def column(self, name: str, rows: Rows) -> NDArray[Any]:
+        """Return one of `columns` for `rows`, shape (m,): numbers, or texts as UTF-8 bytes."""
+        dataset = self._group["columns"][name]
+        if dataset.shape != (self.n,):
+            raise self._error(f"columns/{name}", f"has shape {dataset.shape}, not ({self.n},)")
+        return _take(dataset, rows, axis=0)
+
     def blocks(self, rows: Rows) -> Iterator[Rows]:
         """Cut `rows` into runs that each read a few MiB, so that memory stays bounded."""
         width = max(self.n_classes * max(1, self.n_members), self.n_features or 1)

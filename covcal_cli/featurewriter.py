@@ -14,7 +14,6 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike
 
-_CHUNK_BYTES = 1 << 20
 Attribute = str | int | float
 
 
@@ -83,8 +82,7 @@ class HDF5Writer:
     ) -> None:
         self._sink = _Sink(path)
         self._file = h5py.File(self._sink, "w")
-        # Closing a dataset writes its half-filled chunk: kept open, each is written once.
-        self._growing: dict[str, Any] = {}
+        self._allocated: dict[str, Any] = {}
         self._file.attrs["schema"] = schema
         for name, value in attributes.items():
             self._file.attrs[name] = value
@@ -95,30 +93,22 @@ class HDF5Writer:
         """The open ``h5py.File``, for copying datasets from another file without reading them."""
         return self._file
 
-    def append(self, name: str, block: ArrayLike) -> None:
-        """Append `block` along the first axis of dataset `name`, creating it with the first block.
+    def allocate(self, name: str, shape: tuple[int, ...]) -> None:
+        """Create the dataset `name` of float32, to be filled block by block, contiguously."""
+        self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=np.float32)
+
+    def fill(self, name: str, start: int, block: ArrayLike) -> None:
+        """Write `block` into the rows of an allocated dataset from `start` on.
 
         Parameters
         ----------
         name : str
             Path of the dataset, such as ``"source/logits"``.
+        start : int
         block : array, shape (m, ...)
-            The next m rows; dtype and trailing shape are those of the first block.
         """
         rows = np.asarray(block)
-        if name not in self._growing:
-            row_bytes = max(1, int(np.prod(rows.shape[1:], dtype=np.int64)) * rows.dtype.itemsize)
-            self._growing[name] = self._file.create_dataset(
-                name,
-                shape=(0, *rows.shape[1:]),
-                maxshape=(None, *rows.shape[1:]),
-                chunks=(max(1, _CHUNK_BYTES // row_bytes), *rows.shape[1:]),
-                dtype=rows.dtype,
-            )
-        dataset = self._growing[name]
-        start = dataset.shape[0]
-        dataset.resize(start + rows.shape[0], axis=0)
-        dataset[start:] = rows
+        self._allocated[name][start : start + len(rows)] = rows
         self._sink.require_written()
 
     def write(self, name: str, values: ArrayLike) -> None:
@@ -148,5 +138,6 @@ class HDF5Writer:
 
 def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:
     """Encode texts as fixed-length UTF-8 bytes, as ``/classes`` and ``ids`` are stored."""
-    encoded = [text.encode("utf-8") for text in texts]
-    return np.array(encoded, dtype=f"S{max([1, *map(len, encoded)])}")
+    width = max((len(text.encode("utf-8")) for text in texts), default=1)
+    encoded = (text.encode("utf-8") for text in texts)  # a list of a million would take 50 MB
+    return np.fromiter(encoded, dtype=f"S{max(1, width)}", count=len(texts))

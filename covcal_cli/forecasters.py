@@ -6,7 +6,8 @@ the ORIGINAL classifier predicted (DESIGN 3.6); that label is never changed.
 
 import numpy as np
 
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.alignednetworks import AlignedNetworks
+from covcal_cli.featurefile import Domain, FeatureFile, Floats, Rows
 from covcal_cli.methods import Forecaster
 from covcal_cli.softmax import Array, LogitBlocks, class_major, exp, log_mean_softmax, log_softmax
 
@@ -18,14 +19,24 @@ def forecaster_blocks(domain: Domain, rows: Rows, forecaster: Forecaster) -> Log
     return lambda: (forecaster_logits(domain, block, forecaster).T for block in domain.blocks(rows))
 
 
-def forecaster_logits(domain: Domain, rows: Rows, forecaster: Forecaster) -> Array:
+def forecaster_logits(
+    domain: Domain, rows: Rows, forecaster: Forecaster, networks: AlignedNetworks | None = None
+) -> Array:
     """Return the forecaster's logits of `rows`, class-major, shape (K, m) float64.
 
-    The aligned forecaster's are log mean_m softmax(z_m) over its members.
+    The aligned forecaster's are log mean_m softmax(z_m) over its members: those stored in the file,
+    or those that `networks` give on its features.
     """
     if forecaster == "original":
         return class_major(domain.logits(rows))
-    return log_mean_softmax(domain.aligned_logits(rows))
+    return log_mean_softmax(aligned_logits_of(domain, rows, networks))
+
+
+def aligned_logits_of(domain: Domain, rows: Rows, networks: AlignedNetworks | None) -> Floats:
+    """Return the logits of every member, shape (M, m, K): from `networks`, or stored if None."""
+    if networks is None:
+        return domain.aligned_logits(rows)
+    return networks.aligned_logits(domain, rows)
 
 
 def log_probabilities(logits: Array, temperature: float) -> Array:

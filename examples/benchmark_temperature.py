@@ -35,15 +35,17 @@ def write_features(path: Path, rows: int, classes: int) -> None:
     """Write logits that are twice the true ones, so that the best T is about 2."""
     rng = np.random.default_rng(0)
     names = [str(number) for number in range(classes)]
+    labels = np.empty(rows, dtype=np.int64)
     with HDF5Writer(path, schema=FEATURES_SCHEMA, classes=names, attributes={"seed": 0}) as writer:
+        writer.allocate("source/logits", (rows, classes))
         for start in range(0, rows, BLOCK):
             truth = rng.normal(size=(min(BLOCK, rows - start), classes))
-            labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
-            ids = utf8([f"{row:08d}" for row in range(start, start + len(labels))])
-            writer.append("source/logits", (2 * truth).astype(np.float32))
-            writer.append("source/labels", labels)
-            writer.append("source/split", np.ones(len(labels), np.uint8))
-            writer.append("source/ids", ids)
+            noisy = truth + rng.gumbel(size=truth.shape)
+            labels[start : start + len(truth)] = noisy.argmax(axis=1)
+            writer.fill("source/logits", start, (2 * truth).astype(np.float32))
+        writer.write("source/labels", labels)
+        writer.write("source/split", np.ones(rows, np.uint8))
+        writer.write("source/ids", utf8([f"{row:08d}" for row in range(rows)]))
         writer.complete()
 
 

@@ -35,7 +35,7 @@ WEIGHTS = _weights()
 
 
 def node(op: str, inputs: str, output: str, **attributes: Any) -> Node:
-    """One node; `inputs` are separated by spaces."""
+    """One node, ``domain:op`` outside the standard; `inputs` are separated by spaces."""
     return op, inputs.split(), output, attributes
 
 
@@ -52,6 +52,18 @@ GEMM = node("Gemm", "phi w b", "z", transB=1)
 IMAGE = ("N", CHANNELS, SIDE, SIDE)
 
 
+def _domain(op: str) -> str:
+    return op.rpartition(":")[0]
+
+
+def _dictionaries() -> onnx.TypeProto:
+    """Return the type of a list of dictionaries from strings to probabilities."""
+    value = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    return helper.make_sequence_type_proto(
+        helper.make_map_type_proto(onnx.TensorProto.STRING, value)
+    )
+
+
 @dataclass(frozen=True)
 class Graph:
     """A made graph: nodes, outputs, and constants beyond `WEIGHTS`."""
@@ -65,6 +77,9 @@ class Graph:
     half: bool = False
     input_type: int | None = None
     more_inputs: Sequence[str] = ()
+    typed_inputs: Sequence[tuple[str, int, Sequence[Any]]] = ()
+    dictionaries: Sequence[str] = ()
+    metadata: dict[str, str] = field(default_factory=dict)
 
     def model(self) -> onnx.ModelProto:
         dtype = np.float16 if self.half else np.float32
@@ -73,15 +88,21 @@ class Graph:
         used = {name for _, inputs, _, _ in self.nodes for name in inputs}
         inputs = [helper.make_tensor_value_info("x", self.input_type or kind, self.shape)]
         inputs += [helper.make_tensor_value_info(name, kind, ["N", 1]) for name in self.more_inputs]
+        if self.typed_inputs:
+            inputs = [helper.make_tensor_value_info(*given) for given in self.typed_inputs]
         outputs = [
-            helper.make_tensor_value_info(
+            helper.make_value_info(name, _dictionaries())
+            if name in self.dictionaries
+            else helper.make_tensor_value_info(
                 name, self.types.get(name, kind), self.shapes.get(name, ["N", "K"])
             )
             for name in self.outputs
         ]
         graph = helper.make_graph(
             [
-                helper.make_node(op, inputs, output.split(), **attributes)
+                helper.make_node(
+                    op.split(":")[-1], inputs, output.split(), domain=_domain(op), **attributes
+                )
                 for op, inputs, output, attributes in self.nodes
             ],
             "made",
@@ -89,7 +110,16 @@ class Graph:
             outputs,
             [numpy_helper.from_array(value, name) for name, value in known.items() if name in used],
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        domains = {"": 17} | {_domain(op): 1 for op, *_ in self.nodes if ":" in op}
+        if "ai.onnx.ml" in domains:
+            domains["ai.onnx.ml"] = 3
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid(name, version) for name, version in domains.items()],
+            ir_version=8,
+        )
+        helper.set_model_props(model, self.metadata)
+        return model
 
     def save(self, folder: Path, name: str = "model.onnx") -> Path:
         path = folder / name

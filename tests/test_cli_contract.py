@@ -47,12 +47,17 @@ class TestHelp:
     def test_the_commands(self) -> None:
         """The commands of this version, in the order in which one uses them."""
         assert list(COMMANDS) == [
+            "run",
             "extract",
+            "merge",
             "adapt",
             "estimate",
             "calibrate",
             "calibrate-labelled",
             "evaluate",
+            "apply",
+            "export",
+            "report",
             "inspect",
             "demo",
         ]

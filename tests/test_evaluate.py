@@ -29,6 +29,12 @@ METRICS = {
     "calibration",
     "sharpness",
     "agreement",
+    "adaptive_ece",
+    "classwise_ece",
+    "debiased_ece",
+    "smooth_ece",
+    "mce",
+    "aurc",
 }
 
 
@@ -274,12 +280,9 @@ class TestCalibrations:
         assert "class 1" in covcal("evaluate", adapted, "-c", document).error_line()
 
     def test_a_features_file_has_no_aligned_forecaster(self, small_files: Path) -> None:
-        """An fl calibration needs the adapted file; temp does not care which of the two it gets."""
+        """An fl calibration needs logits or networks; temp does not care which file it gets."""
         line = covcal("evaluate", "features.h5", "-c", "fl+temp.json", cwd=small_files).error_line()
-        assert line == (
-            "features.h5 has no aligned logits, which fl+temp needs: give the file that covcal "
-            "adapt made, or a calibration of the classifier's own logits"
-        )
+        assert line == "adapted.h5: /networks is missing: run covcal adapt again"
         report("features.h5", "-c", "temp.json", cwd=small_files)
 
 
@@ -301,7 +304,13 @@ class TestMetricsFile:
             "metrics",
             "temperatures",
             "bins",
+            "bootstrap",
+            "intervals",
+            "classes",
+            "by",
+            "groups",
             "limits",
+            "regressions",
             "inputs",
         }
         assert found["schema"] == "covcal.metrics/1"

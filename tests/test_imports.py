@@ -43,6 +43,7 @@ def loaded_by(*arguments: Argument, cwd: Path | None = None, fails: bool = False
         ("estimate", "features.h5"),
         ("estimate", "adapted.h5", "-o", "-"),
         ("evaluate", "adapted.h5", "-c", "fl+temp.json"),
+        ("apply", "adapted.h5", "-c", "fl+temp.json", "-o", "-"),
         ("inspect", "adapted.h5"),
     ],
     ids=" ".join,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.arrays import ArrayData
-from covcal_cli.inputs.classes import numbered_classes
+from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
 from covcal_cli.inputs.npy import NpyStream
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.modelinput import ModelInput
@@ -62,6 +62,8 @@ def test_labels_split_and_ids_are_read(tmp_path: Path) -> None:
             split=np.array([0, 1, 2, 0, 0] * 2),
             id=np.array([f"é{i}" for i in range(10)]),
             extra=np.zeros(1),
+            site=np.array(["here", "there"] * 5),
+            weight=np.linspace(0, 1, 10),
         )
     )
     assert data.labels(numbered_classes(3)).tolist() == [0, 1, 2, -1, 0, 1, 2, -1, 0, 0]
@@ -69,7 +71,74 @@ def test_labels_split_and_ids_are_read(tmp_path: Path) -> None:
     assert data.given_split.tolist() == [0, 1, 2, 0, 0] * 2
     assert data.ids[3] == "é3"
     assert data.split_names == data.ids
-    assert "extra not used" in data.notes[0]
+    assert data.notes == (f"{data.path}: extra not used",)
+    assert {name: len(values) for name, values in data.columns.items()} == {
+        "site": 10,
+        "weight": 10,
+    }
+
+
+@pytest.mark.parametrize(
+    ("y", "found"),
+    [
+        (np.array([0.0, 2.0, np.nan]), [0, 2, -1]),
+        (np.array([True, False, True]), [1, 0, 1]),
+        (np.array([[1], [0], [2]]), [1, 0, 2]),
+        (np.array(["2", "0", "-1"]), [2, 0, -1]),
+    ],
+)
+def test_class_numbers_come_in_many_forms(
+    y: NDArray[Any], found: list[int], tmp_path: Path
+) -> None:
+    data = ArrayData(save(tmp_path, x=ROWS[:3], y=y))
+    assert data.labels(choose_classes(None, None, [data], 3)).tolist() == found
+
+
+def test_names_of_classes_are_mapped_by_name(tmp_path: Path) -> None:
+    y = np.array(["eel", "cat", "", "dog"])
+    data = ArrayData(save(tmp_path, x=ROWS[:4], y=y))
+    assert data.class_folders == ("cat", "dog", "eel")
+    assert data.labels(named_classes(("dog", "eel", "cat"))).tolist() == [1, 2, -1, 0]
+    with pytest.raises(CovcalError, match=r"y 'dog' is not a class of the source \(cat, eel\)"):
+        data.labels(named_classes(("cat", "eel")))
+
+
+def test_numbers_that_are_names_are_mapped_by_name(tmp_path: Path) -> None:
+    """Angles, and classes from 1 to K, are no positions when the classes are called so."""
+    data = ArrayData(save(tmp_path, x=ROWS[:4], y=np.array([270, 0, -1, 90])))
+    assert data.labels(named_classes(("0", "90", "180", "270"))).tolist() == [3, 0, -1, 1]
+    with pytest.raises(CovcalError, match=r"y '270' is not a class of the source \(0, 90, 180\)"):
+        data.labels(named_classes(("0", "90", "180")))
+
+
+def test_the_only_wide_array_is_the_input_whatever_its_name(tmp_path: Path) -> None:
+    data = ArrayData(save(tmp_path, images=ROWS, y=np.zeros(10, int), group_site=np.arange(10)))
+    np.testing.assert_array_equal(fed(data, VECTORS), ROWS)
+    assert list(data.columns) == ["site"]
+
+
+def test_two_wide_arrays_without_an_x_are_refused(tmp_path: Path) -> None:
+    data = ArrayData(save(tmp_path, train=ROWS, test=ROWS[:3]))
+    with pytest.raises(CovcalError, match="there is no x, only train, test: save the rows as x"):
+        data.holds_images([VECTORS])
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "message"),
+    [
+        (1e300, np.float32, r"x is 1e\+300 in row 4, which the model's float32 cannot hold"),
+        (300, np.uint8, "x is 300 in row 4, which the model's uint8 cannot hold"),
+        (-1, np.uint8, "x is -1 in row 4, which the model's uint8 cannot hold"),
+    ],
+)
+def test_a_value_beyond_the_models_type_is_named(
+    value: float, dtype: type, message: str, tmp_path: Path
+) -> None:
+    x = ROWS.astype(np.float64 if dtype == np.float32 else np.int64)
+    x[4, 1] = value
+    data = ArrayData(save(tmp_path, x=x))
+    with pytest.raises(CovcalError, match=message):
+        fed(data, ModelInput("x", (None, 4), np.dtype(dtype)))
 
 
 @pytest.mark.parametrize("ids", [np.arange(10), np.array([f"{i}" for i in range(10)], dtype="S")])
@@ -117,15 +186,28 @@ def cut(folder: Path) -> Path:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "no x": ({"images": ROWS}, "there is no x, only images: save the rows as x"),
     "texts": ({"x": np.array([["a"], ["b"]])}, "x holds <U1, not numbers"),
     "one axis": ({"x": np.zeros(3)}, r"x has shape \[3\]: give one row per example"),
     "no rows": ({"x": np.zeros((0, 4))}, r"x has shape \[0, 4\]"),
-    "short y": ({"x": ROWS, "y": np.zeros(9, int)}, r"y has shape \[9\] and x has 10 rows"),
-    "one-hot y": ({"x": ROWS, "y": np.zeros((10, 3), int)}, r"y has shape \[10, 3\]"),
-    "float y": ({"x": ROWS, "y": np.zeros(10)}, "y holds float64: save class numbers as integers"),
-    "bad split": ({"x": ROWS, "split": np.full(10, 3)}, "split holds 3: 0 .train., 1 "),
-    "float split": ({"x": ROWS, "split": np.zeros(10)}, "split holds float64"),
+    "nothing": ({}, "holds nothing: save the rows as x"),
+    "short y": ({"x": ROWS, "y": np.zeros(9, int)}, r"y has shape \[9\] and there are 10 rows"),
+    "one-hot y": (
+        {"x": ROWS, "y": np.zeros((10, 3), int)},
+        r"y has shape \[10, 3\] .*: save class numbers, with argmax where they are one-hot",
+    ),
+    "float y": ({"x": ROWS, "y": np.full(10, 0.5)}, r"y\[0\] is 0.5: save class numbers as int"),
+    "infinite y": ({"x": ROWS, "y": np.full(10, np.inf)}, r"y\[0\] is inf: save class numbers"),
+    "complex y": ({"x": ROWS, "y": np.zeros(10, complex)}, "y holds complex128: save class"),
+    "two labels": ({"x": ROWS, "y": np.zeros(10), "label": np.zeros(10)}, "both y and label are"),
+    "bad split": (
+        {"x": ROWS, "split": np.repeat([0, 3], 5)},
+        "split holds 3 in row 5: train, validation and test, or 0, 1 and 2, are allowed",
+    ),
+    "bad split name": (
+        {"x": ROWS, "split": np.repeat(["Train", "dev"], 5)},
+        "split holds 'dev' in row 5",
+    ),
+    "float split": ({"x": ROWS, "split": np.zeros(10)}, r"split holds 0.0 \(float64\) in row 0"),
     "float id": ({"x": ROWS, "id": np.zeros(10)}, "id holds float64: save texts or integers"),
     "object y": ({"x": ROWS, "y": np.array([None] * 10)}, "it holds Python objects"),
     "objects": (objects, "it holds Python objects: save plain numeric arrays"),

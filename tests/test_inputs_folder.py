@@ -29,6 +29,7 @@ def put(folder: Path, *names: str) -> Path:
 
 
 def test_rows_are_sorted_and_hidden_or_other_files_left_out(tmp_path: Path) -> None:
+    """As open-mmlab/mmpretrain#507 has it: .ipynb_checkpoints must not become class 0."""
     put(tmp_path, "b/2.png", "b/1.png", "a/sub/9.JPG", ".ipynb_checkpoints/x.png", "a/._1.png")
     (tmp_path / "a" / "notes.txt").write_text("not an image")
     (tmp_path / ".DS_Store").write_text("")
@@ -114,7 +115,7 @@ def test_a_path_that_is_no_data_is_refused(tmp_path: Path) -> None:
         # Numbers within 0..K-1 are the class index, whatever is missing.
         (["0", "2"], 3, ("0", "1", "2"), {"0": 0, "2": 2, "1": 1}),
         (["00", "01", "10"], 11, tuple(map(str, range(11))), {"01": 1, "1": 1, "10": 10}),
-        # Other numbers are ordered as numbers, not as text.
+        # Other numbers are ordered as numbers, not as text (pytorch/vision#714).
         (["90", "0", "270"], 3, ("0", "90", "270"), {"270": 2, "90": 1}),
         (["1", "2", "10"], 3, ("1", "2", "10"), {"10": 2}),
         # Words are sorted.
@@ -135,7 +136,7 @@ def test_classes_are_found_by_name(
     [
         (["a", "b"], 3, r"2 class folders \(a, b\) and the model has 3 classes: add an empty"),
         (["1", "2", "3"], 2, r"3 class folders \(1, 2, 3\) and the model has 2"),
-        (["1", "01"], 5, "two class folders have the same number"),
+        (["1", "01"], 5, "two classes have the same number"),
         ([f"c{i:02d}" for i in range(20)], 3, r"c11, and 8 more\) and the model has 3"),
     ],
 )
@@ -153,6 +154,7 @@ def test_an_empty_class_folder_counts_as_a_class(tmp_path: Path) -> None:
 
 
 def test_a_class_missing_from_the_target_shifts_nothing(tmp_path: Path) -> None:
+    """As ultralytics/ultralytics#13936 has it: an absent folder moves all labels after it."""
     source = ClassMap(("ant", "bee", "cat"), by_number=False)
     target = FolderData(put(tmp_path, "cat/1.png", "ant/1.png"))
     assert target.labels(source).tolist() == [0, 2]

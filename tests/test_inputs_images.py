@@ -2,8 +2,6 @@
 
 import json
 import warnings
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,8 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.folder import FolderData
-from covcal_cli.inputs.images import decode_batches
-from covcal_cli.inputs.preprocessing import ImagePipeline, Preprocessing
+from covcal_cli.inputs.pixelpipeline import PixelPipeline
+from covcal_cli.inputs.preprocessing import Preprocessing, Resize
 
 F4 = np.dtype(np.float32)
 GREY = (None, 1, 4, 4)
@@ -22,12 +19,20 @@ COLOR = (None, 3, 4, 4)
 ROWS = np.arange(1000)
 
 
-def grey() -> ImagePipeline:
-    return Preprocessing().resolve(GREY, F4)
+def resolved(
+    asked: Preprocessing, shape: tuple[int | None, ...], dtype: np.dtype[Any] = F4
+) -> PixelPipeline:
+    pipeline = asked.resolve(shape, dtype)
+    assert isinstance(pipeline, PixelPipeline)
+    return pipeline
 
 
-def color() -> ImagePipeline:
-    return Preprocessing().resolve(COLOR, F4)
+def grey() -> PixelPipeline:
+    return resolved(Preprocessing(), GREY)
+
+
+def color() -> PixelPipeline:
+    return resolved(Preprocessing(), COLOR)
 
 
 def saved(folder: Path, image: Image.Image, suffix: str = "png", **options: Any) -> Image.Image:
@@ -37,26 +42,32 @@ def saved(folder: Path, image: Image.Image, suffix: str = "png", **options: Any)
 
 
 def test_the_declared_input_fills_in_what_is_not_given() -> None:
-    assert Preprocessing().resolve((None, 1, 28, 20), F4) == ImagePipeline(
+    assert Preprocessing().resolve((None, 1, 28, 20), F4) == PixelPipeline(
         size=(28, 20),
+        resize=Resize("squash", size=(28, 20)),
+        crop_rule="never",
         scale=1 / 255,
         mean=(0.0,),
         std=(1.0,),
         color="L",
         layout="NCHW",
         resample="bilinear",
+        exif=False,
         dtype="float32",
     )
-    nhwc = Preprocessing().resolve((1, 32, 30, 3), np.dtype(np.uint8))
+    nhwc = resolved(Preprocessing(), (1, 32, 30, 3), np.dtype(np.uint8))
     assert (nhwc.layout, nhwc.color, nhwc.size, nhwc.scale) == ("NHWC", "RGB", (32, 30), 1.0)
-    assert Preprocessing().resolve((None, 28, 28), F4).layout == "NHW"
+    assert resolved(Preprocessing(), (None, 28, 28)).layout == "NHW"
+    shapes = {(None, 1, 28, 20): (1, 28, 20), (1, 32, 30, 3): (32, 30, 3), (None, 28, 28): (28, 28)}
+    for shape, row in shapes.items():
+        assert Preprocessing().resolve(shape, F4).row_shape == row
 
 
 def test_what_is_given_wins() -> None:
     asked = Preprocessing(
         size=(8, 6), scale=1.0, mean=(127.0,), std=(128.0,), color="BGR", layout="NCHW"
     )
-    pipeline = asked.resolve((None, 3, None, None), F4)
+    pipeline = resolved(asked, (None, 3, None, None))
     assert (pipeline.size, pipeline.mean) == ((8, 6), (127.0, 127.0, 127.0))
     assert pipeline.describe() == "BGR 8x6 (bilinear), mean 127, std 128, NCHW float32"
     assert json.loads(pipeline.to_json())["std"] == [128.0, 128.0, 128.0]
@@ -69,7 +80,48 @@ def test_what_is_given_wins() -> None:
         ({}, (None, None, None, None), F4, "which axis holds the channels: pass --layout"),
         ({"layout": "NCHW"}, (None, None, 8, 8), F4, "does not show its colours: pass --color"),
         ({}, (None, 3, None, None), F4, "leaves the image size open: pass --size"),
-        ({"size": (8, 8)}, GREY, F4, r"--size 8 8 does not fit the model's input \[\?, 1, 4, 4\]"),
+        (
+            {"size": (8, 8)},
+            GREY,
+            F4,
+            r"--size 8 does not fit the model's input \[\?, 1, 4, 4\]: pass --size 4$",
+        ),
+        ({"size": (8, 6)}, GREY, F4, "--size 8x6 does not fit .*: pass --size 4$"),
+        ({"size": (8, 6)}, (None, 3, None, 4), F4, "--size 8x6 does not fit .*: pass --size 8x4$"),
+        ({"crop": (3, 3)}, COLOR, F4, "--crop 3 does not fit .*: pass --crop 4$"),
+        (
+            {"crop": (224, 224), "resize": Resize("short", short=256)},
+            (None, 3, 384, 384),
+            F4,
+            "--crop 224 does not fit .*: pass --crop 384 --resize short:439, or another",
+        ),
+        (
+            {"crop": (224, 224), "resize": Resize("squash", size=(224, 224))},
+            (None, 3, 384, 384),
+            F4,
+            "--crop 224 does not fit .*: pass --crop 384 --resize squash:384, or another",
+        ),
+        (
+            {"size": (9, 9), "crop": (4, 4), "resize": Resize("short", short=5)},
+            COLOR,
+            F4,
+            "--size 9 says nothing beside --crop 4 and a --resize with lengths of its own",
+        ),
+        ({"size": (0, 4)}, COLOR, F4, "--size 0 4: give numbers above 0"),
+        (
+            {"layout": "NHWC"},
+            COLOR,
+            F4,
+            r"--layout NHWC does not fit the model's input \[\?, 3, 4, 4\], whose channels are "
+            "where NCHW has them: pass --layout NCHW or drop it",
+        ),
+        ({"layout": "NCHW"}, (None, 5, 8, 8), F4, "has 5 channels and images have 1 or 3"),
+        (
+            {"resize": Resize("letterbox", fill=(1, 2))},
+            COLOR,
+            F4,
+            "a border of 2 numbers and RGB has 3 channels",
+        ),
         ({"color": "RGB"}, GREY, F4, "--color RGB does not fit"),
         ({"layout": "NHW"}, GREY, F4, "has 4 axes, not those of --layout NHW"),
         ({"mean": (1.0, 2.0)}, COLOR, F4, "--mean has 2 numbers and RGB has 3 channels"),
@@ -95,7 +147,7 @@ def test_pixels_are_scaled_then_normalised_in_the_order_of_the_colours(
     shape = (None, 3, 4, 4) if layout == "NCHW" else (None, 4, 4, 3)
     asked = Preprocessing(mean=mean, std=std, color=order, layout=layout)
     values = np.random.default_rng(0).integers(0, 256, size=(4, 4, 3), dtype=np.uint8)
-    found = asked.resolve(shape, np.dtype(dtype)).apply(Image.fromarray(values))
+    found = resolved(asked, shape, np.dtype(dtype)).apply(Image.fromarray(values))
     ordered = values[..., ::-1] if order == "BGR" else values
     expected = (ordered / 255 - np.array(mean)) / np.array(std)
     if layout == "NCHW":
@@ -106,15 +158,23 @@ def test_pixels_are_scaled_then_normalised_in_the_order_of_the_colours(
 
 def test_uint8_models_get_the_pixels_themselves() -> None:
     values = np.random.default_rng(0).integers(0, 256, size=(4, 4, 3), dtype=np.uint8)
-    pipeline = Preprocessing().resolve((None, 4, 4, 3), np.dtype(np.uint8))
-    np.testing.assert_array_equal(pipeline.apply(Image.fromarray(values)), values)
+    asked = Preprocessing()
+    # Files that say what is also true of floats must not stop it.
+    said = Preprocessing(scale=1.0, mean=(0.0,), std=(1.0,))
+    for pre in (asked, said):
+        nhwc = resolved(pre, (None, 4, 4, 3), np.dtype(np.uint8))
+        np.testing.assert_array_equal(nhwc.apply(Image.fromarray(values)), values)
+        nchw = resolved(pre, (None, 3, 4, 4), np.dtype(np.int32))
+        np.testing.assert_array_equal(
+            nchw.apply(Image.fromarray(values)), values.transpose(2, 0, 1)
+        )
 
 
 def test_resizing_is_pillows() -> None:
     values = np.random.default_rng(0).integers(0, 256, size=(9, 7), dtype=np.uint8)
     image = Image.fromarray(values)
     for name in ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"):
-        pipeline = Preprocessing(resample=name).resolve(GREY, F4)
+        pipeline = resolved(Preprocessing(resample=name), GREY)
         expected = np.asarray(image.resize((4, 4), Image.Resampling[name.upper()])) / 255
         np.testing.assert_allclose(pipeline.apply(image)[0], expected, rtol=1e-6)
 
@@ -154,91 +214,39 @@ def test_alpha_is_dropped_and_the_colour_below_it_kept() -> None:
     np.testing.assert_allclose(color().apply(image)[:, 0, 0] * 255, [10, 200, 30], atol=1e-3)
 
 
-def damaged(folder: Path) -> dict[str, str]:
-    """Write broken files of every kind; return each with a part of its reason."""
-    noise = np.random.default_rng(0).integers(0, 256, size=(64, 64, 3), dtype=np.uint8)
-    image = Image.fromarray(noise)
-    for name in ("good.png", "cut.png", "flipped.png"):
-        image.save(folder / name)
-    image.save(folder / "cut.jpg")
-    for name, keep in (("cut.png", 0.5), ("cut.jpg", 0.5)):
-        data = (folder / name).read_bytes()
-        (folder / name).write_bytes(data[: int(len(data) * keep)])
-    flipped = bytearray((folder / "flipped.png").read_bytes())
-    flipped[60] ^= 0xFF
-    (folder / "flipped.png").write_bytes(flipped)
-    (folder / "empty.png").write_bytes(b"")
-    (folder / "page.png").write_text("<!DOCTYPE html>")
-    (folder / "folder.gif").symlink_to(folder / "gone.gif")
-    Image.new("F", (4, 4)).save(folder / "float.tif")
-    header = bytearray((folder / "good.png").read_bytes())
-    header[16:24] = (60_000).to_bytes(4, "big") * 2
-    (folder / "bomb.png").write_bytes(header)
-    return {
-        "bomb.png": "",
-        "cut.jpg": "truncated",
-        "cut.png": "",
-        "empty.png": "not an image",
-        "flipped.png": "",
-        "float.tif": "32 bits have no fixed range",
-        "folder.gif": "no such file",
-        "page.png": "not an image",
-    }
+def turned(folder: Path, orientation: int, image: Image.Image) -> Image.Image:
+    """Save an image as a camera that was held otherwise would."""
+    back = {1: None, 3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90}[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = image if back is None else image.transpose(back)
+    return saved(folder, stored, exif=exif)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_unreadable_images_are_skipped_and_named(threads: int, tmp_path: Path) -> None:
-    reasons = damaged(tmp_path)
-    data = FolderData(tmp_path)
-    openers = [[partial(Image.open, tmp_path / name) for name in data.ids]]
-    (batch,) = decode_batches(openers, ROWS, "x", color(), threads=threads)
-    found = {data.ids[row]: reason for row, reason in batch.skipped}
-    assert set(found) == set(reasons)
-    for name, part in reasons.items():
-        assert part in found[name]
-        assert "\n" not in found[name]
-        assert str(tmp_path) not in found[name]
-    assert [data.ids[row] for row in batch.rows] == ["good.png"]
-    assert batch.inputs["x"].shape == (1, 3, 4, 4)
-
-
-def shade(value: int) -> Callable[[], Image.Image]:
-    return lambda: Image.new("L", (4, 4), value)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("size", [1, 3, 64])
-def test_the_order_depends_on_neither_threads_nor_batch(size: int, threads: int) -> None:
-    openers = [shade(i) for i in range(100)]
-    batches = [openers[start : start + size] for start in range(0, 100, size)]
-    decoded = list(decode_batches(batches, ROWS, "x", grey(), threads=threads))
-    values = np.concatenate([batch.inputs["x"][:, 0, 0, 0] for batch in decoded])
-    np.testing.assert_allclose(values * 255, np.arange(100), atol=1e-3)
-    assert np.concatenate([batch.rows for batch in decoded]).tolist() == list(range(100))
-
-
-def test_a_batch_of_nothing_but_bad_images_is_empty() -> None:
-    def broken() -> Image.Image:
-        raise OSError("image file is truncated")
-
-    (batch,) = decode_batches([[broken, broken]], ROWS, "x", color(), threads=2)
-    assert batch.inputs["x"].shape == (0, 3, 4, 4)
-    assert len(batch.skipped) == 2
-
-
-def test_decoding_stops_when_the_caller_does() -> None:
-    opened: list[int] = []
-
-    def count(number: int) -> Image.Image:
-        opened.append(number)
-        return Image.new("L", (4, 4))
-
-    batches = decode_batches(
-        ([partial(count, number)] for number in range(1000)), ROWS, "x", grey(), threads=1
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("mode", ["RGB", "L", "I;16"])
+def test_exif_turns_images_upright_only_when_asked(
+    mode: str, orientation: int, tmp_path: Path
+) -> None:
+    values = np.arange(16, dtype=np.uint16).reshape(4, 4) * 4000
+    image = (
+        Image.fromarray(values)
+        if mode == "I;16"
+        else Image.fromarray((values // 257).astype(np.uint8)).convert(mode)
     )
-    next(batches)
-    batches.close()
-    assert len(opened) < 10
+    upright = grey().apply(image)
+    asked = resolved(Preprocessing(exif=True), GREY)
+    with turned(tmp_path, orientation, image) as opened:
+        np.testing.assert_array_equal(asked.apply(opened), upright)
+    with turned(tmp_path, orientation, image) as opened:
+        assert np.array_equal(grey().apply(opened), upright) == (orientation == 1)
+
+
+def test_the_first_of_many_frames_is_read(tmp_path: Path) -> None:
+    frames = [Image.new("L", (4, 4), value) for value in (50, 200)]
+    frames[0].save(tmp_path / "image.gif", save_all=True, append_images=frames[1:])
+    with Image.open(tmp_path / "image.gif") as opened:
+        np.testing.assert_allclose(grey().apply(opened) * 255, 50, atol=1e-3)
 
 
 def test_no_warning_escapes_from_a_transparent_palette(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.classifier import open_classifier
 from covcal_cli.models.onnx_classifier import OnnxClassifier
+from tests.onnx_case import head_of, run_whole
 from tests.onnx_graphs import (
     CHANNELS,
     CONV_HIDDEN,
@@ -232,14 +233,14 @@ def test_dense_head_is_found_and_equals_torch(name: str, tmp_path: Path) -> None
     graph, operator, tail = DENSE[name]
     classifier = OnnxClassifier(graph.save(tmp_path))
     x = dense_rows()
-    features, logits = classifier.run({"x": x.astype(classifier.inputs[0].dtype)})
+    features, logits = run_whole(classifier, {"x": x.astype(classifier.inputs[0].dtype)})
     phi, z = dense_in_torch(x)
     close = 2e-2 if graph.half else 1e-5
     np.testing.assert_allclose(features, phi, rtol=close, atol=close)
     np.testing.assert_allclose(logits, z, rtol=close, atol=close)
     assert (classifier.n_classes, classifier.n_features) == (K, D)
-    np.testing.assert_allclose(classifier.weight, W, rtol=1e-2 if graph.half else 1e-6)
-    np.testing.assert_allclose(classifier.bias, B, rtol=1e-2 if graph.half else 1e-6)
+    np.testing.assert_allclose(head_of(classifier)[0], W, rtol=1e-2 if graph.half else 1e-6)
+    np.testing.assert_allclose(head_of(classifier)[1], B, rtol=1e-2 if graph.half else 1e-6)
     assert classifier.tail == tail
     assert classifier.affine_error is not None
     assert classifier.affine_error <= (5e-3 if graph.half else 1e-5)
@@ -263,8 +264,8 @@ def test_exposing_the_tensors_changes_no_logit(name: str, tmp_path: Path) -> Non
 def test_matmul_without_bias_has_bias_zero(tmp_path: Path) -> None:
     graph = Graph([*HIDDEN, node("MatMul", "phi wt", "y")], constants={"wt": W.T.copy()})
     classifier = OnnxClassifier(graph.save(tmp_path))
-    features, logits = classifier.run({"x": dense_rows()})
-    assert not classifier.bias.any()
+    features, logits = run_whole(classifier, {"x": dense_rows()})
+    assert not head_of(classifier)[1].any()
     np.testing.assert_allclose(logits, features @ W.T, rtol=1e-5, atol=1e-5)
 
 
@@ -273,7 +274,7 @@ def test_a_temperature_in_the_graph_is_folded_into_the_weights(tmp_path: Path) -
     graph = Graph(nodes, constants={"t": np.array(TEMPERATURE)})
     classifier = OnnxClassifier(graph.save(tmp_path))
     _, logits = classifier.run({"x": dense_rows()})
-    np.testing.assert_allclose(classifier.weight, W / TEMPERATURE, rtol=1e-6)
+    np.testing.assert_allclose(head_of(classifier)[0], W / TEMPERATURE, rtol=1e-6)
     np.testing.assert_allclose(logits, dense_in_torch(dense_rows())[1] / 1.7, rtol=1e-4, atol=1e-5)
     assert (classifier.tail, classifier.logits_tensor) == ("softmax", "scaled")
 
@@ -313,7 +314,7 @@ def test_convolutional_head_equals_torch(name: str, tmp_path: Path) -> None:
     )
     classifier = OnnxClassifier(graph.save(tmp_path))
     x = image_rows()
-    features, logits = classifier.run({"x": x})
+    features, logits = run_whole(classifier, {"x": x})
     kernel, bias = torch.from_numpy(WEIGHTS["conv1"]), torch.from_numpy(WEIGHTS["conv1_b"])
     maps = torch.relu(torch.nn.functional.conv2d(torch.from_numpy(x), kernel, bias, padding=1))
     phi = maps.mean(dim=(2, 3)).numpy()
@@ -329,7 +330,7 @@ def test_fixed_batch_is_fed_whole_and_padded(rows: int, tmp_path: Path) -> None:
     free = OnnxClassifier(DENSE["softmax"][0].save(tmp_path, "free.onnx"))
     x = dense_rows(rows)
     assert fixed.fixed_batch == 8
-    for found, expected in zip(fixed.run({"x": x}), free.run({"x": x}), strict=True):
+    for found, expected in zip(run_whole(fixed, {"x": x}), run_whole(free, {"x": x}), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -339,7 +340,7 @@ def test_logits_are_never_the_log_of_probabilities(tmp_path: Path) -> None:
         [*HIDDEN, node("Gemm", "phi big b", "z", transB=1), SOFTMAX], constants={"big": 1000 * W}
     )
     classifier = OnnxClassifier(graph.save(tmp_path))
-    features, logits = classifier.run({"x": dense_rows()})
+    features, logits = run_whole(classifier, {"x": dense_rows()})
     assert np.isfinite(logits).all()
     assert np.ptp(logits, axis=1).max() > 1000
     np.testing.assert_allclose(logits, features @ (1000 * W).T + B, rtol=1e-4, atol=1e-2)
@@ -366,7 +367,7 @@ def test_weights_in_an_external_file_are_found_beside_the_model(tmp_path: Path) 
         size_threshold=0,
     )
     classifier = OnnxClassifier(path)
-    features, _ = classifier.run({"x": dense_rows()})
+    features, _ = run_whole(classifier, {"x": dense_rows()})
     np.testing.assert_allclose(features, dense_in_torch(dense_rows())[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(classifier.weight, W)
 

@@ -10,13 +10,17 @@ import typer
 
 from covcal_cli import __version__
 from covcal_cli.cli.adapt import adapt
+from covcal_cli.cli.apply import apply
 from covcal_cli.cli.calibrate import calibrate
 from covcal_cli.cli.calibrate_labelled import calibrate_labelled
 from covcal_cli.cli.demo import demo
 from covcal_cli.cli.estimate import estimate
 from covcal_cli.cli.evaluate import evaluate
+from covcal_cli.cli.export import export
 from covcal_cli.cli.extract import extract
 from covcal_cli.cli.inspect import inspect
+from covcal_cli.cli.merge import merge
+from covcal_cli.cli.report import report
 from covcal_cli.errors import CovcalError, LimitExceededError
 
 # The base of click's own errors, wherever typer takes click from.
@@ -33,11 +37,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(short_help="Run a classifier; keep features and logits.")(extract)
+app.command(short_help="Join the features files of parts of the data.")(merge)
 app.command(short_help="Learn features on which the domains look alike.")(adapt)
 app.command(short_help="Estimate target accuracy; reads no target label.")(estimate)
 app.command(short_help="Fit a temperature; reads no target label.")(calibrate)
 app.command(short_help="Fit a temperature to a few target labels.")(calibrate_labelled)
 app.command(short_help="Measure calibrations where labels are known.")(evaluate)
+app.command(short_help="Write calibrated probabilities of every row.")(apply)
+app.command(short_help="Write the model with calibrated probabilities.")(export)
+app.command(short_help="Write a page to show a colleague.")(report)
 app.command(short_help="Show what a covcal file holds.")(inspect)
 app.command(short_help="Run the four steps on an embedded example.")(demo)
 

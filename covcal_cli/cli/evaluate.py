@@ -1,7 +1,10 @@
-"""``covcal evaluate``: measure calibrations on labelled target rows, and gate on them."""
+"""``covcal evaluate``: metrics and reliability on labelled target rows, and gates for CI."""
 
+import os
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,10 +14,22 @@ from covcal_cli.cli.options import (
     FormatName,
     PredictionsName,
     Quiet,
+    Seed,
     SplitName,
     Verbose,
     output,
 )
+
+if TYPE_CHECKING:
+    from covcal_cli.cli.render_evaluation import Report
+    from covcal_cli.limits import Limit
+
+
+class MetricsName(StrEnum):
+    """What ``--metrics`` takes."""
+
+    main = "main"
+    all = "all"
 
 
 def evaluate(
@@ -39,11 +54,29 @@ def evaluate(
         Path | None, output("Write metrics.json there; - prints it instead of the table.")
     ] = None,
     split: Annotated[SplitName, typer.Option(help="Target rows to judge.")] = SplitName.test,
-    bins: Annotated[int, typer.Option(min=1, max=10_000, help="Equal bins of confidence.")] = 15,
+    bins: Annotated[int, typer.Option(min=1, max=10_000, help="Bins of confidence.")] = 15,
     predictions: Annotated[
         PredictionsName,
         typer.Option(help="Judge the classifier's labels, or the calibrated forecaster's own."),
     ] = PredictionsName.original,
+    metrics: Annotated[
+        MetricsName, typer.Option(help="Show the usual metrics, or all; JSON has all.")
+    ] = MetricsName.main,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN|class|predicted",
+            help="Show groups of rows too: by a column of the file, true or predicted class. "
+            "Gates judge all rows together.",
+        ),
+    ] = None,
+    bootstrap: Annotated[
+        int,
+        typer.Option(
+            min=0, max=100_000, help="95 % intervals from so many resamples; 1000 is usual."
+        ),
+    ] = 0,
+    seed: Seed = 0,
     diagram: Annotated[
         Path | None, typer.Option(help="Draw reliability diagrams: .png, .svg or .pdf.")
     ] = None,
@@ -54,6 +87,32 @@ def evaluate(
             help="Exit with 3 if a metric (a fraction) is greater, as ece=0.05; repeats.",
         ),
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="METRICS.JSON", help="An earlier -o, for --fail-regression."),
+    ] = None,
+    fail_regression: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=CHANGE",
+            help="Exit with 3 if a metric is worse than in the baseline by more; repeats.",
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write the gates as a JUnit report there.")
+    ] = None,
+    estimate: Annotated[
+        bool,
+        typer.Option("--estimate", help="Without target labels: print estimates instead."),
+    ] = False,
+    networks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ADAPTED.H5",
+            help="For an fl method on a features file: the adapted file with the networks, if it "
+            "is not where the calibration says.",
+        ),
+    ] = None,
     format: Annotated[FormatName, typer.Option(help="Of the result.")] = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
@@ -61,74 +120,173 @@ def evaluate(
 ) -> None:
     """Measure how honest the confidence is, where target labels are known.
 
+    --format github also appends the tables to the job's summary (GITHUB_STEP_SUMMARY).
+
     \b
     Examples:
       covcal evaluate
       covcal evaluate adapted.h5 -c cal.json --diagram reliability.png
       covcal evaluate features.h5 -c a.json -c b.json -o metrics.json
+      covcal evaluate adapted.h5 -c cal.json --bootstrap 1000 --by class
       covcal evaluate adapted.h5 -c cal.json --fail-above ece=0.05
+      covcal evaluate -c cal.json --baseline old.json --fail-regression ece=0.005
     """
     from covcal_cli.calibration import read_calibration
-    from covcal_cli.cli.render import RENDERERS
+    from covcal_cli.calibrationfiles import require_unchanged
+    from covcal_cli.cli.render_estimated import RENDERERS as ESTIMATED
+    from covcal_cli.cli.render_evaluation import RENDERERS, Report, gate_cases
     from covcal_cli.diagram import check_diagram, draw_diagram
     from covcal_cli.errors import LimitExceededError
-    from covcal_cli.evaluation import (
-        evaluate,
-        named,
-        require_unchanged,
-        write_metrics,
-    )
-    from covcal_cli.files import check_output
+    from covcal_cli.estimatedevaluation import estimate_evaluation, write_estimated
+    from covcal_cli.evaluation import evaluate, named, write_metrics
+    from covcal_cli.files import check_output, write_text
+    from covcal_cli.junit import junit_report
     from covcal_cli.limits import judge, parse_limit
+    from covcal_cli.regression import (
+        compare,
+        parse_regression,
+        read_baseline,
+        require_comparable,
+    )
 
     console = Console(quiet=quiet, verbose=verbose)
-    try:
-        limits = [parse_limit(text) for text in fail_above or []]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--fail-above") from error
+    limits = _parsed(fail_above, parse_limit, "--fail-above")
+    allowed = _parsed(fail_regression, parse_regression, "--fail-regression")
     to_stdout = str(output) == "-"
     if to_stdout and format not in (FormatName.table, FormatName.json):
         raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
-    if output is not None and output == diagram:
-        raise typer.BadParameter("is the file of -o too", param_hint="--diagram")
+    written = {
+        option: path
+        for option, path in (("-o", output), ("--diagram", diagram), ("--junit", junit))
+        if path is not None and not (path is output and to_stdout)
+    }
+    _require_different(written)
+    if allowed and baseline is None:
+        raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
+    if baseline is not None and not allowed:
+        raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
+    if estimate:
+        _require_unused(
+            {
+                "--fail-above": limits,
+                "--fail-regression": allowed,
+                "--junit": junit,
+                "--diagram": diagram,
+                "--by": by,
+                "--bootstrap": bootstrap,
+            }
+        )
+    if junit is not None and not (limits or allowed):
+        raise typer.BadParameter("needs --fail-above or --fail-regression", param_hint="--junit")
     documents = calibration or []
     if file is None and not documents:
         documents = [Path("cal.json")]
     read = [(document, read_calibration(document)) for document in documents]
+    if networks is not None and all(one.forecaster == "original" for _, one in read):
+        raise typer.BadParameter("no calibration given has a use for it", param_hint="--networks")
     if file is None:
         document, first = read[0]
-        file = require_unchanged(first, document)
+        file = require_unchanged(first, document, purpose="evaluate")
         console.note(f"judging {document} on {file}")
-    inputs = [file, *documents]
-    if output is not None and not to_stdout:
-        check_output(output, force=force, inputs=inputs)
+    inputs = [file, *documents, *(path for path in (baseline, networks) if path is not None)]
     if diagram is not None:
         check_diagram(diagram)
-        check_output(diagram, force=force, inputs=inputs)
+    for path in written.values():
+        check_output(path, force=force, inputs=inputs)
     calibrations = named(read)
+    if estimate:
+        found = estimate_evaluation(
+            file,
+            calibrations,
+            split=split.value,
+            documents=documents,
+            networks=networks,
+            seed=seed,
+        )
+        if output is not None and not to_stdout:
+            write_estimated(found, output, force=force)
+        console.result(ESTIMATED["json" if to_stdout else format.value](found))
+        for path in written.values():
+            console.wrote(path)
+        return
+    earlier = None if baseline is None else read_baseline(baseline)
+    own = predictions is PredictionsName.own
+    if earlier is not None:
+        settings = {"split": split.value, "bins": bins, "predictions": predictions.value}
+        require_comparable(earlier, settings)
     evaluation = evaluate(
         file,
         calibrations,
         split=split.value,
         bins=bins,
-        predictions="own" if predictions is PredictionsName.own else "original",
+        predictions="own" if own else "original",
         documents=documents,
+        by=by,
+        resamples=bootstrap,
+        seed=seed,
+        networks=networks,
     )
     verdicts = judge(evaluation.metrics, limits, calibrations)
+    changes = [] if earlier is None else compare(evaluation.metrics, earlier, allowed, calibrations)
+    report = Report(evaluation, verdicts, changes, every_metric=metrics is MetricsName.all)
     if evaluation.unlabelled:
         console.note(f"{evaluation.unlabelled} rows without a label are left out")
     if evaluation.left_out:
         console.note(f"{evaluation.left_out} rows that a temperature was fitted to are left out")
     if output is not None and not to_stdout:
-        write_metrics(evaluation, verdicts, output, force=force)
+        write_metrics(evaluation, verdicts, output, force=force, changes=changes)
     if diagram is not None:
         title = f"{file.name}, target {split.value} rows"
         draw_diagram(evaluation.metrics, diagram, title=title, force=force)
-    console.result(RENDERERS["json" if to_stdout else format.value](evaluation, verdicts))
+    if junit is not None:
+        write_text(junit, junit_report(gate_cases(report)), force=force)
+    console.result(RENDERERS["json" if to_stdout else format.value](report))
+    if format is FormatName.github:
+        _append_to_step_summary(report)
     if not documents:
         console.note("no -c given: only the classifier as it is was judged")
-    for written in (output, diagram):
-        if written is not None and str(written) != "-":
-            console.wrote(written)
-    if any(verdict.exceeded for verdict in verdicts):
+    for path in written.values():
+        console.wrote(path)
+    if any(case.failed for case in gate_cases(report)):
         raise LimitExceededError
+
+
+def _parsed(texts: list[str] | None, parse: "Callable[[str], Limit]", option: str) -> "list[Limit]":
+    try:
+        return [parse(text) for text in texts or []]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _require_different(written: Mapping[str, Path]) -> None:
+    """Refuse one file for two outputs."""
+    seen: dict[Path, str] = {}
+    for option, path in written.items():
+        if path in seen:
+            raise typer.BadParameter(f"is the file of {seen[path]} too", param_hint=option)
+        seen[path] = option
+
+
+def _require_unused(options: Mapping[str, Any]) -> None:
+    """Refuse with ``--estimate`` whatever needs a label: an estimate is no proof."""
+    for option, value in options.items():
+        if value:
+            raise typer.BadParameter(f"{option} needs target labels", param_hint="--estimate")
+
+
+def _append_to_step_summary(report: "Report") -> None:
+    """Append the Markdown to the summary of a GitHub job, where this is one."""
+    from covcal_cli.cli.render_evaluation import as_markdown
+    from covcal_cli.errors import CovcalError
+
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    try:
+        with Path(path).open("a", encoding="utf-8") as summary:
+            summary.write(as_markdown(report) + "\n\n")
+    except OSError as error:
+        raise CovcalError(
+            f"{path} cannot be written ({error.strerror}): unset GITHUB_STEP_SUMMARY, or pass "
+            "--format markdown"
+        ) from error

@@ -1,97 +1,54 @@
 """``covcal extract``: run a classifier over both domains and keep features and logits."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import extract_options as options
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import Force, Quiet, Seed, Verbose, output
 
-
-class ColorName(StrEnum):
-    """What ``--color`` takes."""
-
-    L = "L"
-    RGB = "RGB"
-    BGR = "BGR"
-
-
-class LayoutName(StrEnum):
-    """What ``--layout`` takes."""
-
-    NCHW = "NCHW"
-    NHWC = "NHWC"
-    NHW = "NHW"
-
-
-class ResampleName(StrEnum):
-    """What ``--resample`` takes."""
-
-    nearest = "nearest"
-    bilinear = "bilinear"
-    bicubic = "bicubic"
-    lanczos = "lanczos"
-    box = "box"
-    hamming = "hamming"
+if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
+    from covcal_cli.extraction import ExtractReport
+    from covcal_cli.inputs.resizing import Resize
+    from covcal_cli.sampling import Selection
 
 
 def extract(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A classifier in ONNX.", show_default=False)
-    ],
-    source: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="SOURCE",
-            help="Data like the classifier's own, labelled: image folder or .npz.",
-            show_default=False,
-        ),
-    ] = None,
-    target: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="TARGET", help="The new data; labels are optional.", show_default=False
-        ),
-    ] = None,
-    target_only: Annotated[
-        Path | None, typer.Option("--target", help="The new data, where there is no source.")
-    ] = None,
+    model: options.ModelArgument = None,
+    source: options.SourceArgument = None,
+    target: options.TargetArgument = None,
+    target_only: options.TargetOnly = None,
     output: Annotated[Path, output("Features file to write.")] = Path("features.h5"),
-    size: Annotated[str | None, typer.Option(metavar="N|HxW", help="Image size in pixels.")] = None,
-    scale: Annotated[
-        float | None, typer.Option(help="Factor on pixels from 0 to 255; 1/255 for float inputs.")
-    ] = None,
-    mean: Annotated[
-        str | None, typer.Option(metavar="A[,B,C]", help="Subtracted, in scaled units.")
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option(metavar="A[,B,C]", help="Divided by, in scaled units.")
-    ] = None,
-    color: Annotated[ColorName | None, typer.Option(help="Colour channels.")] = None,
-    layout: Annotated[LayoutName | None, typer.Option(help="Order of the axes.")] = None,
-    resample: Annotated[
-        ResampleName, typer.Option(help="Pillow's filter for resizing.")
-    ] = ResampleName.bilinear,
-    fractions: Annotated[
-        str,
-        typer.Option(
-            metavar="TRAIN,VAL,TEST",
-            help="Shares of the rows where the data has no train, val and test folders.",
-        ),
-    ] = "0.6,0.2,0.2",
+    logits: options.Logits = False,
+    probabilities: options.Probabilities = False,
+    weights: options.Weights = None,
+    model_output: options.ModelOutput = None,
+    phi: options.Phi = None,
+    providers: options.Providers = None,
+    classes: options.Classes = None,
+    preprocess: options.Preprocess = None,
+    size: options.Size = None,
+    resize: options.ResizeRule = None,
+    crop: options.Crop = None,
+    resample: options.Resample = None,
+    exif: options.Exif = None,
+    color: options.Color = None,
+    layout: options.Layout = None,
+    scale: options.Scale = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    fractions: options.FractionsText = "0.6,0.2,0.2",
+    sample: options.Sample = None,
+    limit: options.Limit = None,
+    shard: options.ShardText = None,
     seed: Seed = 0,
-    model_output: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Rows per run of the model; by size when left out.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; every core when left out.")
-    ] = None,
+    batch: options.BatchRows = None,
+    threads: options.Threads = None,
+    on_error: options.OnError = options.OnErrorName.skip,
+    resume: options.Resume = False,
+    dry_run: options.DryRun = False,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -103,68 +60,145 @@ def extract(
       covcal extract model.onnx source/ target/
       covcal extract model.onnx source.npz target.npz -o features.h5
       covcal extract model.onnx --target new/ -o new.h5
+      covcal extract model.onnx source/ target/ --preprocess imagenet
       covcal extract model.onnx source/ target/ --size 224 --mean 0.485,0.456,0.406
+      covcal extract nets:build source/ target/ --weights best.pth
+      covcal extract --logits source.parquet target.parquet
+      covcal extract model.onnx source/ target/ --sample 50000 --dry-run
+      covcal extract model.onnx source/ target/ --shard 1/10 -o shard-1.h5
     """
-    if target_only is not None and (source is not None or target is not None):
-        raise typer.BadParameter("give either SOURCE TARGET or --target", param_hint="--target")
-    if target_only is None and target is None:
-        raise typer.BadParameter("give SOURCE and TARGET, or --target TARGET", param_hint="TARGET")
+    if logits and probabilities:
+        raise typer.BadParameter("give one of them", param_hint="--logits / --probabilities")
+    tables = logits or probabilities
+    if tables:
+        model, source, target = _tables(model, source, target)
+        if target_only is not None:
+            raise typer.BadParameter("name the table without it", param_hint="--target")
+    else:
+        if model is None:
+            raise typer.BadParameter("give MODEL, SOURCE and TARGET", param_hint="MODEL")
+        if target_only is not None and (source is not None or target is not None):
+            raise typer.BadParameter("give either SOURCE TARGET or --target", param_hint="--target")
+        if target_only is None and target is None:
+            raise typer.BadParameter(
+                "give SOURCE and TARGET, or --target TARGET", param_hint="TARGET"
+            )
+        target = target if target is not None else target_only
 
-    from shlex import quote
-
-    from covcal_cli.cli.render import extract_summary
-    from covcal_cli.extraction import extract
+    from covcal_cli.extractsettings import SettingsGiven
     from covcal_cli.inputs.preprocessing import Preprocessing
 
+    settings: SettingsGiven = {
+        "preprocessing": Preprocessing(
+            size=options.size_of(size, "--size"),
+            scale=scale,
+            mean=options.numbers_of(mean, "--mean"),
+            std=options.numbers_of(std, "--std"),
+            color=None if color is None else color.value,
+            layout=None if layout is None else layout.value,
+            resample=None if resample is None else resample.value,
+            resize=_resize(resize),
+            crop=options.size_of(crop, "--crop"),
+            exif=exif,
+        ),
+        "preprocess": preprocess,
+        "classes": classes,
+        "fractions": options.fractions_of(fractions),
+        "seed": seed,
+        "selection": _selection(sample, limit, shard),
+        "batch": batch,
+        "threads": threads,
+        "weights": weights,
+        "model_output": model_output,
+        "phi": phi,
+        "providers": tuple(providers.split(",")) if providers else (),
+        "outputs": ("logits" if logits else "probabilities") if tables else None,
+        "skip_unreadable": on_error is options.OnErrorName.skip,
+    }
     console = Console(quiet=quiet, verbose=verbose)
-    preprocessing = Preprocessing(
-        size=_size(size),
-        scale=scale,
-        mean=_numbers(mean, "--mean"),
-        std=_numbers(std, "--std"),
-        color=None if color is None else color.value,
-        layout=None if layout is None else layout.value,
-        resample=resample.value,
-    )
-    shares = _numbers(fractions, "--fractions")
-    if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-        raise typer.BadParameter("give three shares that sum to 1", param_hint="--fractions")
-    with console.progress() as progress:
-        report = extract(
-            model,
-            source,
-            target if target is not None else target_only,
-            output,
-            preprocessing=preprocessing,
-            fractions=(shares[0], shares[1], shares[2]),
-            seed=seed,
-            batch=batch,
-            threads=threads,
-            model_output=model_output,
-            force=force,
-            progress=progress,
-        )
+    if dry_run:
+        from covcal_cli.cli.render_extract import dry_run_summary
+        from covcal_cli.dryrun import dry_run as run_one_batch
+
+        planned = run_one_batch(model, source, target, output, force=force, **settings)
+        for note in planned.notes:
+            console.note(note)
+        console.warn(planned.warnings)
+        console.result(dry_run_summary(planned))
+        return
+
+    from covcal_cli.extraction import extract
+    from covcal_cli.spool import was_stopped
+
+    try:
+        with console.progress() as progress:
+            report = extract(
+                model,
+                source,
+                target,
+                output,
+                force=force,
+                resume=resume,
+                progress=progress,
+                **settings,
+            )
+    except KeyboardInterrupt:
+        if was_stopped(output):
+            console.warn([f"what was done for {output} is kept beside it; --resume goes on"])
+        raise
+    _show(report, console, shard)
+
+
+def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
+    from shlex import quote
+
+    from covcal_cli.cli.render_extract import extract_summary
+
+    for note in report.notes:
+        console.note(note)
     console.warn(report.warnings)
     for domain in report.domains:
         console.warn(f"skipped {name}: {reason}" for name, reason in domain.skipped)
     console.result(extract_summary(report))
-    quoted = quote(str(output))
-    hint = f"adapt {quoted}" if source is not None else f"evaluate {quoted} -c cal.json"
-    console.wrote(output, f"covcal {hint}")
+    quoted = quote(str(report.output))
+    if shard is not None:
+        hint = f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"
+    elif len(report.domains) == 1:
+        hint = f"evaluate {quoted} -c cal.json"
+    elif report.has_features:
+        hint = f"adapt {quoted}"
+    else:
+        hint = f"calibrate {quoted}"
+    console.wrote(report.output, f"covcal {hint}")
 
 
-def _size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    height, _, width = text.lower().partition("x")
+def _tables(
+    first: str | None, second: Path | None, third: Path | None
+) -> tuple[None, Path | None, Path]:
+    """Return no model, source and target where the arguments are tables alone."""
+    given = [Path(path) for path in (first, second, third) if path is not None]
+    if len(given) not in (1, 2):
+        raise typer.BadParameter("give [SOURCE] TARGET and no MODEL", param_hint="TARGET")
+    return None, given[0] if len(given) == 2 else None, given[-1]
+
+
+def _selection(sample: int | None, limit: int | None, shard: str | None) -> "Selection":
+    from covcal_cli.sampling import Selection, Shard
+
+    if sample is not None and limit is not None:
+        raise typer.BadParameter("give one of them", param_hint="--sample / --limit")
     try:
-        return int(height), int(width or height)
+        return Selection(sample, limit, None if shard is None else Shard.parse(shard))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not N or HxW", param_hint="--size") from None
+        raise typer.BadParameter(
+            f"{shard!r} is not I/N with I from 1 to N", param_hint="--shard"
+        ) from None
 
 
-def _numbers(text: str | None, option: str) -> tuple[float, ...]:
+def _resize(text: str | None) -> "Resize | None":
+    from covcal_cli.inputs.resizing import Resize
+
     try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of numbers", param_hint=option) from None
+        return None if text is None else Resize.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--resize") from None

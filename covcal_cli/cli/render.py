@@ -1,22 +1,14 @@
 """Results as text: percent with two decimals on screen, fractions in JSON."""
 
 import io
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from covcal_cli.adapt.report import AdaptReport
 from covcal_cli.calibration import Calibration, Candidate
-from covcal_cli.diagram import text_diagram
-from covcal_cli.evaluation import Evaluation, metrics_document
-from covcal_cli.limits import Verdict
 
 if TYPE_CHECKING:  # importing it would load onnxruntime
     from covcal_cli.extraction import ExtractReport
-
-Renderer = Callable[[Evaluation, Sequence[Verdict]], str]
-
-_COLUMNS = ("calibration", "T", "n", "accuracy", "confidence", "ECE", "over ECE", "NLL", "Brier")
 
 
 def table(
@@ -203,66 +195,3 @@ def _bound_line(bound: Any) -> str:
         f"discriminator error {bound['discriminator_error']:.4f} = {bound['bound']:.4g}"
     )
     return text + (" (1 or more: says nothing)" if bound["vacuous"] else "")
-
-
-def _rows(evaluation: Evaluation) -> list[list[str]]:
-    return [
-        [
-            name,
-            f"{evaluation.temperatures[name]:.4g}",
-            str(entry.n),
-            f"{entry.accuracy:.2%}",
-            f"{entry.mean_confidence:.2%}",
-            f"{entry.ece:.2%}",
-            f"{entry.over_ece:.2%}",
-            f"{entry.nll:.4f}",
-            f"{entry.brier:.4f}",
-        ]
-        for name, entry in evaluation.metrics.items()
-    ]
-
-
-def _verdict(verdict: Verdict) -> str:
-    state = "EXCEEDED" if verdict.exceeded else "kept"
-    return (
-        f"limit {verdict.limit.metric} <= {verdict.limit.limit:g} {state} by "
-        f"{verdict.calibration}: {verdict.value:.6g}"
-    )
-
-
-def _as_table(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
-    shown = list(evaluation.metrics)[-1]
-    parts = [
-        table(_COLUMNS, _rows(evaluation)),
-        "",
-        f"reliability of {shown}, target {evaluation.split} rows",
-        text_diagram(evaluation.metrics[shown].bins),
-    ]
-    if verdicts:
-        parts += ["", *map(_verdict, verdicts)]
-    return "\n".join(parts)
-
-
-def _as_markdown(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
-    lines = [markdown_table(_COLUMNS, _rows(evaluation))]
-    if verdicts:
-        lines += ["", *(f"- {_verdict(verdict)}" for verdict in verdicts)]
-    return "\n".join(lines)
-
-
-def _as_github(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
-    """Return Markdown for a job summary, and an annotation for every limit exceeded."""
-    annotations = [f"::error::covcal: {_verdict(entry)}" for entry in verdicts if entry.exceeded]
-    return "\n".join([_as_markdown(evaluation, verdicts), *annotations])
-
-
-def _as_json(evaluation: Evaluation, verdicts: Sequence[Verdict]) -> str:
-    return json.dumps(metrics_document(evaluation, verdicts, None), indent=2, allow_nan=False)
-
-
-RENDERERS: dict[str, Renderer] = {
-    "table": _as_table,
-    "json": _as_json,
-    "markdown": _as_markdown,
-    "github": _as_github,
-}

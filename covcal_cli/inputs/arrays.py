@@ -1,11 +1,10 @@
-"""Rows from an ``.npz`` file: ``x``, and optionally ``y``, ``split`` and ``id``.
+"""Rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv`` and ``.parquet``.
 
-``x`` is streamed, so that its size does not matter; the others stay in memory. Images are uint8
-[n, h, w] or [n, h, w, c] and are preprocessed; other numbers must have the model's own shape and go
-in as they are.
+Wide arrays are streamed, so that their size does not matter; labels, ids and groups stay in memory.
+Images are uint8 [n, h, w] or [n, h, w, c], or the files that a column ``path`` names, and are
+preprocessed; other numbers must have the model's own shape and go in as they are.
 """
 
-import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,76 +15,64 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import require_file
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.domain import Batch
+from covcal_cli.inputs.domain import Batch, require_one_input
+from covcal_cli.inputs.feeding import Feed, check_feed, fed, plain_numbers, plan_feeds
 from covcal_cli.inputs.images import Opener, decode_batches
-from covcal_cli.inputs.npy import NpyStream
 from covcal_cli.inputs.preprocessing import ImagePipeline, Pixels
+from covcal_cli.inputs.rowfacts import GROUP_PREFIX, PATH_NAMES, RowFacts, is_reserved
+from covcal_cli.inputs.store import Piece, Rows, Store, open_store, regrouped
 from covcal_cli.modelinput import ModelInput
-
-_KEYS = ("x", "y", "split", "id")
-_UNKNOWN = -1
 
 
 class ArrayData:
-    """The rows of an ``.npz`` file; see `covcal_cli.inputs.domain.DomainData`.
+    """The rows of a file of arrays; see `covcal_cli.inputs.domain.DomainData`.
 
     Raises
     ------
     CovcalError
-        If the file is not readable, or an array is missing or does not fit the others.
+        If the file is not readable, or an array does not fit the others.
     """
-
-    class_folders: tuple[str, ...] | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        require_file(path, remedy="save x, and y where known, with numpy.savez")
-        self._shape, self._dtype = self._described()
-        self.given_split: NDArray[np.uint8] | None = None
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                unknown = sorted(set(arrays.files) - set(_KEYS))
-                self._y = self._checked_labels(arrays)
-                self.ids: list[str] = self._checked_ids(arrays)
-                self.given_split = self._checked_split(arrays)
-        except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise self._unreadable(error) from error
-        self.split_names = self.ids
-        self.columns: Mapping[str, NDArray[Any]] = {}
-        self.notes: tuple[str, ...] = (
-            (f"{path}: {', '.join(unknown)} not used (covcal reads {', '.join(_KEYS)})",)
-            if unknown
-            else ()
+        self._store = open_store(path)
+        self._n = count_rows(self._store)
+        self._path_name = next(
+            (name for name in self._store.entries if name.lower() in PATH_NAMES), None
         )
+        self._paths: list[str] = []
+        groups = self._groups()
+        facts = RowFacts(self._store, self._n, groups.values())
+        self._labels = facts.labels
+        self.given_split = facts.given_split
+        self.ids = facts.ids
+        if self._path_name is not None:
+            self._paths = self._store.texts(self._path_name)
+            self.ids = facts.ids if facts.has_ids else self._paths
+        self.split_names = self.ids
+        self.class_folders = facts.labels.names
+        self.columns: Mapping[str, NDArray[Any]] = {
+            name: facts.columns[key] for name, key in groups.items()
+        }
+        self.notes: tuple[str, ...] = self._unused_notes(())
 
     def labels(self, classes: ClassMap) -> NDArray[np.int64]:
-        """Return ``y``, checked against the number of classes; -1 everywhere without it."""
-        count = len(classes.names)
-        outside = np.flatnonzero((self._y < _UNKNOWN) | (self._y >= count))
-        if len(outside):
-            row = int(outside[0])
-            raise self._error(
-                f"y[{row}] is {self._y[row]} and the model has {count} classes: -1 (unknown) and 0 "
-                f"to {count - 1} are allowed"
-            )
-        return self._y
+        """Return the class index of every row, shape (n,); -1 where unknown."""
+        return self._labels.indices(classes)
 
     def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
-        """Return whether ``x`` is uint8 pixels, refusing what is neither images nor rows."""
-        axes = len(self._shape)
-        pixels = axes == 3 or (axes == 4 and self._shape[3] in (1, 3, 4))
-        if self._dtype == np.uint8 and pixels:
+        """Return whether the rows are pixels or files, refusing what is neither images nor rows."""
+        if self._path_name is not None:
+            require_one_input(self.path, wanted)
             return True
-        (only,) = wanted
-        if self._fits(only):
-            return False
-        have = ", ".join(map(str, self._shape[1:]))
-        raise self._error(
-            f"x is {self._dtype} [N, {have}] and the model wants {only.describe()}: give rows of "
-            "that shape, or images as uint8 [n, h, w] or [n, h, w, c]"
-        )
+        feeds = plan_feeds(self._store, wanted)
+        self.notes = self._unused_notes([name for feed in feeds for name in feed.names])
+        if len(feeds) == 1 and self._is_pixels(feeds[0]):
+            return True
+        for feed in feeds:
+            check_feed(self._store, self._n, feed)
+        return False
 
     def batches(
         self,
@@ -97,118 +84,114 @@ class ArrayData:
         threads: int,
     ) -> Generator[Batch, None, None]:
         """Yield the rows in order; images through `pipeline`, others as they are."""
-        name, dtype = wanted[0].name, wanted[0].dtype
         if self.holds_images(wanted):
             if pipeline is None:
                 raise ValueError("images need a pipeline")
-            openers = ([_opener(row) for row in block] for _, block in self._blocks(rows, size))
+            name = wanted[0].name
+            openers = self._openers(wanted, rows, size)
             yield from decode_batches(openers, rows, name, pipeline, threads=threads)
             return
-        for chosen, block in self._blocks(rows, size):
-            self._require_finite(block, chosen)
-            yield Batch({name: block.astype(dtype, copy=False)}, chosen)
+        feeds = plan_feeds(self._store, wanted)
+        for chosen, inputs in regrouped(self._fed(feeds, rows, size), size):
+            yield Batch(inputs, chosen)
 
-    def _blocks(
-        self, rows: NDArray[np.int64], size: int
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        """Yield the chosen rows of ``x`` and their numbers, at most `size` at a time."""
-        try:
-            with zipfile.ZipFile(self.path) as archive, archive.open("x.npy") as member:
-                stream = NpyStream(member)
-                start = 0
-                for block in stream.blocks(size):
-                    first, last = np.searchsorted(rows, (start, start + len(block)))
-                    chosen = rows[first:last]
-                    if len(chosen):
-                        yield chosen, block if len(chosen) == len(block) else block[chosen - start]
-                    start += len(block)
-        except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise self._unreadable(error) from error
-
-    def _described(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                names = [name.removesuffix(".npy") for name in archive.namelist()]
-                if "x" not in names:
-                    raise self._error(
-                        f"there is no x, only {', '.join(names) or 'nothing'}: save the rows as x"
-                    )
-                with archive.open("x.npy") as member:
-                    stream = NpyStream(member)
-        except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise self._unreadable(error) from error
-        if stream.dtype.kind not in "fiub":
-            raise self._error(f"x holds {stream.dtype}, not numbers: save plain numeric arrays")
-        if len(stream.shape) < 2 or stream.shape[0] == 0:
-            raise self._error(f"x has shape {list(stream.shape)}: give one row per example")
-        return stream.shape, stream.dtype
-
-    def _fits(self, wanted: ModelInput) -> bool:
-        same = len(self._shape) == len(wanted.shape) and all(
-            want in (None, have)
-            for have, want in zip(self._shape[1:], wanted.shape[1:], strict=True)
+    def _fed(self, feeds: Sequence[Feed], rows: Rows, size: int) -> Iterator[Piece]:
+        names = list(dict.fromkeys(name for feed in feeds for name in feed.names))
+        numbers = [name for name in names if not self._store.entries[name].is_text]
+        texts = {name: self._store.whole(name) for name in names if name not in numbers}
+        pieces: Iterator[Piece] = (
+            self._store.pieces(numbers, rows, size) if numbers else iter([(rows, {})])
         )
-        if not same or self._dtype == wanted.dtype:
-            return same
-        # Pixels fed as floats without a scale would be a silent guess; fractions would be lost.
-        floats = np.issubdtype(wanted.dtype, np.floating)
-        return self._dtype != np.uint8 if floats else self._dtype.kind in "iu"
-
-    def _checked_labels(self, arrays: Any) -> NDArray[np.int64]:
-        if "y" not in arrays:
-            return np.full(self._shape[0], _UNKNOWN, dtype=np.int64)
-        y = self._column(arrays, "y")
-        if y.dtype.kind not in "iu":
-            raise self._error(f"y holds {y.dtype}: save class numbers as integers, -1 for unknown")
-        return y.astype(np.int64)
-
-    def _checked_split(self, arrays: Any) -> NDArray[np.uint8] | None:
-        if "split" not in arrays:
-            return None
-        split = self._column(arrays, "split")
-        wrong = np.flatnonzero(~np.isin(split, (0, 1, 2)))
-        if split.dtype.kind not in "iu" or len(wrong):
-            found = f"holds {split[wrong[0]]}" if len(wrong) else f"holds {split.dtype}"
-            raise self._error(f"split {found}: 0 (train), 1 (validation) and 2 (test) are allowed")
-        return split.astype(np.uint8)
-
-    def _checked_ids(self, arrays: Any) -> list[str]:
-        if "id" not in arrays:
-            return [str(row) for row in range(self._shape[0])]
-        ids = self._column(arrays, "id")
-        if ids.dtype.kind not in "USiu":
-            raise self._error(f"id holds {ids.dtype}: save texts or integers")
-        if ids.dtype.kind == "S":
-            ids = np.char.decode(ids, "utf-8")
-        return [str(value) for value in ids]
-
-    def _column(self, arrays: Any, name: str) -> NDArray[Any]:
-        values: NDArray[Any] = arrays[name]
-        if values.shape != self._shape[:1]:
-            raise self._error(
-                f"{name} has shape {list(values.shape)} and x has {self._shape[0]} rows: give one "
-                f"{name} per row"
+        for chosen, arrays in pieces:
+            everything = arrays | {name: values[chosen] for name, values in texts.items()}
+            yield (
+                chosen,
+                {
+                    feed.wanted.name: fed(self._store, feed, everything, chosen, self.ids)
+                    for feed in feeds
+                },
             )
-        return values
 
-    def _require_finite(self, block: NDArray[Any], rows: NDArray[np.int64]) -> None:
-        if block.dtype.kind != "f" or np.isfinite(block).all():
+    def _openers(
+        self, wanted: Sequence[ModelInput], rows: Rows, size: int
+    ) -> Iterator[list[Opener]]:
+        if self._path_name is not None:
+            folder = self.path if self.path.is_dir() else self.path.parent
+            for start in range(0, len(rows), size):
+                names = (self._paths[row] for row in rows[start : start + size])
+                yield [partial(_open_file, folder / name) for name in names]
             return
-        first = int(np.argwhere(~np.isfinite(block))[0][0])
-        raise self._error(
-            f"x row {rows[first]} ({self.ids[rows[first]]}) holds NaN or infinity: every value "
-            "must be a finite number"
-        )
+        (name,) = plan_feeds(self._store, wanted)[0].names
+        for _, arrays in regrouped(self._store.pieces([name], rows, size), size):
+            yield [_opener(row) for row in arrays[name]]
 
-    def _error(self, what: str) -> CovcalError:
-        return CovcalError(f"{self.path}: {what}")
+    def _is_pixels(self, feed: Feed) -> bool:
+        entry = self._store.entries[feed.names[0]]
+        axes = len(entry.shape)
+        pixels = axes == 3 or (axes == 4 and entry.shape[3] in (1, 3, 4))
+        return not feed.side_by_side and entry.dtype == np.uint8 and pixels
 
-    def _unreadable(self, error: Exception) -> CovcalError:
-        if "allow_pickle" in str(error) or "Object arrays" in str(error):
-            return self._error("it holds Python objects: save plain numeric arrays")
-        return CovcalError(
-            f"{self.path} is not a readable .npz file ({error}): save it again with numpy.savez"
+    def _groups(self) -> dict[str, str]:
+        """Return what is known of the rows beside their values: array by column's name."""
+        features = plain_numbers(self._store) if self._store.is_table else ()
+        if self._path_name is not None:
+            features = ()
+        return {
+            name.removeprefix(GROUP_PREFIX): name
+            for name, entry in self._store.entries.items()
+            if entry.shape == (self._n,)
+            and entry.dtype.kind in "fiubSUO"
+            and "/" not in name
+            and name not in features
+            and name != self._path_name
+            and (not is_reserved(name) or name.startswith(GROUP_PREFIX) or name == "domain")
+        }
+
+    def _unused_notes(self, used: Sequence[str]) -> tuple[str, ...]:
+        unused = [
+            name
+            for name, entry in self._store.entries.items()
+            if name not in used
+            and name != self._path_name
+            and not is_reserved(name)
+            and name.removeprefix(GROUP_PREFIX) not in self.columns
+            and (used or entry.shape[:1] != (self._n,))
+        ]
+        shown = ", ".join(unused[:12]) + (" and more" if len(unused) > 12 else "")
+        return (f"{self.path}: {shown} not used",) if unused else ()
+
+
+def count_rows(store: Store) -> int:
+    """Return the number of rows of a file of arrays.
+
+    Raises
+    ------
+    CovcalError
+        If there is no array with rows.
+    """
+    entries = store.entries
+    wide = [
+        name for name, entry in entries.items() if len(entry.shape) > 1 and not is_reserved(name)
+    ]
+    first = next((name for name in ("x", *wide, *entries) if name in entries), None)
+    if first is None:
+        raise CovcalError(f"{store.path} holds nothing: save the rows as x")
+    entry = entries[first]
+    if entry.dtype.kind == "O":
+        raise CovcalError(f"{store.path}: it holds Python objects: save plain numeric arrays")
+    if first == "x" and entry.is_text and not store.is_table:
+        raise CovcalError(
+            f"{store.path}: x holds {entry.dtype}, not numbers: save plain numeric arrays"
         )
+    if len(entry.shape) < (1 if store.is_table or first != "x" else 2) or entry.shape[0] == 0:
+        raise CovcalError(
+            f"{store.path}: {first} has shape {list(entry.shape)}: give one row per example"
+        )
+    return entry.shape[0]
+
+
+def _open_file(path: Path) -> Image.Image:
+    return Image.open(path)
 
 
 def _opener(row: Pixels) -> Opener:

@@ -1,4 +1,4 @@
-"""Which class a folder's name stands for: by name, never by position.
+"""Which class a folder's or label's name stands for: by name, never by position.
 
 A class whose folder is missing shifts no other class.
 """
@@ -6,10 +6,30 @@ A class whose folder is missing shifts no other class.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 
 _SHOWN = 12
+_PLACEHOLDER = "LABEL_"  # what Hugging Face calls classes that nobody named
+
+
+class NamesClasses(Protocol):
+    """Data whose labels may be names.
+
+    Attributes
+    ----------
+    path : Path
+        Where it lies, for messages.
+    class_folders : tuple of str or None
+        Names of its class folders, or its distinct labels; None where labels are class numbers.
+    """
+
+    path: Path
+    class_folders: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -21,32 +41,43 @@ class ClassMap:
     names : tuple of str
         Class names, length K.
     by_number : bool
-        Whether a folder's number is the class index, so that "3" and "03" are the same class.
+        Whether a number that is no name is the class index, so that "3" and "03" are one class.
     """
 
     names: tuple[str, ...]
     by_number: bool
 
     def index(self, folder: str) -> int | None:
-        """Return the class index of a folder's name, or None if it names no class."""
-        if self.by_number:
-            number = _number(folder)
-            return number if number is not None and number < len(self.names) else None
-        return self.names.index(folder) if folder in self.names else None
+        """Return the class index of a folder's or label's name, or None if it names no class."""
+        if folder in self.names:
+            return self.names.index(folder)
+        number = _number(folder) if self.by_number else None
+        return number if number is not None and number < len(self.names) else None
 
-    def require(self, path: Path, folder: str) -> int:
-        """Return the class index of a folder's name.
+    def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
+        """Return the class index of a folder's name, or of another thing's, called `what`.
 
         Raises
         ------
         CovcalError
-            If the name is no class, listing the classes.
+            If the name is no class, listing the classes, or the name of several.
         """
         index = self.index(folder)
         if index is None:
-            raise CovcalError(
-                f"{path}: folder {folder!r} is not a class of the source ({_list(self.names)}): "
+            remedy = (
                 "rename it, or start its name with a dot to leave it out"
+                if what == "folder"
+                else "correct it, or name the classes with --classes FILE"
+            )
+            raise CovcalError(
+                f"{path}: {what} {folder!r} is not a class of the source ({_list(self.names)}): "
+                f"{remedy}"
+            )
+        if self.names.count(folder) > 1:
+            numbers = " and ".join(str(i) for i, name in enumerate(self.names) if name == folder)
+            raise CovcalError(
+                f"{path}: {what} {folder!r} is the name of the classes {numbers}: use the class "
+                "number, or tell them apart with --classes FILE"
             )
         return index
 
@@ -56,15 +87,64 @@ def numbered_classes(count: int) -> ClassMap:
     return ClassMap(tuple(str(index) for index in range(count)), by_number=True)
 
 
+def named_classes(names: Sequence[str]) -> ClassMap:
+    """Return the classes of these names, in the order of the logits.
+
+    A number stands for a class index only where no name is a number, or each is its own index.
+    """
+    numbers = [_number(name) for name in names]
+    plain = all(number is None for number in numbers) or numbers == list(range(len(names)))
+    return ClassMap(tuple(names), by_number=plain)
+
+
+def choose_classes(
+    asked: ClassMap | None,
+    model_names: Sequence[str] | None,
+    domains: Sequence[NamesClasses],
+    count: int,
+) -> ClassMap:
+    """Return the model's classes from the first of: the user, the model, the source, numbers.
+
+    Parameters
+    ----------
+    asked : ClassMap or None
+        What ``--classes`` names; see `covcal_cli.inputs.classfile.read_classes`.
+    model_names : sequence of str or None
+        What the model calls its classes.
+    domains : sequence of NamesClasses
+        The source first; the target where it is alone.
+    count : int
+        K, the classes of the model.
+
+    Raises
+    ------
+    CovcalError
+        If the names are not K many, or the source's folders do not say which classes they are.
+    """
+    if asked is not None:
+        return asked
+    if model_names is not None and not all(name.startswith(_PLACEHOLDER) for name in model_names):
+        if len(model_names) != count:
+            raise CovcalError(
+                f"the model names {len(model_names)} classes ({_list(model_names)}) and has "
+                f"{count} logits: name them with --classes FILE, one a line"
+            )
+        return named_classes(model_names)
+    folders = domains[0].class_folders if domains else None
+    if not folders:
+        return numbered_classes(count)
+    return classes_from_folders(domains[0].path, folders, count)
+
+
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
-    """Return the classes that a domain's folders name.
+    """Return the classes that a domain's folders or labels name.
 
     Parameters
     ----------
     path : Path
         The domain, for messages.
     folders : sequence of str
-        Names of its class folders, empty ones included.
+        Names of its class folders, empty ones included, or its distinct labels.
     count : int
         K, the classes of the model.
 
@@ -76,7 +156,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     numbered = {number: name for name in folders if (number := _number(name)) is not None}
     if len(numbered) < sum(_number(name) is not None for name in folders):
         raise CovcalError(
-            f"{path}: two class folders have the same number ({_list(sorted(folders))}): merge them"
+            f"{path}: two classes have the same number ({_list(sorted(folders))}): merge them"
         )
     if len(numbered) == len(folders):
         if max(numbered, default=0) < count:
@@ -85,12 +165,30 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     else:
         ordered = sorted(folders)
     if len(ordered) != count:
+        if path.is_file():
+            what, remedy = "classes", "label the rows"
+        else:
+            what = "class folders"
+            remedy = "add an empty folder for each class without images, name the folders"
         raise CovcalError(
-            f"{path} has {len(ordered)} class folders ({_list(ordered)}) and the model has {count} "
-            "classes: add an empty folder for each class without images, or name the folders by "
-            f"class number, 0 to {count - 1}"
+            f"{path} has {len(ordered)} {what} ({_list(ordered)}) and the model has {count} "
+            f"classes: {remedy} by class number, 0 to {count - 1}, or name the classes with "
+            "--classes FILE"
         )
     return ClassMap(tuple(ordered), by_number=False)
+
+
+def missing_classes(path: Path, labels: NDArray[np.int64], classes: ClassMap) -> str | None:
+    """Return a note that names the classes without rows; None for unlabelled or complete data."""
+    present = np.unique(labels[labels >= 0])
+    missing = sorted(set(range(len(classes.names))) - set(present.tolist()))
+    if not len(present) or not missing:
+        return None
+    names = _list([classes.names[index] for index in missing])
+    return (
+        f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes ({names}); "
+        "no other class is shifted by that"
+    )
 
 
 def _number(name: str) -> int | None:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.preprocessing import ImagePipeline
+from covcal_cli.inputs.shards import holds_shards
+from covcal_cli.inputs.store import holds_parts
 from covcal_cli.modelinput import ModelInput
 
 
@@ -47,7 +49,8 @@ class DomainData(Protocol):
     given_split : array of uint8, shape (n,), or None
         The split of every row, where the data says so.
     class_folders : tuple of str or None
-        The class folders found; None where labels are class numbers.
+        The class folders found, or the distinct labels where they are texts; None where labels
+        are class numbers.
     columns : mapping of str to array, shape (n,)
         What else is known of every row, by name: groups for ``covcal evaluate --by``.
     notes : tuple of str
@@ -94,14 +97,47 @@ def open_domain(path: Path) -> DomainData:
     CovcalError
         If there is nothing to read, or nothing that covcal can read.
     """
-    if path.is_dir():
+    if not path.exists():
+        raise CovcalError(
+            f"{path} does not exist: give a folder of images or an .npz file, or .npy, .h5, .csv, "
+            ".parquet or .tar"
+        )
+    if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
+        from covcal_cli.inputs.tar import TarData
+
+        return TarData(path)
+    if path.is_dir() and not holds_parts(path):
         from covcal_cli.inputs.folder import FolderData
 
         return FolderData(path)
-    if not path.exists():
-        raise CovcalError(f"{path} does not exist: give a folder of images or an .npz file")
-    if path.suffix.lower() == ".npz":
-        from covcal_cli.inputs.arrays import ArrayData
+    from covcal_cli.inputs.arrays import ArrayData
 
-        return ArrayData(path)
-    raise CovcalError(f"{path} is no data that covcal reads: give a folder of images or an .npz")
+    return ArrayData(path)
+
+
+def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> None:
+    """Refuse images for a model with several inputs.
+
+    Raises
+    ------
+    CovcalError
+        Naming the inputs.
+    """
+    if len(wanted) > 1:
+        names = ", ".join(entry.name for entry in wanted)
+        raise CovcalError(
+            f"{path} holds images, and the model has {len(wanted)} inputs ({names}): save one "
+            "array per input, named like it, in an .npz or .h5 file"
+        )
+
+
+def require_two_domains(source: Path, target: Path) -> None:
+    """Refuse one place given as both domains.
+
+    Raises
+    ------
+    CovcalError
+        Naming it.
+    """
+    if source.resolve() == target.resolve():
+        raise CovcalError(f"{target} is the source and the target: give other data as the target")

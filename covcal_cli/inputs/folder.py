@@ -17,13 +17,13 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.domain import Batch
+from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.images import Opener, decode_batches
 from covcal_cli.inputs.preprocessing import ImagePipeline
+from covcal_cli.inputs.splits import SPLIT_NAMES
 from covcal_cli.modelinput import ModelInput
 
-SPLIT_FOLDERS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
-_SUFFIXES = {
+IMAGE_SUFFIXES = {
     ".bmp",
     ".gif",
     ".jpeg",
@@ -81,12 +81,7 @@ class FolderData:
 
     def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
         """Return True: files need preprocessing whatever the model reads."""
-        if len(wanted) > 1:
-            names = ", ".join(entry.name for entry in wanted)
-            raise CovcalError(
-                f"{self.path} holds images, and the model has {len(wanted)} inputs ({names}): save "
-                "one array per input, named like it, in an .npz or .h5 file"
-            )
+        require_one_input(self.path, wanted)
         return True
 
     def batches(
@@ -113,7 +108,7 @@ class FolderData:
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
         """Yield (id, name for the split, class number, given split) of every image."""
         folders, files = _entries(self.path)
-        if not folders or not all(entry.name.lower() in SPLIT_FOLDERS for entry in folders):
+        if not folders or not all(entry.name.lower() in SPLIT_NAMES for entry in folders):
             yield from self._listed_classes("", folders, files, None)
             return
         if self._images(files):
@@ -122,7 +117,7 @@ class FolderData:
                 "train, val or test"
             )
         for entry in folders:
-            split = SPLIT_FOLDERS[entry.name.lower()]
+            split = SPLIT_NAMES[entry.name.lower()]
             yield from self._listed_classes(f"{entry.name}/", *_entries(entry), split)
 
     def _listed_classes(
@@ -149,7 +144,7 @@ class FolderData:
             yield from (f"{entry.name}/{name}" for name in self._below(entry, above | {real}))
 
     def _images(self, files: list["os.DirEntry[str]"]) -> list["os.DirEntry[str]"]:
-        images = [entry for entry in files if _suffix(entry.name) in _SUFFIXES]
+        images = [entry for entry in files if _suffix(entry.name) in IMAGE_SUFFIXES]
         self._ignored += len(files) - len(images)
         for entry in images:
             if not entry.name.isprintable() and not _is_utf8(entry.path):
@@ -192,4 +187,4 @@ def _is_utf8(path: str) -> bool:
 
 
 def _kinds() -> str:
-    return ", ".join(sorted(suffix.removeprefix(".") for suffix in _SUFFIXES))
+    return ", ".join(sorted(suffix.removeprefix(".") for suffix in IMAGE_SUFFIXES))

@@ -1,27 +1,34 @@
 """Decoding images in threads, ahead of the model, in a stable order.
 
 Threads suffice because Pillow releases the interpreter while it decodes and resizes. Each works on
-a run of images, since one task per image costs more than decoding a small one.
+a run of images, since one task per image costs more than decoding a small one, and writes straight
+into the batch that the model is fed. Three batches go round: one with the model, two in the making.
 """
 
+import math
 import struct
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from covcal_cli.inputs.buffers import BufferRing
 from covcal_cli.inputs.domain import Batch
-from covcal_cli.inputs.preprocessing import ImagePipeline, Pixels
+from covcal_cli.inputs.pipeline import ImagePipeline
 
 Opener = Callable[[], Image.Image]
 
 _AHEAD = 2  # batches in the making while the model runs on another
+_SMALL = 64 * 64 * 3  # values of a row up to which an image counts as small
+_SMALL_RUN = (32, 64)
+_LARGE_RUN = (1, 8)
 # What Pillow raises on broken files; SyntaxError is its word for a broken PNG.
 _UNREADABLE = (
     OSError,
@@ -34,13 +41,22 @@ _UNREADABLE = (
 )
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """One run of images: the model's input, the positions read, and the failures."""
+@dataclass
+class _Run:
+    """Neighbouring images of a batch: where they begin, which were read, and the failures."""
 
-    array: NDArray[Any]
-    positions: list[int]
-    skipped: list[tuple[int, str]]
+    start: int
+    kept: list[int] = field(default_factory=list)
+    skipped: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A batch in the making: its buffer, its row numbers, and the runs that fill it."""
+
+    buffer: NDArray[Any]
+    rows: NDArray[np.int64]
+    runs: list[Future[_Run]]
 
 
 def decode_batches(
@@ -69,56 +85,79 @@ def decode_batches(
     Yields
     ------
     Batch
-        An image that cannot be read is left out and named in `Batch.skipped`.
+        Valid until the next one is asked for. An image that cannot be read is left out and named in
+        `Batch.skipped`.
     """
+    ring = BufferRing(_AHEAD + 1, pipeline.row_shape, pipeline.dtype)
+    stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="covcal-decode")
-    pending: deque[list[Future[_Decoded]]] = deque()
+    pending: deque[_Pending] = deque()
     start = 0
     try:
         for batch in openers:
-            length = -(-len(batch) // threads)
-            runs = [batch[first : first + length] for first in range(0, len(batch), length)]
-            tasks = [
-                pool.submit(_decode, run, start + index * length, pipeline)
-                for index, run in enumerate(runs)
+            buffer = ring.next(len(batch))
+            length = _run_length(len(batch), pipeline, threads)
+            runs = [
+                pool.submit(
+                    _decode, batch[first : first + length], first, buffer, pipeline, stopped
+                )
+                for first in range(0, len(batch), length)
             ]
-            pending.append(tasks)
+            pending.append(_Pending(buffer, rows[start : start + len(batch)], runs))
             start += len(batch)
             if len(pending) > _AHEAD:
-                yield _joined(pending.popleft(), rows, name)
+                yield _joined(pending.popleft(), name)
         while pending:
-            yield _joined(pending.popleft(), rows, name)
+            yield _joined(pending.popleft(), name)
     finally:
+        stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _decode(openers: Sequence[Opener], start: int, pipeline: ImagePipeline) -> _Decoded:
-    pixels: list[Pixels] = []
-    positions: list[int] = []
-    skipped: list[tuple[int, str]] = []
+def _run_length(images: int, pipeline: ImagePipeline, threads: int) -> int:
+    """Return how many images a thread takes at a time, so that all threads have some."""
+    small = math.prod(pipeline.row_shape) <= _SMALL
+    fewest, most = _SMALL_RUN if small else _LARGE_RUN
+    return min(most, max(fewest, -(-images // threads)))
+
+
+def _decode(
+    openers: Sequence[Opener],
+    start: int,
+    buffer: NDArray[Any],
+    pipeline: ImagePipeline,
+    stopped: threading.Event,
+) -> _Run:
+    """Fill a buffer from `start` on with the images that can be read, without gaps."""
+    run = _Run(start)
     for position, opener in enumerate(openers, start):
+        if stopped.is_set():
+            break
         try:
             with opener() as image:
-                pixels.append(pipeline.pixels(image))
+                pipeline.write(image, buffer[start + len(run.kept)])
         except _UNREADABLE as error:
-            skipped.append((position, _reason(error)))
+            run.skipped.append((position, _reason(error)))
         else:
-            positions.append(position)
-    stacked = np.empty((len(pixels), *pipeline.size, len(pipeline.mean)), dtype=np.uint8)
-    for row, image_pixels in enumerate(pixels):
-        stacked[row] = image_pixels
-    return _Decoded(pipeline.normalise(stacked), positions, skipped)
+            run.kept.append(position)
+    return run
 
 
-def _joined(tasks: list[Future[_Decoded]], rows: NDArray[np.int64], name: str) -> Batch:
-    runs = [task.result() for task in tasks]
-    kept = [run.array for run in runs if run.positions]
-    array = runs[0].array if not kept else kept[0] if len(kept) == 1 else np.concatenate(kept)
-    positions = [position for run in runs for position in run.positions]
+def _joined(batch: _Pending, name: str) -> Batch:
+    """Wait for the runs of a batch and close the gaps that skipped images left between them."""
+    runs = [future.result() for future in batch.runs]
+    filled = 0
+    for run in runs:
+        if run.start != filled:
+            batch.buffer[filled : filled + len(run.kept)] = batch.buffer[
+                run.start : run.start + len(run.kept)
+            ]
+        filled += len(run.kept)
+    kept = [position for run in runs for position in run.kept]
     skipped = tuple(
-        (int(rows[position]), reason) for run in runs for position, reason in run.skipped
+        (int(batch.rows[position]), reason) for run in runs for position, reason in run.skipped
     )
-    return Batch({name: array}, rows[positions], skipped)
+    return Batch({name: batch.buffer[:filled]}, batch.rows[kept], skipped)
 
 
 def _reason(error: BaseException) -> str:

@@ -1,11 +1,15 @@
-"""Reading a ``.npy`` stream block by block, so that an array of any size takes little memory."""
+"""``.npy`` arrays read block by block, so that an array of any size takes little memory."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, windows
 
 
 class NpyStream:
@@ -64,3 +68,66 @@ class NpyStream:
                 raise ValueError("the array is cut short")
             data += more
         return np.frombuffer(data, dtype=self.dtype).reshape(shape)
+
+
+class NpyStore:
+    """The one array of a ``.npy`` file, called x; see `covcal_cli.inputs.store.Store`.
+
+    Raises
+    ------
+    CovcalError
+        If the file is not readable.
+    """
+
+    is_table = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise self._unreadable(error) from error
+        self.entries = {"x": Entry(self._array.shape, self._array.dtype)}
+
+    def whole(self, name: str) -> NDArray[Any]:
+        """Refuse: x is wide, and there is nothing else."""
+        raise CovcalError(f"{self.path}: {name} is not in a .npy file: save an .npz")
+
+    def texts(self, name: str) -> list[str]:
+        """Return a whole array as texts."""
+        return [str(value) for value in self.whole(name).ravel().tolist()]
+
+    def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
+        """Yield the chosen rows, a window of adjacent rows at a time."""
+        (name,) = names
+        row_bytes = max(1, math.prod(self._array.shape[1:]) * self._array.itemsize)
+        window = max(size, WINDOW_BYTES // row_bytes)
+        for start, stop, chosen in windows(rows, window):
+            yield chosen, {name: self._span(start, min(stop, len(self._array)))[chosen - start]}
+
+    def place(self, row: int) -> str:
+        """Return the row's number."""
+        return f"row {row}"
+
+    def _span(self, start: int, stop: int) -> NDArray[Any]:
+        array = self._array
+        if not array.flags.c_contiguous:
+            return np.array(array[start:stop])
+        # Plain reads: pages of a mapped file would count as this process's memory.
+        row_items = math.prod(array.shape[1:])
+        offset = array.offset + start * row_items * array.itemsize
+        count = (stop - start) * row_items
+        read = np.fromfile(self.path, dtype=array.dtype, count=count, offset=offset)
+        if len(read) < count:
+            raise self._unreadable(ValueError("it was cut short while it was read"))
+        return read.reshape(stop - start, *array.shape[1:])
+
+    def _unreadable(self, error: Exception) -> CovcalError:
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
+            return CovcalError(
+                f"{self.path}: it holds Python objects: save plain numeric arrays with numpy.save"
+            )
+        reason = " ".join(str(error).split())
+        return CovcalError(
+            f"{self.path} is not a readable .npy file ({reason}): save it again with numpy.save"
+        )

@@ -1,42 +1,35 @@
-"""From an image to a classifier's input, by Pillow alone, as training code does it.
+"""What a user asks to be done to images, and what the model's input adds to it.
 
-The order is: colour, size, layout, then ``(pixel * scale - mean) / std`` with pixels from 0 to 255.
 What is not given is taken from the input that the model declares; what was used is printed and
 recorded, because a wrong constant moves confidence as much as miscalibration does.
 """
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.functionpipeline import FunctionPipeline, ImageFunction
+from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.inputs.pixelpipeline import Color, Layout, PixelPipeline, Pixels, numbers
+from covcal_cli.inputs.resizing import CropRule, Resample, Resize, Size
 from covcal_cli.modelinput import Shape
 
-Color = Literal["L", "RGB", "BGR"]
-Layout = Literal["NCHW", "NHWC", "NHW"]
-Resample = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
-Pixels = NDArray[np.uint8]
+__all__ = ["Color", "ImagePipeline", "Layout", "Pixels", "Preprocessing", "Resample", "Resize"]
 
-_FILTERS: dict[str, Image.Resampling] = {
-    name: Image.Resampling[name.upper()] for name in get_args(Resample)
-}
 _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
-# Integers of 16 bits, in the byte orders that Pillow tells apart; 65535 / 257 = 255.
-_SIXTEEN_BIT_STEP = 257
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What the user asked for; None stands for "as the model's input says".
+    """What was asked for; None (or nothing) stands for "as the model's input says".
 
     Attributes
     ----------
     size : tuple of int, optional
-        (height, width) in pixels. Both sides are resized on their own, without cropping.
+        (height, width) in pixels that images are resized to, and that the model reads unless
+        `crop` says otherwise; the model's own when left out.
     scale : float, optional
         Factor on pixels from 0 to 255; 1/255 unless the model reads integers.
     mean, std : tuple of float
@@ -45,24 +38,59 @@ class Preprocessing:
         Channels and their order.
     layout : {"NCHW", "NHWC", "NHW"}, optional
         Order of the axes.
-    resample : str
-        Pillow's filter, by name.
+    resample : str, optional
+        Pillow's filter, by name; bilinear when left out.
+    resize : Resize, optional
+        How images are resized; both sides on their own when left out.
+    crop : tuple of int, optional
+        (height, width) of the centre that is kept after resizing: what the model then reads.
+    crop_rule : {"round", "floor"}, optional
+        Where half a pixel goes when the centre is cropped; as torchvision rounds when left out.
+    exif : bool, optional
+        Turn images upright by their EXIF orientation. Off when left out, as in training code.
+    function : ImageFunction, optional
+        A function of the user's own that does everything, instead of all others.
     """
 
-    size: tuple[int, int] | None = None
+    size: Size | None = None
     scale: float | None = None
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     color: Color | None = None
     layout: Layout | None = None
-    resample: Resample = "bilinear"
+    resample: Resample | None = None
+    resize: Resize | None = None
+    crop: Size | None = None
+    crop_rule: CropRule | None = None
+    exif: bool | None = None
+    function: ImageFunction | None = None
 
     @property
     def is_default(self) -> bool:
         """Whether nothing was asked for."""
         return self == Preprocessing()
 
-    def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> "ImagePipeline":
+    def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
+        """Return these settings with those that `flags` gives in their place, one by one.
+
+        Raises
+        ------
+        CovcalError
+            If a function of the user's own does everything, and `flags` gives anything.
+        """
+        given: dict[str, Any] = {
+            field.name: getattr(flags, field.name)
+            for field in fields(flags)
+            if getattr(flags, field.name) != field.default
+        }
+        if self.function is not None and given:
+            raise CovcalError(
+                f"{self.function.name} does the whole preprocessing and "
+                f"--{min(given).replace('_', '-')} would change nothing: drop one of them"
+            )
+        return replace(self, **given)
+
+    def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:
         """Fill in what is not given from the model's declared input.
 
         Parameters
@@ -77,145 +105,122 @@ class Preprocessing:
         CovcalError
             If the input is no image, contradicts what was asked for, or leaves something open.
         """
+        if self.function is not None:
+            return FunctionPipeline.fitting(self.function, shape, dtype)
         layout = self.layout or _layout(shape)
-        if len(layout) != len(shape):
-            raise CovcalError(
-                f"the model's input {_text(shape)} has {len(shape)} axes, not those of --layout "
-                f"{layout}: choose another layout"
-            )
-        axes = dict(zip(layout, shape, strict=True))
+        axes = _axes(layout, shape)
         color = self.color or _color(shape, axes.get("C", 1))
-        _require_equal("--color", color, _CHANNELS[color], axes.get("C", 1), shape)
-        height, width = self.size or _size(shape, axes["H"], axes["W"])
-        _require_equal("--size", f"{height} {width}", height, axes["H"], shape)
-        _require_equal("--size", f"{height} {width}", width, axes["W"], shape)
+        if axes.get("C", 1) not in (None, _CHANNELS[color]):
+            raise CovcalError(
+                f"--color {color} does not fit the model's input {_text(shape)}: drop it or change "
+                "it"
+            )
+        size = self._size_read(shape, (axes["H"], axes["W"]))
+        resize = self._resize(size, color)
+        cropped = resize.size != size and not (resize.policy == "none" and self.crop is None)
         integers = not np.issubdtype(dtype, np.floating)
         scale = self.scale if self.scale is not None else (1.0 if integers else 1 / 255)
-        if integers and (scale != 1 or self.mean or self.std):
+        if integers and (scale != 1 or any(self.mean) or any(value != 1 for value in self.std)):
             raise CovcalError(
                 f"the model reads {dtype} pixels, which are neither scaled nor normalised: "
-                "drop --scale, --mean and --std"
+                "drop --scale, --mean and --std, or pass --scale 1 --mean 0 --std 1"
             )
-        _require_positive("--size", (height, width))
         _require_positive("--scale", (scale,))
         _require_positive("--std", self.std)
-        return ImagePipeline(
-            size=(height, width),
+        return PixelPipeline(
+            size=size,
+            resize=resize,
+            crop_rule=(self.crop_rule or "round")
+            if cropped or resize.policy == "letterbox"
+            else "never",
             scale=scale,
             mean=_per_channel("--mean", self.mean, 0.0, color),
             std=_per_channel("--std", self.std, 1.0, color),
             color=color,
             layout=layout,
-            resample=self.resample,
+            resample=self.resample or "bilinear",
+            exif=bool(self.exif),
             dtype=dtype.name,
         )
 
+    def _size_read(self, shape: Shape, declared: tuple[int | None, int | None]) -> Size:
+        """Return the (height, width) of a row, checked against the model's input."""
+        option, size = ("--crop", self.crop) if self.crop else ("--size", self.size)
+        if self.size is not None:
+            _require_positive("--size", self.size)
+        if size is None:
+            height, width = declared
+            if height is None or width is None:
+                raise CovcalError(
+                    f"the model's input {_text(shape)} leaves the image size open: pass --size"
+                )
+            return height, width
+        _require_positive(option, size)
+        wanted = tuple(
+            have if want is None else want for have, want in zip(size, declared, strict=True)
+        )
+        if size != wanted:
+            raise CovcalError(
+                f"{option} {_size_text(size)} does not fit the model's input {_text(shape)}: pass "
+                f"{option} {_size_text(wanted)}{self._in_proportion(size, wanted)}"
+            )
+        return size
 
-@dataclass(frozen=True)
-class ImagePipeline:
-    """Preprocessing with nothing left open; the attributes are those of `Preprocessing`.
-
-    Attributes
-    ----------
-    dtype : str
-        Element type that the model reads.
-    """
-
-    size: tuple[int, int]
-    scale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    color: Color
-    layout: Layout
-    resample: Resample
-    dtype: str
-
-    def describe(self) -> str:
-        """Return what is done to an image, in one line."""
-        height, width = self.size
-        parts = [f"{self.color} {height}x{width} ({self.resample})"]
-        if self.scale != 1:
-            inverse = 1 / self.scale
-            whole = abs(inverse - round(inverse)) < 1e-9 * inverse
-            parts.append(f"pixels / {inverse:.0f}" if whole else f"pixels * {self.scale:g}")
-        if any(self.mean):
-            parts.append(f"mean {_numbers(self.mean)}")
-        if any(value != 1 for value in self.std):
-            parts.append(f"std {_numbers(self.std)}")
-        return ", ".join([*parts, f"{self.layout} {self.dtype}"])
-
-    def to_json(self) -> str:
-        """Return the settings as one line of JSON, the same for the same settings."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    def apply(self, image: Image.Image) -> NDArray[Any]:
-        """Return one image as a row of the model's input."""
-        row: NDArray[Any] = self.normalise(self.pixels(image)[None])[0]
-        return row
-
-    def pixels(self, image: Image.Image) -> Pixels:
-        """Return the image's pixels in the right colour and size, shape (H, W, C) uint8.
-
-        Raises
-        ------
-        ValueError
-            If the image's pixels have no fixed range (32-bit integers or floats).
-        """
-        mode = "L" if self.color == "L" else "RGB"
-        image = _eight_bit(image)
-        if image.mode != mode:
-            if image.mode == "P" and "transparency" in image.info:
-                # Pillow warns about the direct way; the colours are the same.
-                image = image.convert("RGBA")
-            image = image.convert(mode)
-        height, width = self.size
-        if image.size != (width, height):
-            image = image.resize((width, height), _FILTERS[self.resample])
-        pixels = np.asarray(image, dtype=np.uint8).reshape(height, width, -1)
-        return pixels[..., ::-1] if self.color == "BGR" else pixels
-
-    def normalise(self, pixels: Pixels) -> NDArray[Any]:
-        """Scale and lay out a batch.
-
-        Parameters
-        ----------
-        pixels : array of uint8, shape (m, H, W, C)
-
-        Returns
-        -------
-        array, shape (m, ...)
-            In the model's layout and element type.
-        """
-        dtype = np.dtype(self.dtype)
-        if np.issubdtype(dtype, np.floating):
-            working = np.result_type(dtype, np.float32)
-            batch = np.empty(pixels.shape, dtype=working)
-            if self.layout == "NCHW":
-                batch = np.empty((len(pixels), pixels.shape[3], *self.size), dtype=working)
-                batch = batch.transpose(0, 2, 3, 1)
-            # Channel by channel into the final place: no second array of floats.
-            for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
-                out = batch[..., channel]
-                np.multiply(pixels[..., channel], self.scale / std, out=out, dtype=working)
-                if mean:
-                    out -= mean / std
+    def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+        """Return the --resize that goes with another crop, where one has lengths of its own."""
+        if self.crop is None or self.resize is None:
+            return ""
+        share = max(wanted) / max(size)
+        if self.resize.short is not None:
+            lengths = f"short:{round(self.resize.short * share)}"
+        elif self.resize.policy == "squash" and self.resize.size is not None:
+            scaled = tuple(round(side * share) for side in self.resize.size)
+            lengths = f"squash:{_size_text(scaled)}"
         else:
-            batch = pixels
-        if self.layout == "NCHW":
-            batch = batch.transpose(0, 3, 1, 2)
-        elif self.layout == "NHW":
-            batch = batch[..., 0]
-        return batch.astype(dtype, copy=False)
+            return ""
+        return f" --resize {lengths}, or another --preprocess"
+
+    def _resize(self, size: Size, color: Color) -> Resize:
+        """Return how to resize, with every length known; `size` is what the model reads."""
+        asked = self.resize or Resize()
+        if self.crop is not None and self.size is not None and (asked.size or asked.short):
+            raise CovcalError(
+                f"--size {_size_text(self.size)} says nothing beside --crop "
+                f"{_size_text(self.crop)} and a --resize with lengths of its own: drop one of them"
+            )
+        if asked.policy == "none":
+            return Resize("none")
+        if asked.policy == "short":
+            return Resize("short", short=asked.short or max(self.size or size))
+        if asked.policy == "letterbox":
+            fill = asked.fill or (0,)
+            if len(fill) not in (1, _CHANNELS[color]):
+                raise CovcalError(
+                    f"--resize letterbox has a border of {len(fill)} numbers and {color} has "
+                    f"{_CHANNELS[color]} channels: give one number or one per channel"
+                )
+            return Resize("letterbox", size=asked.size or self.size or size, fill=fill)
+        return Resize("squash", size=asked.size or (self.size if self.crop else None) or size)
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
-    """Bring 16-bit grey to 8 bits by its range; Pillow's own conversion clips at 255."""
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
-        values = np.asarray(image).astype(np.float64) / _SIXTEEN_BIT_STEP
-        return Image.fromarray(np.rint(values).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        raise ValueError(f"{image.mode} pixels of 32 bits have no fixed range")
-    return image
+def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
+    """Return the model's sizes by the letter of their axis."""
+    if len(layout) != len(shape):
+        raise CovcalError(
+            f"the model's input {_text(shape)} has {len(shape)} axes, not those of --layout "
+            f"{layout}: choose another layout"
+        )
+    axes = dict(zip(layout, shape, strict=True))
+    other: dict[Layout, Layout] = {"NCHW": "NHWC", "NHWC": "NCHW"}
+    if layout in other and axes["C"] not in (None, *_CHANNELS.values()):
+        alternative = other[layout]
+        found = dict(zip(alternative, shape, strict=True))["C"]
+        if found in _CHANNELS.values():
+            raise CovcalError(
+                f"--layout {layout} does not fit the model's input {_text(shape)}, whose channels "
+                f"are where {alternative} has them: pass --layout {alternative} or drop it"
+            )
+    return axes
 
 
 def _layout(shape: Shape) -> Layout:
@@ -235,27 +240,17 @@ def _layout(shape: Shape) -> Layout:
 
 
 def _color(shape: Shape, channels: int | None) -> Color:
-    if channels not in (1, 3):
+    if channels is None:
         raise CovcalError(
             f"the model's input {_text(shape)} does not show its colours: pass --color L, RGB or "
             "BGR"
         )
+    if channels not in _CHANNELS.values():
+        raise CovcalError(
+            f"the model's input {_text(shape)} has {channels} channels and images have 1 or 3: "
+            "pass --layout if another axis holds the channels, or --preprocess module:function"
+        )
     return "L" if channels == 1 else "RGB"
-
-
-def _size(shape: Shape, height: int | None, width: int | None) -> tuple[int, int]:
-    if height is None or width is None:
-        raise CovcalError(
-            f"the model's input {_text(shape)} leaves the image size open: pass --size"
-        )
-    return height, width
-
-
-def _require_equal(option: str, given: str, found: int, expected: int | None, shape: Shape) -> None:
-    if expected not in (None, found):
-        raise CovcalError(
-            f"{option} {given} does not fit the model's input {_text(shape)}: drop it or change it"
-        )
 
 
 def _per_channel(
@@ -272,12 +267,12 @@ def _per_channel(
 
 def _require_positive(option: str, values: tuple[float, ...]) -> None:
     if not all(0 < value < float("inf") for value in values):
-        raise CovcalError(f"{option} {_numbers(values)}: give numbers above 0")
+        raise CovcalError(f"{option} {numbers(values)}: give numbers above 0")
 
 
-def _numbers(values: tuple[float, ...]) -> str:
-    unique = values[:1] if len(set(values)) == 1 else values
-    return " ".join(f"{value:g}" for value in unique)
+def _size_text(size: tuple[int, ...]) -> str:
+    """Return a size as it is typed."""
+    return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))
 
 
 def _text(shape: Shape) -> str:

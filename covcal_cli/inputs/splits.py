@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from covcal_cli.errors import CovcalError
 
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
+SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]
 
 

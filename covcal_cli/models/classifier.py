@@ -1,5 +1,6 @@
 """What extraction needs of a classifier, whatever framework it comes from."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ Floats = NDArray[np.float32]
 Inputs = Mapping[str, NDArray[Any]]
 
 _TORCH_SUFFIXES = {".pt", ".pth", ".pt2", ".ckpt", ".safetensors"}
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _REMEDY = "give the classifier as an ONNX file (.onnx)"
 
 
@@ -36,25 +38,13 @@ class Classifier(Protocol):
     class_names : tuple of str or None
         Names of the K classes, where the model holds them.
     notes : tuple of str
-        What a user should know about how the model was read.
+        What a user should know about how the model was read; the first batch may add some.
     n_classes : int
         K.
-    n_features : int or None
-        d; None where the features were not asked for (``--phi none``).
-    weight : array of float32, shape (K, d), or None
-        W, with any constant scale of the logits folded in; None without features, or where the
-        logits are not affine in the tensor chosen with ``--phi``.
-    bias : array of float32, shape (K,), or None
-        b, likewise.
     features_tensor : str or None
         Name of phi in the model.
     logits_tensor : str
         Name of the logits in the model.
-    tail : str or None
-        What turns the logits into the model's output: ``"none"``, ``"softmax"`` or
-        ``"log_softmax"``. None before the first batch has been run.
-    affine_error : float or None
-        Largest ``|phi W^T + b - logits|`` relative to the largest logit, over all batches so far.
     """
 
     name: str
@@ -65,13 +55,52 @@ class Classifier(Protocol):
     class_names: tuple[str, ...] | None
     notes: tuple[str, ...]
     n_classes: int
-    n_features: int | None
-    weight: Floats | None
-    bias: Floats | None
     features_tensor: str | None
     logits_tensor: str
-    tail: str | None
-    affine_error: float | None
+
+    @property
+    def n_features(self) -> int | None:
+        """d; None where features were not asked for, or the first batch must show it."""
+        ...
+
+    @property
+    def weight(self) -> Floats | None:
+        """W, shape (K, d), with any constant scale of the logits folded in.
+
+        None without features, or where the logits are not affine in the tensor that was chosen.
+        """
+        ...
+
+    @property
+    def bias(self) -> Floats | None:
+        """The bias b, shape (K,), likewise."""
+        ...
+
+    @property
+    def tail(self) -> str | None:
+        """What turns the logits into the model's output; None before the first batch.
+
+        ``"none"``, ``"softmax"``, ``"log_softmax"``, ``"sigmoid"`` or ``"argmax"``.
+        """
+        ...
+
+    @property
+    def affine_error(self) -> float | None:
+        """Ratio of the next two; None without W, or before the first batch."""
+        ...
+
+    @property
+    def largest_affine_difference(self) -> float:
+        """Largest ``|phi W^T + b - logits|`` over all batches so far.
+
+        It and the next can be merged over shards of the rows: the largest of each.
+        """
+        ...
+
+    @property
+    def largest_logit(self) -> float:
+        """Largest ``|logit|`` over all batches so far."""
+        ...
 
     def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
         """Return phi(x), shape (m, d), and the logits, shape (m, K), of arrays by input name."""
@@ -96,7 +125,7 @@ def open_classifier(
     Parameters
     ----------
     model : str or Path
-        Path of an ONNX file.
+        Path of an ONNX file or a torch file, or ``module:function`` that returns a torch module.
     weights : Path, optional
         Weights to load into the module that ``module:function`` returns.
     output : str, optional
@@ -114,9 +143,21 @@ def open_classifier(
         If the file is not a model that covcal can use, with the reason.
     """
     path = Path(model)
+    if path.suffix.lower() in _TORCH_SUFFIXES or _names_a_function(str(model)):
+        from covcal_cli.models.torch_classifier import open_torch
+
+        return open_torch(model, weights=weights, output=output, phi=phi, threads=threads)
+    if weights is not None:
+        raise CovcalError(
+            f"{path} holds its own weights: give --weights only with a torch model as "
+            "module:function"
+        )
     require_file(path, remedy=_REMEDY)
-    if path.suffix.lower() in _TORCH_SUFFIXES:
-        raise CovcalError(f"{path} is a torch file, which is not supported yet: {_REMEDY}")
     from covcal_cli.models.onnx_classifier import OnnxClassifier
 
-    return OnnxClassifier(path, output=output, threads=threads)
+    return OnnxClassifier(path, output=output, phi=phi, threads=threads, providers=providers)
+
+
+def _names_a_function(model: str) -> bool:
+    """Return whether `model` reads ``module:function`` and is no existing file."""
+    return _FUNCTION.fullmatch(model) is not None and not Path(model).exists()

@@ -4,15 +4,17 @@ ONNX Runtime answers text, a truncated file, a Git LFS pointer and a folder alik
 parsing failed", so the file is looked at first.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import onnx
-import onnxruntime
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
+from covcal_cli.models.onnx_external import link_external_data, model_sha256
+from covcal_cli.models.onnx_session import CPU, require_standard_operators, start_session
 
 _REMEDY = "export the classifier as an .onnx file"
 _LFS_POINTER = b"version https://git-lfs"
@@ -29,7 +31,6 @@ _MAGIC = {
     b"\x93NUMPY": "a NumPy array",
 }
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_LOG_FATAL_ONLY = 4  # what goes wrong arrives as an exception; the log would print it twice
 
 
 @dataclass(frozen=True)
@@ -39,45 +40,53 @@ class OnnxFile:
     Attributes
     ----------
     path : Path
-        Where it lies; external weights lie beside it.
+        Where it lies.
+    folder : Path
+        Where its external weights lie.
     data : bytes
-        The file as it is, for running the unmodified model.
+        The file as it is, for running the unmodified model; external weights that are links into
+        another folder go by their names there.
     model : onnx.ModelProto
         The parsed model, without external weights.
+    sha256 : str
+        Of the file and its external weights.
     """
 
     path: Path
+    folder: Path
     data: bytes
     model: onnx.ModelProto
+    sha256: str
 
-    def session(self, data: bytes, *, threads: int = 1) -> Any:
+    def session(
+        self,
+        data: bytes,
+        *,
+        threads: int = 1,
+        providers: Sequence[str] = CPU,
+        fuse: bool = True,
+    ) -> Any:
         """Start ONNX Runtime on the serialised model `data`, which may share external weights.
 
-        Raises
-        ------
-        CovcalError
-            If this ONNX Runtime cannot load the model, with its own words.
+        See `covcal_cli.models.onnx_session.start_session`.
         """
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = _LOG_FATAL_ONLY
-        # A spinning thread takes a core from the image decoder and gains nothing here.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path",
-            str(self.path.parent.absolute()),
+        return start_session(
+            data,
+            path=self.path,
+            folder=self.folder,
+            opset=self.opset,
+            threads=threads,
+            providers=providers,
+            fuse=fuse,
         )
-        try:
-            return onnxruntime.InferenceSession(
-                data, sess_options=options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # ONNX Runtime's exceptions share no other base class
-            raise CovcalError(
-                f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model "
-                f"({one_line(error)}): export it again with an older opset and standard operators, "
-                "or update onnxruntime"
-            ) from error
+
+    @property
+    def opset(self) -> int:
+        """Version of the standard operators."""
+        return max(
+            (entry.version for entry in self.model.opset_import if entry.domain in ("", "ai.onnx")),
+            default=1,
+        )
 
 
 def read_onnx(path: Path) -> OnnxFile:
@@ -86,7 +95,8 @@ def read_onnx(path: Path) -> OnnxFile:
     Raises
     ------
     CovcalError
-        If the file is missing, empty, truncated or something else, or external weights are missing.
+        If the file is missing, empty, truncated or something else, needs custom operators, or
+        external weights are missing.
     """
     require_file(path, remedy=_REMEDY)
     data = path.read_bytes()
@@ -98,14 +108,12 @@ def read_onnx(path: Path) -> OnnxFile:
         raise CovcalError(f"{path} is not a readable ONNX file: {_REMEDY}") from error
     if not model.graph.node or not model.opset_import:
         raise CovcalError(f"{path} holds no ONNX graph: {_REMEDY}")
-    _require_external_data(path, model)
-    return OnnxFile(path, data, model)
-
-
-def one_line(error: Exception, limit: int = 200) -> str:
-    """Return an exception's message without line breaks, cut to `limit` characters."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    require_standard_operators(path, model)
+    folder, files = link_external_data(path, model)
+    sha256 = model_sha256(data, files)
+    if folder != path.parent.resolve():
+        data = model.SerializeToString()
+    return OnnxFile(path, folder, data, model, sha256)
 
 
 def _refuse_other_formats(path: Path, data: bytes) -> None:
@@ -157,22 +165,3 @@ def _varint(path: Path, data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
     raise CovcalError(f"{path} is truncated or not an ONNX model: copy or download it again")
-
-
-def _require_external_data(path: Path, model: onnx.ModelProto) -> None:
-    for tensor in model.graph.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        location = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
-        where = PurePosixPath(location.replace("\\", "/"))
-        # A model from elsewhere must not make us read files outside its own folder.
-        if not location or where.is_absolute() or ".." in where.parts:
-            raise CovcalError(
-                f"{path} keeps tensor {tensor.name!r} in {location!r}, outside its own folder: "
-                "save the model again with its weights beside it"
-            )
-        if not (path.parent / where).is_file():
-            raise CovcalError(
-                f"{path} needs {location} beside it (weights such as {tensor.name!r}): "
-                "copy that file too"
-            )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from covcal_cli.models.onnx_file import OnnxFile
 
@@ -20,6 +20,8 @@ _RANDOM = {
 }
 # These read a tensor's shape, never its values.
 _SHAPE_ONLY = {"Shape", "Size"}
+# Its second and third outputs say how the first is to be read; they are no path of the values.
+_DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
 
 
 class OnnxGraph:
@@ -27,9 +29,13 @@ class OnnxGraph:
 
     Attributes
     ----------
+    nodes : sequence of onnx.NodeProto
+        All nodes, each after those whose outputs it reads.
     inputs, outputs : list of onnx.ValueInfoProto
         The inputs that must be fed (initialisers that are listed as inputs are left out), and the
         outputs.
+    input_names : set of str
+        Names of the inputs.
     constants : set of str
         Tensors that do not depend on any input: initialisers, Constant nodes, and whatever is
         computed from those alone (transposed or dequantised weights).
@@ -38,19 +44,21 @@ class OnnxGraph:
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
         self._graph = file.model.graph
-        initializers = [tensor.name for tensor in self._graph.initializer]
-        initializers += [tensor.values.name for tensor in self._graph.sparse_initializer]
-        self._initializers = set(initializers)
-        self.inputs = [value for value in self._graph.input if value.name not in self._initializers]
+        self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
+        stored = {*self._initializers}
+        stored.update(tensor.values.name for tensor in self._graph.sparse_initializer)
+        self.inputs = [value for value in self._graph.input if value.name not in stored]
+        self.input_names = {value.name for value in self.inputs}
         self.outputs = list(self._graph.output)
+        self.nodes: Sequence[onnx.NodeProto] = self._graph.node
         self._maker: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
         for index, node in enumerate(self._graph.node):
             self._maker |= {name: index for name in node.output if name}
-            for name in node.input:
+            for name in _reads(node):
                 self._readers.setdefault(name, []).append(index)
-        self.constants = self._computed_from(self._initializers, shapes=False)
-        self._valueless = self._computed_from(self._initializers, shapes=True)
+        self.constants = self._computed_from(stored, shapes=False)
+        self._valueless = self._computed_from(stored, shapes=True)
 
     def maker(self, tensor: str) -> onnx.NodeProto | None:
         """Return the node whose output `tensor` is, or None for an input or initialiser."""
@@ -59,7 +67,11 @@ class OnnxGraph:
 
     def value_inputs(self, node: onnx.NodeProto) -> list[str]:
         """Return the inputs of `node` whose values depend on the model's input."""
-        return [name for name in node.input if name and name not in self._valueless]
+        return [
+            name
+            for name in _reads(node)
+            if name not in self._valueless and not self._is_scale(name)
+        ]
 
     def ancestors(self, tensors: Iterable[str]) -> set[str]:
         """Return `tensors` and every tensor whose values they depend on."""
@@ -84,19 +96,44 @@ class OnnxGraph:
             if node.op_type not in _SHAPE_ONLY and within.intersection(node.output)
         ]
 
+    def has(self, tensor: str) -> bool:
+        """Return whether the model has a tensor of this name whose values depend on an input."""
+        known = tensor in self.input_names or tensor in self._maker
+        return known and tensor not in self.constants
+
     def evaluate(self, tensor: str) -> NDArray[np.float64]:
-        """Return the value of a constant tensor, as float64.
+        """Return the value of a constant tensor of numbers, as float64."""
+        return np.asarray(self.constant(tensor), dtype=np.float64)
+
+    def constant(self, tensor: str) -> NDArray[Any]:
+        """Return the value of a constant tensor.
 
         ONNX Runtime computes it from the constant part of the graph, so transposed, cast or
         dequantised weights and weights in external files need no algebra here.
         """
-        nodes, initializers = self._constant_part(tensor)
+        stored = self._initializers.get(tensor)
+        if stored is not None and stored.data_location != onnx.TensorProto.EXTERNAL:
+            return numpy_helper.to_array(stored)
+        nodes, initializers = self.part_before([tensor])
         out = f"{tensor}__covcal"
+        nodes = [*nodes, helper.make_node("Identity", [tensor], [out])]
+        data = self.submodel(nodes, initializers, [], [out])
+        value: NDArray[Any] = self.file.session(data).run([out], {})[0]
+        return value
+
+    def submodel(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        initializers: Sequence[onnx.TensorProto],
+        inputs: Sequence[onnx.ValueInfoProto],
+        outputs: Sequence[str],
+    ) -> bytes:
+        """Return a model of some of the nodes, serialised."""
         graph = helper.make_graph(
-            [*nodes, helper.make_node("Identity", [tensor], [out])],
-            "constant",
-            inputs=[],
-            outputs=[onnx.ValueInfoProto(name=out)],
+            nodes,
+            "part",
+            inputs=inputs,
+            outputs=[onnx.ValueInfoProto(name=name) for name in outputs],
             initializer=initializers,
         )
         source = self.file.model
@@ -104,26 +141,30 @@ class OnnxGraph:
             graph, opset_imports=list(source.opset_import), functions=list(source.functions)
         )
         model.ir_version = source.ir_version
-        values: Any = self.file.session(model.SerializeToString()).run([out], {})[0]
-        return np.asarray(values, dtype=np.float64)
+        return bytes(model.SerializeToString())
 
-    def _constant_part(
-        self, tensor: str
-    ) -> tuple[Sequence[onnx.NodeProto], Sequence[onnx.TensorProto]]:
+    def part_before(
+        self, tensors: Iterable[str], cut: Iterable[str] = ()
+    ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+        """Return the nodes and initialisers that compute `tensors`, given the tensors of `cut`."""
         indices: set[int] = set()
-        needed: set[str] = set()
-        pending = [tensor]
+        known = set(cut)
+        pending = list(tensors)
         while pending:
             name = pending.pop()
-            if name in needed:
+            if name in known:
                 continue
-            needed.add(name)
+            known.add(name)
             index = self._maker.get(name)
             if index is not None:
                 indices.add(index)
-                pending += [name for name in self._graph.node[index].input if name]
+                pending += _reads(self._graph.node[index])
         nodes = [self._graph.node[index] for index in sorted(indices)]
-        return nodes, [value for value in self._graph.initializer if value.name in needed]
+        return nodes, [value for value in self._graph.initializer if value.name in known]
+
+    def _is_scale(self, tensor: str) -> bool:
+        node = self.maker(tensor)
+        return node is not None and node.op_type == _DYNAMIC_QUANTIZE and tensor != node.output[0]
 
     def _computed_from(self, known: set[str], *, shapes: bool) -> set[str]:
         found = set(known)
@@ -134,3 +175,17 @@ class OnnxGraph:
             if (shapes and node.op_type in _SHAPE_ONLY) or all(name in found for name in inputs):
                 found.update(name for name in node.output if name)
         return found
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """Return the tensors that a node reads, those that its inner graphs take from outside too."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        inner = [attribute.g] if attribute.HasField("g") else attribute.graphs
+        for graph in inner:
+            made = {name for value in graph.node for name in value.output}
+            made.update(value.name for value in (*graph.input, *graph.initializer))
+            read = [name for value in graph.node for name in _reads(value)]
+            read += [value.name for value in graph.output]
+            names += [name for name in dict.fromkeys(read) if name not in made]
+    return names

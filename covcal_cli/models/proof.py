@@ -1,14 +1,24 @@
 """The numerical proof that the right layer was found: nothing here knows about graphs.
 
 1. phi W^T + b gives the logits.
-2. The model's output is the logits, their softmax or their log-softmax.
+2. The model's output is the logits, their softmax, log-softmax or sigmoids, or the largest's index.
 3. The model with the two tensors exposed gives the same output as the unmodified one.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-TAILS = ("none", "softmax", "log_softmax")
+TAILS = ("none", "softmax", "log_softmax", "sigmoid")
+ARGMAX = "argmax"  # its output has another shape, so it is tried where the output holds integers
+TAIL_TEXT = {
+    "none": "logits",
+    "softmax": "softmax(logits)",
+    "log_softmax": "log_softmax(logits)",
+    "sigmoid": "sigmoid(logits)",
+    ARGMAX: "argmax(logits)",
+}
 
 # Relative to the largest magnitude in the batch. Half precision keeps eleven bits, and sums of
 # hundreds of products lose some of them.
@@ -22,6 +32,20 @@ def tolerance(dtype: np.dtype[np.generic]) -> float:
     return _TOLERANCE.get(dtype, _TOLERANCE[np.dtype(np.float32)])
 
 
+def largest_difference(found: Array, expected: Array) -> float:
+    """Return max ``|found - expected|``, compared in float64; infinite where shapes differ.
+
+    Equal infinities (the log of a vanished probability) count as equal.
+    """
+    if found.shape != expected.shape:
+        return float("inf")
+    if found.size == 0 or np.array_equal(found, expected):
+        return 0.0
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return float(np.where(a == b, 0.0, np.abs(a - b)).max())
+
+
 def relative_error(found: Array, expected: Array) -> float:
     """Return max ``|found - expected|`` over max ``|expected|``; infinite where shapes differ.
 
@@ -30,15 +54,8 @@ def relative_error(found: Array, expected: Array) -> float:
     found, expected : array, shape (m, K)
         Compared in float64. Equal infinities (the log of a vanished probability) count as equal.
     """
-    if found.shape != expected.shape:
-        return float("inf")
-    if found.size == 0 or np.array_equal(found, expected):
-        return 0.0
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        difference = np.where(a == b, 0.0, np.abs(a - b))
-    largest = float(np.abs(b).max())
-    worst = float(difference.max())
+    worst = largest_difference(found, expected)
+    largest = float(np.abs(expected.astype(np.float64)).max()) if worst > 0 else 0.0
     return worst / largest if largest > 0 else worst
 
 
@@ -52,8 +69,69 @@ def affine_error(features: Array, weight: Array, bias: Array, logits: Array) -> 
     bias : array, shape (K,)
     logits : array, shape (m, K)
     """
-    found = features.astype(np.float64) @ weight.astype(np.float64).T + bias
-    return relative_error(found, logits)
+    return relative_error(affine(features, weight, bias), logits)
+
+
+def affine(features: Array, weight: Array, bias: Array) -> NDArray[np.float64]:
+    """Return phi W^T + b in float64, shape (m, K)."""
+    result: NDArray[np.float64] = features.astype(np.float64) @ weight.astype(np.float64).T + bias
+    return result
+
+
+@dataclass
+class AffineProof:
+    """The first part of the proof, over all batches so far.
+
+    The two numbers are kept apart so that they can be merged over shards of the rows: the largest
+    of each, and their ratio afterwards, whatever the batches were.
+
+    Attributes
+    ----------
+    largest_difference : float
+        Largest ``|phi W^T + b - logits|``. Three significant digits: the others depend on how many
+        rows were multiplied at once.
+    largest_logit : float
+        Largest ``|logit|``.
+    """
+
+    largest_difference: float = 0.0
+    largest_logit: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Their ratio."""
+        if self.largest_logit > 0:
+            return self.largest_difference / self.largest_logit
+        return self.largest_difference
+
+    def add(
+        self, features: Array, weight: Array, bias: Array, logits: Array, limit: float, step: float
+    ) -> float | None:
+        """Hold a batch to the proof.
+
+        Parameters
+        ----------
+        features, weight, bias, logits : array
+            As in `affine_error`.
+        limit : float
+            Largest error allowed, relative to the largest logit or bias seen.
+        step : float
+            What quantised logits may be off beyond that: the distance between two of them.
+
+        Returns
+        -------
+        float or None
+            The relative error where it is too large; the batch is then not counted.
+        """
+        difference = largest_difference(affine(features, weight, bias), logits)
+        largest = max(self.largest_logit, float(np.abs(logits).max(initial=0)))
+        # Logits near zero may be the difference of large numbers, each rounded.
+        scale = max(largest, float(np.abs(bias).max(initial=0)))
+        if not difference <= limit * scale + step:
+            return difference / scale if scale > 0 else difference
+        self.largest_difference = max(self.largest_difference, float(f"{difference:.2e}"))
+        self.largest_logit = largest
+        return None
 
 
 def recognise_tail(logits: Array, output: Array, limit: float) -> str | None:
@@ -68,11 +146,31 @@ def recognise_tail(logits: Array, output: Array, limit: float) -> str | None:
     return next((tail for tail in TAILS if tail_error(tail, logits, output) <= limit), None)
 
 
-def tail_error(tail: str, logits: Array, output: Array) -> float:
-    """Return the relative error of the model's output against `tail` of the logits."""
+def tail_error(tail: str, logits: Array, output: NDArray[np.generic]) -> float:
+    """Return the relative error of the model's output against `tail` of the logits.
+
+    Parameters
+    ----------
+    tail : str
+        One of `TAILS`, or `ARGMAX`.
+    logits : array, shape (m, K)
+    output : array, shape (m, K); of integers, shape (m, 1), for `ARGMAX`
+    """
     z = logits.astype(np.float64)
-    if tail != "none":
+    if tail == ARGMAX:
+        return _argmax_error(z, output)
+    if tail == "sigmoid":
+        z = np.exp(-np.logaddexp(0, -z))
+    elif tail != "none":
         z -= z.max(axis=1, keepdims=True)
         total = np.exp(z).sum(axis=1, keepdims=True)
         z = np.exp(z) / total if tail == "softmax" else z - np.log(total)
-    return relative_error(output, z)
+    return relative_error(output.astype(np.float64), z)
+
+
+def _argmax_error(z: NDArray[np.float64], output: NDArray[np.generic]) -> float:
+    """Return by how much the largest logit exceeds the one that the model chose, relatively."""
+    chosen = output.reshape(-1).astype(np.int64)
+    if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
+        return float("inf")
+    return relative_error(z[np.arange(len(z)), chosen], z.max(axis=1))

@@ -1,0 +1,122 @@
+"""``covcal apply``: calibrated probabilities of every row, to a file or to stdout."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covcal_cli.cli.console import Console
+from covcal_cli.cli.options import Force, Quiet, Verbose, output
+
+
+class DomainName(StrEnum):
+    """What ``--domain`` takes."""
+
+    target = "target"
+    source = "source"
+
+
+class RowsName(StrEnum):
+    """What ``--split`` takes where all rows are meant unless one split is named."""
+
+    all = "all"
+    train = "train"
+    validation = "validation"
+    test = "test"
+
+
+def apply(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A features or adapted file, of new data too; what the calibration was fitted on, "
+            "when left out.",
+            show_default=False,
+        ),
+    ] = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--calibration",
+            "-c",
+            metavar="CAL.JSON",
+            help="The calibration; cal.json when left out.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path, output("File to write: .csv, .parquet, .npz or .h5; - prints CSV.")
+    ] = Path("probs.csv"),
+    domain: Annotated[DomainName, typer.Option(help="Rows to apply it to.")] = DomainName.target,
+    split: Annotated[RowsName, typer.Option(help="Rows to apply it to.")] = RowsName.all,
+    confidence_only: Annotated[
+        bool, typer.Option("--confidence-only", help="Leave out the classes' probabilities.")
+    ] = False,
+    networks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ADAPTED.H5",
+            help="For an fl method on a features file: the adapted file with the networks, if it "
+            "is not where the calibration says.",
+        ),
+    ] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write calibrated probabilities of every row; reads no labels.
+
+    Per row: id, the label that the classifier predicted (calibration never changes it), its
+    recalibrated confidence, and the calibrated probability of every class.
+
+    \b
+    Examples:
+      covcal apply
+      covcal apply features.h5 -c cal.json -o probs.parquet
+      covcal apply new.h5 -c cal.json -o probs.csv --confidence-only
+      covcal apply new.h5 --networks adapted.h5 -o - | head
+    """
+    import sys
+
+    from covcal_cli.apply import apply
+    from covcal_cli.calibration import read_calibration
+    from covcal_cli.calibrationfiles import require_unchanged
+    from covcal_cli.rowfiles.formats import format_of
+
+    console = Console(quiet=quiet, verbose=verbose)
+    documents = calibration or [Path("cal.json")]
+    if len(documents) > 1:
+        raise typer.BadParameter("give one calibration", param_hint="--calibration")
+    document = documents[0]
+    to_stdout = str(output) == "-"
+    if not to_stdout:
+        format_of(output)
+    read = read_calibration(document)
+    if networks is not None and read.forecaster == "original":
+        raise typer.BadParameter(f"{read.method_used} has no use for it", param_hint="--networks")
+    if file is None:
+        file = require_unchanged(read, document, purpose="apply")
+        console.note(f"applying {document} to {file}")
+    with console.progress() as progress:
+        applied = apply(
+            file,
+            document,
+            sys.stdout.buffer if to_stdout else output,
+            domain="source" if domain is DomainName.source else "target",
+            split=split.value,
+            networks=networks,
+            confidence_only=confidence_only,
+            force=force,
+            progress=progress,
+        )
+    if applied.networks is not None:
+        console.note(f"aligned logits come from the networks in {applied.networks}")
+    if to_stdout:
+        return
+    which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
+    console.result(
+        f"{applied.method_used} (T = {applied.temperature:.4g}) on {applied.rows} {which} rows: "
+        f"mean confidence {applied.mean_confidence:.2%}"
+    )
+    console.wrote(output)

@@ -1,0 +1,88 @@
+"""``covcal export``: the same model with calibrated probabilities inside."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covcal_cli.cli.console import Console
+from covcal_cli.cli.options import Force, Quiet, Verbose, output
+
+
+def export(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="The classifier that was extracted: ONNX, TorchScript, torch.export, or "
+            "module:function.",
+            show_default=False,
+        ),
+    ],
+    calibration: Annotated[
+        Path,
+        typer.Option("--calibration", "-c", metavar="CAL.JSON", help="The calibration to merge."),
+    ] = Path("cal.json"),
+    output: Annotated[
+        Path | None,
+        output("Model to write; calibrated.onnx, for torch calibrated.pt2, when left out."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Weights of the module that module:function returns."),
+    ] = None,
+    networks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The adapted file with an fl method's networks, if it has moved.",
+        ),
+    ] = None,
+    model_output: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
+    ] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write the model with probabilities, label and confidence beside its outputs.
+
+    The label is the model's own; the confidence is the calibrated probability of
+    that label. The file appears after it agreed with the model and with covcal.
+
+    \b
+    Examples:
+      covcal export model.onnx
+      covcal export model.onnx -c cal.json -o calibrated.onnx
+      covcal export model.onnx -c fl.json --networks adapted.h5
+      covcal export model.pt -o calibrated.pt2
+    """
+    from covcal_cli.export.exporting import export as write
+
+    console = Console(quiet=quiet, verbose=verbose)
+    written, merged = write(
+        model,
+        calibration,
+        output,
+        weights=weights,
+        networks=networks,
+        model_output=model_output,
+        force=force,
+    )
+    console.warn(merged.warnings)
+    agreement = written.agreement
+    same = "identical" if agreement.output_error == 0 else f"within {agreement.output_error:.0e}"
+    rows = f"{agreement.rows} made rows"
+    if agreement.stored_rows:
+        rows += f" and {agreement.stored_rows} that the calibration was fitted on"
+    lines = (
+        f"merged: {merged.method_used}, T = {merged.forecaster_temperature:.4g}",
+        f"outputs: {', '.join(written.kept)} (as before), {', '.join(written.added)}",
+        f"checked on {rows}: outputs {same}, labels identical, probabilities within "
+        f"{agreement.probability_error:.0e}",
+    )
+    console.result("\n".join(lines))
+    if written.weights is not None:
+        console.wrote(written.weights)
+    console.wrote(written.output)

@@ -1,0 +1,206 @@
+"""The options of ``covcal extract``: their spelling, and what their texts mean."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class ColorName(StrEnum):
+    """What ``--color`` takes."""
+
+    L = "L"
+    RGB = "RGB"
+    BGR = "BGR"
+
+
+class LayoutName(StrEnum):
+    """What ``--layout`` takes."""
+
+    NCHW = "NCHW"
+    NHWC = "NHWC"
+    NHW = "NHW"
+
+
+class ResampleName(StrEnum):
+    """What ``--resample`` takes."""
+
+    nearest = "nearest"
+    bilinear = "bilinear"
+    bicubic = "bicubic"
+    lanczos = "lanczos"
+    box = "box"
+    hamming = "hamming"
+
+
+class OnErrorName(StrEnum):
+    """What ``--on-error`` takes."""
+
+    skip = "skip"
+    fail = "fail"
+
+
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A classifier: .onnx, .pt, .pt2 or module:function. Left out with --logits.",
+        show_default=False,
+    ),
+]
+SourceArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Data like the classifier's own, labelled: an image folder, .npz, .npy, .h5, .csv, "
+        ".parquet or .tar.",
+        show_default=False,
+    ),
+]
+TargetArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="TARGET", help="The new data; labels are optional.", show_default=False),
+]
+TargetOnly = Annotated[
+    Path | None, typer.Option("--target", help="The new data, where there is no source.")
+]
+Logits = Annotated[
+    bool,
+    typer.Option(
+        "--logits",
+        help="The data are tables of logits, and there is no MODEL; one table with a column domain "
+        "serves for both.",
+    ),
+]
+Probabilities = Annotated[
+    bool, typer.Option("--probabilities", help="Likewise, tables of probabilities.")
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Weights for the module that module:function returns."),
+]
+ModelOutput = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
+]
+Phi = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|input|none",
+        help="The features to keep, instead of the input of the last linear layer.",
+    ),
+]
+Providers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,...",
+        help="Where ONNX Runtime computes, in order of preference: cpu, cuda, tensorrt.",
+    ),
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Class names in the order of the logits, one a line or JSON; else the model's own, "
+        "else the source's folders.",
+    ),
+]
+Preprocess = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|NAME",
+        help="Settings for images: a preprocessor_config.json, a timm config.json, a torchvision "
+        "preset, ultralytics, module:function or none; the options below override.",
+    ),
+]
+Size = Annotated[str | None, typer.Option(metavar="N|HxW", help="Image size in pixels.")]
+ResizeRule = Annotated[
+    str | None,
+    typer.Option(
+        "--resize",
+        metavar="RULE",
+        help="squash[:N|HxW], short[:N], letterbox[:FILL] or none; squash when left out.",
+    ),
+]
+Crop = Annotated[str | None, typer.Option(metavar="N|HxW", help="Keep the centre after resizing.")]
+Resample = Annotated[
+    ResampleName | None, typer.Option(help="Pillow's filter for resizing; bilinear when left out.")
+]
+Exif = Annotated[
+    bool | None,
+    typer.Option("--exif/--no-exif", help="Turn images upright; off when left out."),
+]
+Color = Annotated[ColorName | None, typer.Option(help="Colour channels.")]
+Layout = Annotated[LayoutName | None, typer.Option(help="Order of the axes.")]
+Scale = Annotated[
+    float | None, typer.Option(help="Factor on pixels from 0 to 255; 1/255 for float inputs.")
+]
+Mean = Annotated[str | None, typer.Option(metavar="A[,B,C]", help="Subtracted, in scaled units.")]
+Std = Annotated[str | None, typer.Option(metavar="A[,B,C]", help="Divided by, in scaled units.")]
+FractionsText = Annotated[
+    str,
+    typer.Option(
+        "--fractions",
+        metavar="TRAIN,VAL,TEST",
+        help="Shares of the rows where the data has no train, val and test folders.",
+    ),
+]
+Sample = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Draw N rows of each domain by the seed."),
+]
+Limit = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Take the first N rows of each domain.")
+]
+ShardText = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Do the I-th of N parts; covcal merge joins them.",
+    ),
+]
+BatchRows = Annotated[
+    int | None,
+    typer.Option("--batch", min=1, help="Rows per run of the model; by size when left out."),
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; every core when left out.")]
+OnError = Annotated[
+    OnErrorName,
+    typer.Option(help="Skip files that cannot be read, up to 1 %, or fail at the first."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with a run that was killed or interrupted.")
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Run one batch, say what would be done, and write nothing."),
+]
+
+
+def size_of(text: str | None, option: str) -> tuple[int, int] | None:
+    """Read ``N`` or ``HxW``."""
+    if text is None:
+        return None
+    height, _, width = text.lower().partition("x")
+    try:
+        return int(height), int(width or height)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not N or HxW", param_hint=option) from None
+
+
+def numbers_of(text: str | None, option: str) -> tuple[float, ...]:
+    """Read numbers between commas."""
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers", param_hint=option) from None
+
+
+def fractions_of(text: str) -> tuple[float, float, float]:
+    """Read three shares that sum to 1."""
+    shares = numbers_of(text, "--fractions")
+    if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        raise typer.BadParameter("give three shares that sum to 1", param_hint="--fractions")
+    return shares[0], shares[1], shares[2]

@@ -1,0 +1,80 @@
+"""``covcal report``: a page to show a colleague."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covcal_cli.cli.console import Console
+from covcal_cli.cli.options import Force, Quiet, Seed, SplitName, Verbose, output
+
+
+def report(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A features or adapted file; what the calibration was fitted on, when left out.",
+            show_default=False,
+        ),
+    ] = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--calibration",
+            "-c",
+            metavar="CAL.JSON",
+            help="A calibration; the verdict is about the first. Without it: cal.json.",
+        ),
+    ] = None,
+    output: Annotated[Path, output("Page to write.")] = Path("report.html"),
+    split: Annotated[SplitName, typer.Option(help="Target rows to judge.")] = SplitName.test,
+    bins: Annotated[int, typer.Option(min=1, max=100, help="Bins of confidence.")] = 15,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, help="Resamples behind the intervals; 0 for none.")
+    ] = 1000,
+    networks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The adapted file with an fl method's networks, if it has moved."
+        ),
+    ] = None,
+    seed: Seed = 0,
+    force: Force = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write one self-contained HTML page: verdict, diagrams, metrics, guards, provenance.
+
+    Without target labels it shows what is expected instead, and says so.
+
+    \b
+    Examples:
+      covcal report
+      covcal report adapted.h5 -c cal.json -o report.html
+      covcal report adapted.h5 -c cal.json -c temp.json --bootstrap 2000
+    """
+    from covcal_cli.calibration import read_calibration
+    from covcal_cli.calibrationfiles import require_unchanged
+    from covcal_cli.report.reporting import report as write
+    from covcal_cli.report.verdict import verdict
+
+    console = Console(quiet=quiet, verbose=verbose)
+    documents = calibration or [Path("cal.json")]
+    if file is None:
+        file = require_unchanged(read_calibration(documents[0]), documents[0], purpose="report")
+        console.note(f"reporting on {file}")
+    content = write(
+        file,
+        documents,
+        output,
+        split=split.value,
+        bins=bins,
+        resamples=bootstrap,
+        seed=seed,
+        networks=networks,
+        force=force,
+    )
+    found = verdict(content)
+    console.result("\n".join([found.headline, *found.sentences]))
+    console.wrote(output)

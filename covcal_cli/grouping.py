@@ -1,0 +1,72 @@
+"""Which group a row belongs to: its class, its predicted label, or what a column says."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import Domain, Rows
+
+BY_CLASS, BY_PREDICTED = "class", "predicted"
+MAX_GROUPS = 1000
+
+Numbers = Callable[[Rows, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The groups of rows.
+
+    Attributes
+    ----------
+    by : str
+        ``"class"``, ``"predicted"`` or the column's name.
+    names : sequence of str
+        Of the groups, by number.
+    numbers : function
+        From row numbers, true labels and judged labels, shape (m,) each, to groups.
+    """
+
+    by: str
+    names: Sequence[str]
+    numbers: Numbers
+
+
+def grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> Grouping:
+    """Return the groups of `rows`.
+
+    Raises
+    ------
+    CovcalError
+        If `by` is no column of the file, or one of more than a thousand values.
+    """
+    if by == BY_CLASS:
+        return Grouping(by, classes, lambda _rows, labels, _judged: labels)
+    if by == BY_PREDICTED:
+        return Grouping(by, classes, lambda _rows, _labels, judged: judged)
+    if by not in target.columns:
+        known = ", ".join([*target.columns, BY_CLASS, BY_PREDICTED])
+        raise CovcalError(f"{target.path} has no target column {by!r} to group by: take {known}")
+    values = np.empty(0, dtype=target.column(by, rows[:1]).dtype)
+    for block in target.blocks(rows):
+        values = np.union1d(values, target.column(by, block))
+        if len(values) > MAX_GROUPS:
+            raise CovcalError(
+                f"{target.path}: column {by!r} has more than {MAX_GROUPS} values, so its groups "
+                "would be single rows: group by another column"
+            )
+
+    def numbers(
+        block: Rows, _labels: NDArray[np.int64], _judged: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        return np.searchsorted(values, target.column(by, block)).astype(np.int64)
+
+    return Grouping(by, [_text(value) for value in values.tolist()], numbers)
+
+
+def _text(value: Any) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value}"
+    return text or "(empty)"

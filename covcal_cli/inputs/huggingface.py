@@ -1,0 +1,303 @@
+"""The preprocessing of Hugging Face's ``preprocessor_config.json``.
+
+What a file leaves out is what its class fills in, and some classes read ``size`` in a way of their
+own, so the class counts: a file of an unknown one must say everything itself. A key that is not
+known here is refused, since it might change pixels. Crops are those of transformers' own NumPy code
+(and of all of version 5), which puts the odd pixel elsewhere than torchvision.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.configvalues import ConfigValues
+from covcal_cli.inputs.preprocessing import Preprocessing
+from covcal_cli.inputs.presets import HALF, IMAGENET_MEAN, IMAGENET_STD
+from covcal_cli.inputs.resizing import Resample, Resize, Size
+
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+# Codes of Pillow's filters.
+_NEAREST, _BILINEAR, _BICUBIC = 0, 2, 3
+_FILTERS: dict[int, Resample] = {
+    0: "nearest",
+    1: "lanczos",
+    2: "bilinear",
+    3: "bicubic",
+    4: "box",
+    5: "hamming",
+}
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What the classes of one kind fill in where a file says nothing.
+
+    Attributes
+    ----------
+    short : int or None
+        Default length of the shorter side; None where both sides are squashed, to `side`.
+    side : int
+        Default size to squash to.
+    crop : int or None
+        Default centre crop; None for none.
+    rule : str
+        How ``size`` is read: plain, or as ConvNeXT, LeViT, PoolFormer or EfficientNet do.
+    """
+
+    short: int | None = None
+    side: int = 224
+    crop: int | None = None
+    resample: int = _BICUBIC
+    mean: tuple[float, ...] = HALF
+    std: tuple[float, ...] = HALF
+    rule: str = "plain"
+    flipped: bool = False
+    normalised: bool = True
+
+
+_CLIP = _Family(short=224, crop=224, mean=_CLIP_MEAN, std=_CLIP_STD)
+_IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+_MOBILENET = _Family(short=256, crop=224, resample=_BILINEAR)
+_FAMILIES = {
+    "Beit": _Family(),
+    "Bit": _CLIP,
+    "Blip": _Family(side=384, mean=_CLIP_MEAN, std=_CLIP_STD),
+    "CLIP": _CLIP,
+    "ChineseCLIP": _CLIP,
+    "ConvNext": _Family(short=384, rule="ConvNext"),
+    "DINOv3ViT": _Family(resample=_BILINEAR, mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    "DeiT": _Family(side=256, crop=224),
+    "EfficientNet": _Family(side=346, rule="EfficientNet"),
+    "Levit": _Family(224, crop=224, mean=IMAGENET_MEAN, std=IMAGENET_STD, rule="Levit"),
+    "MobileNetV1": _MOBILENET,
+    "MobileNetV2": _MOBILENET,
+    "MobileViT": _Family(short=224, crop=256, flipped=True, normalised=False),
+    "PoolFormer": _Family(224, crop=224, mean=IMAGENET_MEAN, std=IMAGENET_STD, rule="PoolFormer"),
+    "Pvt": _Family(mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    "Segformer": _Family(side=512, resample=_BILINEAR, mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    "Siglip": _Family(),
+    "ViT": _Family(resample=_BILINEAR),
+}
+_PIXEL_KEYS = {
+    "crop_size",
+    "do_center_crop",
+    "do_convert_rgb",
+    "do_flip_channel_order",
+    "do_normalize",
+    "do_rescale",
+    "do_resize",
+    "image_mean",
+    "image_std",
+    "resample",
+    "rescale_factor",
+    "size",
+}
+_HARMLESS = {
+    "_processor_class",
+    "_valid_processor_keys",
+    "auto_map",
+    "data_format",
+    "default_to_square",
+    "device",
+    "do_reduce_labels",
+    "feature_extractor_type",
+    "image_processor_type",
+    "input_data_format",
+    "model_input_names",
+    "processor_class",
+    "reduce_labels",
+    "return_tensors",
+    "transformers_version",
+    "use_fast",
+}
+_OWN_KEYS = {
+    "ConvNext": {"crop_pct"},
+    "PoolFormer": {"crop_pct"},
+    "EfficientNet": {"include_top", "rescale_offset"},
+}
+_MINE = "pass --preprocess none and the flags, or --preprocess module:function"
+_WARPED_FROM = 384  # the size from which ConvNeXT is evaluated on whole, squashed images
+
+
+def is_huggingface(content: Mapping[str, Any]) -> bool:
+    """Return whether a JSON file is one of transformers' image processors."""
+    return bool({"image_processor_type", "feature_extractor_type", "image_mean"} & set(content))
+
+
+def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
+    """Return what an image processor does.
+
+    Parameters
+    ----------
+    content : mapping
+        The JSON file.
+    origin : str
+        The file, for messages.
+
+    Raises
+    ------
+    CovcalError
+        If the file leaves something open, contradicts itself, or has a key that covcal does not
+        know.
+    """
+    reader = _Reader(ConfigValues(content, origin), origin)
+    known = _PIXEL_KEYS | _HARMLESS | reader.own_keys
+    unknown = sorted(
+        key
+        for key, value in content.items()
+        if key not in known and value is not None and value is not False
+    )
+    if unknown:
+        raise CovcalError(
+            f"{origin}: {', '.join(unknown)} might change pixels and covcal does not know how: "
+            f"{_MINE}"
+        )
+    return reader.read()
+
+
+class _Reader:
+    def __init__(self, values: ConfigValues, origin: str) -> None:
+        self._values, self._origin = values, origin
+        kind = values.text("image_processor_type", values.text("feature_extractor_type", ""))
+        self._kind = kind
+        name = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)
+        self._family = _FAMILIES.get(name)
+        self.own_keys = _OWN_KEYS.get(self._family.rule, set()) if self._family else set()
+
+    def read(self) -> Preprocessing:
+        family, values = self._family, self._values
+        resize, crop = self._geometry()
+        scale = 1.0
+        if values.flag("do_rescale", True):
+            scale = values.number("rescale_factor", 1 / 255)
+        mean: tuple[float, ...] = ()
+        std: tuple[float, ...] = ()
+        if values.flag("do_normalize", family.normalised if family else True):
+            mean = self._constants("image_mean", family.mean if family else None)
+            std = self._constants("image_std", family.std if family else None)
+        if family and family.rule == "EfficientNet":
+            mean, std = self._efficientnet(mean, std)
+        code = values.get("resample")
+        if code is None:
+            code = self._default("resample", family.resample if family else None)
+        if not isinstance(code, int) or code not in _FILTERS:
+            raise values.wrong("resample", "one of Pillow's codes, 0 to 5")
+        flipped = values.flag("do_flip_channel_order", family.flipped if family else False)
+        return Preprocessing(
+            scale=scale,
+            mean=mean,
+            std=std,
+            color="BGR" if flipped else None,
+            resample=_FILTERS[code],
+            resize=resize,
+            crop=crop,
+            crop_rule="floor",
+        )
+
+    def _geometry(self) -> tuple[Resize, Size | None]:
+        """Return how to resize and what to crop."""
+        values, family = self._values, self._family
+        crop = None
+        if values.flag("do_center_crop", family.crop is not None if family else False):
+            crop = self._crop_size()
+        if not values.flag("do_resize", True):
+            return Resize("none"), crop
+        short, size = self._size()
+        if family and short is not None:
+            if family.rule == "ConvNext":
+                if crop not in (None, (short, short)):
+                    raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
+                return self._convnext(short)
+            if family.rule == "Levit":
+                short = int(256 / 224 * short)
+        if family and family.rule == "PoolFormer":
+            share = values.number("crop_pct", 0.9)
+            if short is None and size[0] != size[1]:
+                raise values.wrong("size", "the shorter side, or as high as wide")
+            short = int((short or size[0]) / share)
+        if short is None:
+            return Resize("squash", size=size), crop or size
+        if crop is None:
+            raise CovcalError(
+                f"{self._origin}: images keep their ratio and nothing is cropped, so that their "
+                f"sizes differ: {_MINE}"
+            )
+        return Resize("short", short=short), crop
+
+    def _convnext(self, side: int) -> tuple[Resize, Size]:
+        square = side, side
+        if side >= _WARPED_FROM:
+            return Resize("squash", size=square), square
+        share = self._values.number("crop_pct", 224 / 256)
+        return Resize("short", short=int(side / share)), square
+
+    def _efficientnet(
+        self, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the constants of an offset of -1, and of dividing by std a second time."""
+        values = self._values
+        if values.flag("rescale_offset", False):
+            mean = tuple(value + 1 for value in mean) or (1.0,)
+        if values.flag("include_top", True):
+            again = self._constants("image_std", HALF)
+            std = tuple(value * value for value in again) if std else again
+        return mean, std
+
+    def _size(self) -> tuple[int | None, Size]:
+        """Return the shorter side and, where both are squashed, (height, width)."""
+        values, family = self._values, self._family
+        size = values.get("size")
+        if size is None:
+            if family is None:
+                raise self._open("size")
+            return family.short, (family.side, family.side)
+        if isinstance(size, dict):
+            sides = ConfigValues(size, f"{self._origin}: size")
+            if set(size) == {"shortest_edge"}:
+                return sides.integers("shortest_edge", ())[0], (0, 0)
+            if set(size) == {"height", "width"}:
+                return None, (sides.integers("height", ())[0], sides.integers("width", ())[0])
+            raise values.wrong("size", "{height, width} or {shortest_edge}")
+        sides_given = values.integers("size", ())
+        if len(sides_given) == 2:
+            return None, (sides_given[0], sides_given[1])
+        if family is None:
+            raise CovcalError(
+                f"{self._origin}: size {size} is the shorter side in some classes and both in "
+                f"others, and {self._kind or 'no class'} is not known: write "
+                '{"shortest_edge": N} or {"height": N, "width": N}'
+            )
+        side = sides_given[0]
+        return (side if family.short else None), (side, side)
+
+    def _crop_size(self) -> Size:
+        values, family = self._values, self._family
+        size = values.get("crop_size")
+        if isinstance(size, dict):
+            if set(size) != {"height", "width"}:
+                raise values.wrong("crop_size", "a number or {height, width}")
+            sides = ConfigValues(size, f"{self._origin}: crop_size")
+            return sides.integers("height", ())[0], sides.integers("width", ())[0]
+        default = family.crop if family else None
+        found = values.integers("crop_size", (default,) if default else ())
+        if not found:
+            raise self._open("crop_size")
+        return found[0], found[-1]
+
+    def _constants(self, key: str, default: tuple[float, ...] | None) -> tuple[float, ...]:
+        return self._values.numbers(key, ()) or self._default(key, default)
+
+    def _default(self, key: str, default: Any) -> Any:
+        if default is None:
+            raise self._open(key)
+        return default
+
+    def _open(self, key: str) -> CovcalError:
+        kind = self._kind or "without image_processor_type"
+        return CovcalError(
+            f"{self._origin}: {key} is missing and covcal does not know what {kind} takes for it: "
+            f"write it into the file, or {_MINE}"
+        )

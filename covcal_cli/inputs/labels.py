@@ -1,0 +1,127 @@
+"""The labels of rows as data gives them: class numbers, or names."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.classes import ClassMap
+
+UNKNOWN = -1
+
+
+class Labels:
+    """Labels of n rows, not yet classes of a model.
+
+    Numbers are class indices, unless the classes are themselves called by numbers (angles, or
+    1 to K); texts are names, unless all are numbers and `texts_are_numbers`.
+
+    Parameters
+    ----------
+    values : array, shape (n,)
+        Integers, floats that are whole, booleans, or texts. Unknown is -1, NaN or an empty text.
+    path : Path
+        Where they lie, for messages.
+    key : str
+        What they are called there.
+    texts_are_numbers : bool
+        Whether texts that are all whole numbers are class numbers, as in CSV.
+
+    Attributes
+    ----------
+    names : tuple of str or None
+        The distinct names; None for numbers.
+
+    Raises
+    ------
+    CovcalError
+        If a value is neither.
+    """
+
+    def __init__(
+        self, values: NDArray[Any], path: Path, key: str, *, texts_are_numbers: bool = False
+    ) -> None:
+        self._path, self._key = path, key
+        self.names: tuple[str, ...] | None = None
+        if values.dtype.kind in "iub":
+            self._codes = values.astype(np.int64)
+        elif values.dtype.kind == "f":
+            self._codes = self._whole(values)
+        elif values.dtype.kind == "U":
+            self._read_texts(values, texts_are_numbers)
+        else:
+            raise self._error(f"{key} holds {values.dtype}: save class numbers or names")
+
+    def indices(self, classes: ClassMap) -> NDArray[np.int64]:
+        """Return the class index of every row, shape (n,); -1 where unknown.
+
+        Raises
+        ------
+        CovcalError
+            If a label is no class.
+        """
+        if self.names is not None:
+            found = [classes.require(self._path, name, what=self._key) for name in self.names]
+            return np.array([*found, UNKNOWN], dtype=np.int64)[self._codes]
+        if not classes.by_number and all(name.isdigit() for name in classes.names):
+            distinct = np.unique(self._codes[self._codes != UNKNOWN])
+            known = [classes.require(self._path, str(n), what=self._key) for n in distinct]
+            lookup = dict(zip(distinct.tolist(), known, strict=True)) | {UNKNOWN: UNKNOWN}
+            return np.array([lookup[code] for code in self._codes.tolist()], dtype=np.int64)
+        count = len(classes.names)
+        outside = np.flatnonzero((self._codes < UNKNOWN) | (self._codes >= count))
+        if len(outside):
+            row = int(outside[0])
+            raise self._error(
+                f"{self._key}[{row}] is {self._codes[row]} and the model has {count} classes: -1 "
+                f"(unknown) and 0 to {count - 1} are allowed; name other labels with --classes FILE"
+            )
+        return self._codes
+
+    def _whole(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        known = np.where(np.isnan(values), UNKNOWN, values)
+        wrong = np.flatnonzero(known != np.floor(known))
+        if len(wrong) or not np.isfinite(known).all():
+            row = int(wrong[0]) if len(wrong) else int(np.flatnonzero(~np.isfinite(known))[0])
+            raise self._error(
+                f"{self._key}[{row}] is {values[row]}: save class numbers as integers, -1 for "
+                "unknown"
+            )
+        return known.astype(np.int64)
+
+    def _read_texts(self, values: NDArray[Any], texts_are_numbers: bool) -> None:
+        distinct, codes = np.unique(values, return_inverse=True)
+        texts = [str(text).strip() for text in distinct]
+        unknown = [text in ("", "-1") for text in texts]
+        if texts_are_numbers and all(
+            empty or _is_whole(text) for empty, text in zip(unknown, texts, strict=True)
+        ):
+            numbers = [
+                UNKNOWN if empty else int(float(text))
+                for empty, text in zip(unknown, texts, strict=True)
+            ]
+            self._codes = np.array(numbers, dtype=np.int64)[codes]
+            return
+        names = sorted({text for empty, text in zip(unknown, texts, strict=True) if not empty})
+        place = {name: index for index, name in enumerate(names)}
+        lookup = [place.get(text, UNKNOWN) for text in texts]
+        self._codes = np.array(lookup, dtype=np.int64)[codes]
+        if names:
+            self.names = tuple(names)
+
+    def _error(self, what: str) -> CovcalError:
+        return CovcalError(f"{self._path}: {what}")
+
+
+def unlabelled(n: int, path: Path) -> Labels:
+    """Return labels that are all unknown."""
+    return Labels(np.full(n, UNKNOWN, dtype=np.int64), path, "label")
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        return float(text).is_integer()
+    except ValueError:
+        return False

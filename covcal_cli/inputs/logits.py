@@ -1,0 +1,276 @@
+"""Tables of logits or probabilities from elsewhere: a classifier's outputs without the classifier.
+
+``.npz``, ``.npy`` and ``.h5`` hold them as an array, ``.csv`` and ``.parquet`` as one column per
+class (or Parquet as one list per row); ``outputcolumns.py`` finds them. Beside them may lie
+features, labels, split, ids and groups. Probabilities become logits by their logarithm.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.arrays import count_rows
+from covcal_cli.inputs.classes import ClassMap
+from covcal_cli.inputs.outputcolumns import Outputs, find_outputs
+from covcal_cli.inputs.rowfacts import GROUP_PREFIX, RowFacts, is_reserved
+from covcal_cli.inputs.store import Piece, Rows, Store, open_store, regrouped
+
+Floats = NDArray[np.float32]
+Block = tuple[Rows, Floats | None, Floats]
+"""Row numbers, features (m, d) or None, and logits (m, K)."""
+
+_TOLERANCE = 1e-3  # of a sum of probabilities
+_SMALLEST = float(np.finfo(np.float32).tiny)
+_PROBE = 1000
+_DOMAINS = ("source", "target")
+
+
+class OutputTable:
+    """The outputs of a classifier for the rows of one domain, in the order of the file.
+
+    Parameters
+    ----------
+    store : Store
+        The file.
+    probabilities : bool
+        Whether it holds probabilities rather than logits.
+    domain : str, optional
+        Keep the rows with this value in the column ``domain``, alone.
+
+    Attributes
+    ----------
+    path : Path
+    ids : list of str
+        One id per row.
+    split_names : list of str
+        The name that decides a row's split where none is given.
+    given_split : array of uint8, shape (n,), or None
+    n_classes : int
+        K.
+    n_features : int or None
+        d; None where there are no features.
+    class_names : tuple of str or None
+        What the columns call the classes; None where they are numbered 0 to K-1.
+    class_folders : tuple of str or None
+        The distinct labels where they are texts, as in `DomainData`.
+    columns : mapping of str to array, shape (n,)
+        Groups for ``covcal evaluate --by``.
+    notes : tuple of str
+        What a user should know about how the table was read.
+
+    Raises
+    ------
+    CovcalError
+        If the table does not hold what is asked for.
+    """
+
+    def __init__(self, store: Store, *, probabilities: bool, domain: str | None = None) -> None:
+        self.path = store.path
+        self._store, self._probabilities = store, probabilities
+        self._found = find_outputs(store, probabilities=probabilities)
+        n = count_rows(store)
+        self._require_rows(n)
+        groups = _groups(store, n, self._found)
+        facts = RowFacts(store, n, groups.values())
+        self._rows = self._rows_of(domain, n)
+        self._labels = facts.labels
+        self.ids = [facts.ids[row] for row in self._rows]
+        self.split_names = self.ids
+        self.given_split = None if facts.given_split is None else facts.given_split[self._rows]
+        self.n_classes = max(2, self._found.width)
+        self.n_features = self._found.n_features
+        self.class_names = self._found.class_names
+        self.class_folders = facts.labels.names
+        self.columns: Mapping[str, NDArray[Any]] = {
+            name: facts.columns[key][self._rows] for name, key in groups.items()
+        }
+        self.notes = tuple(f"{self.path}: {note}" for note in self._found.notes)
+        self._probe()
+
+    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+        """Return the class index of every row, shape (n,); -1 where unknown."""
+        return self._labels.indices(classes)[self._rows]
+
+    def blocks(self, rows: Rows, size: int) -> Iterator[Block]:
+        """Yield the chosen ascending `rows`, `size` at a time.
+
+        Yields
+        ------
+        tuple of array
+            Row numbers (m,), features (m, d) float32 or None, and logits (m, K) float32.
+
+        Raises
+        ------
+        CovcalError
+            If a value is missing or not finite, or no probability, naming the row.
+        """
+        for chosen, arrays in regrouped(self._pieces(rows, size), size):
+            yield chosen, arrays.get("features"), arrays["logits"]
+
+    def _pieces(self, rows: Rows, size: int) -> Iterator[Piece]:
+        outputs, features = self._found.outputs, self._found.features
+        wanted = [*outputs, *features]
+        start = 0
+        for places, arrays in self._store.pieces(wanted, self._rows[rows], size):
+            values = _stacked([arrays[name] for name in outputs])
+            self._require_finite(values, outputs, places)
+            taken = {"logits": self._logits(values, places)}
+            if features:
+                taken["features"] = _stacked([arrays[name] for name in features])
+                self._require_finite(taken["features"], features, places)
+            stop = start + len(places)
+            yield rows[start:stop], {n: a.astype(np.float32) for n, a in taken.items()}
+            start = stop
+
+    def _logits(self, values: NDArray[Any], rows: Rows) -> NDArray[Any]:
+        if not self._probabilities:
+            return values if values.shape[1] > 1 else np.hstack([np.zeros_like(values), values])
+        values = values.astype(np.float64)
+        outside = np.flatnonzero(((values < 0) | (values > 1 + _TOLERANCE)).any(axis=1))
+        if len(outside):
+            row = values[outside[0]]
+            found = row[(row < 0) | (row > 1 + _TOLERANCE)][0]
+            raise self._error(
+                f"{self._place(rows[outside[0]])} holds {found:g}, which is no probability: drop "
+                "--probabilities where these are logits"
+            )
+        if values.shape[1] == 1:
+            values = np.hstack([1 - np.minimum(values, 1), values])
+        sums = values.sum(axis=1)
+        wrong = np.flatnonzero(np.abs(sums - 1) > _TOLERANCE)
+        if len(wrong):
+            raise self._error(
+                f"the probabilities of {self._place(rows[wrong[0]])} sum to {sums[wrong[0]]:g}, "
+                "not 1: give one column per class, of a softmax"
+            )
+        logits: NDArray[np.float64] = np.log(np.maximum(values, _SMALLEST))
+        return logits
+
+    def _probe(self) -> None:
+        """Refuse probabilities given as logits, which would calibrate without complaint."""
+        rows = self._rows[:_PROBE]
+        if self._probabilities:
+            next(self.blocks(np.arange(len(rows), dtype=np.int64), _PROBE))
+            return
+        parts = [
+            _stacked([arrays[name] for name in self._found.outputs])
+            for _, arrays in self._store.pieces(self._found.outputs, rows, _PROBE)
+        ]
+        values = np.concatenate(parts).astype(np.float64)
+        inside = bool(((values >= 0) & (values <= 1)).all())
+        if values.shape[1] > 1 and inside and (np.abs(values.sum(axis=1) - 1) < _TOLERANCE).all():
+            raise self._error("every row sums to 1, as probabilities do: pass --probabilities")
+
+    def _rows_of(self, domain: str | None, n: int) -> Rows:
+        if domain is None:
+            return np.arange(n, dtype=np.int64)
+        rows = np.flatnonzero(_domain_column(self._store) == domain).astype(np.int64)
+        if len(rows) == 0:
+            raise self._error(
+                f"no row has {domain} in its column domain: give source and target there, or two "
+                "tables"
+            )
+        return rows
+
+    def _require_rows(self, n: int) -> None:
+        for name in (*self._found.outputs, *self._found.features):
+            shape = self._store.entries[name].shape
+            if shape[:1] != (n,):
+                raise self._error(
+                    f"{name} has shape {list(shape)} and there are {n} rows: give one row per "
+                    "example"
+                )
+
+    def _require_finite(self, values: NDArray[Any], names: Sequence[str], rows: Rows) -> None:
+        if np.isfinite(values).all():
+            return
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        name = names[column] if len(names) > 1 else names[0]
+        raise self._error(
+            f"{name} of {self._place(rows[row])} is missing, NaN or infinite: every value must be "
+            "a finite number"
+        )
+
+    def _place(self, row: int) -> str:
+        return self._store.place(int(row))
+
+    def _error(self, what: str) -> CovcalError:
+        return CovcalError(f"{self.path}: {what}")
+
+
+def open_outputs(path: Path, *, probabilities: bool, domain: str | None = None) -> OutputTable:
+    """Open a table of logits or probabilities.
+
+    Parameters
+    ----------
+    path : Path
+        ``.npz``, ``.npy``, ``.h5``, ``.csv`` or ``.parquet``.
+    probabilities : bool
+        Whether the values are probabilities.
+    domain : str, optional
+        ``"source"`` or ``"target"``: the rows with this value in the column ``domain``.
+
+    Raises
+    ------
+    CovcalError
+        If there is no such table, or it does not hold what is asked for.
+    """
+    if not path.exists():
+        raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
+    return OutputTable(open_store(path), probabilities=probabilities, domain=domain)
+
+
+def holds_both_domains(path: Path) -> bool:
+    """Return whether a table has rows of the source and of the target in a column ``domain``.
+
+    Raises
+    ------
+    CovcalError
+        If it cannot be read, or the column holds anything else.
+    """
+    if not path.exists():
+        raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
+    store = open_store(path)
+    if "domain" not in store.entries:
+        return False
+    found = sorted(set(_domain_column(store).tolist()))
+    other = [value for value in found if value not in _DOMAINS]
+    if other:
+        raise CovcalError(
+            f"{path}: domain holds {other[0]!r}: source and target are allowed; call the column "
+            f"{GROUP_PREFIX}domain where it means something else"
+        )
+    return len(found) == len(_DOMAINS)
+
+
+def _domain_column(store: Store) -> NDArray[Any]:
+    if "domain" not in store.entries:
+        raise CovcalError(
+            f"{store.path} has no column domain with source and target in it: give two tables"
+        )
+    found = [str(value).strip().lower() for value in store.whole("domain").tolist()]
+    return np.array(found, dtype=str)
+
+
+def _groups(store: Store, n: int, found: Outputs) -> dict[str, str]:
+    """Return the arrays with one plain value a row that are nothing else, by column's name."""
+    used = {*found.outputs, *found.features}
+    return {
+        name.removeprefix(GROUP_PREFIX): name
+        for name, entry in store.entries.items()
+        if entry.shape == (n,)
+        and entry.dtype.kind in "fiubSUO"
+        and "/" not in name
+        and name not in used
+        and (not is_reserved(name) or name.startswith(GROUP_PREFIX))
+    }
+
+
+def _stacked(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    if len(parts) == 1 and parts[0].ndim == 2:
+        return parts[0]
+    return np.stack(parts, axis=1)

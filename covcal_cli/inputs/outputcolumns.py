@@ -1,0 +1,163 @@
+"""Where the outputs and features are in a table of logits or probabilities, by their names."""
+
+from dataclasses import dataclass
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.rowfacts import PATH_NAMES, is_reserved
+from covcal_cli.inputs.store import Store
+
+_LOGITS = ("logit", "logits")
+_PROBABILITIES = ("prob", "probs", "proba", "probability", "probabilities")
+_FEATURES = ("features", "feature", "phi")
+_COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The arrays that hold outputs and features.
+
+    Attributes
+    ----------
+    outputs : tuple of str
+        One array with two axes, or one column per class, in the order of the classes.
+    width : int
+        Values per row; 1 for the positive class of two.
+    class_names : tuple of str or None
+        What the columns call the classes; None where they are numbered 0 to K-1.
+    features : tuple of str
+        Likewise; empty where there are none.
+    n_features : int or None
+        d.
+    notes : tuple of str
+        What was taken for what.
+    """
+
+    outputs: tuple[str, ...]
+    width: int
+    class_names: tuple[str, ...] | None
+    features: tuple[str, ...]
+    n_features: int | None
+    notes: tuple[str, ...]
+
+
+def find_outputs(store: Store, *, probabilities: bool) -> Outputs:
+    """Find the outputs and features of a file.
+
+    Parameters
+    ----------
+    store : Store
+        The file.
+    probabilities : bool
+        Whether probabilities are asked for; logits otherwise.
+
+    Raises
+    ------
+    CovcalError
+        If there are none, or the other ones only.
+    """
+    wanted, other = (_PROBABILITIES, _LOGITS) if probabilities else (_LOGITS, _PROBABILITIES)
+    features, n_features = _features(store)
+    found = _array(store, wanted) or _columns(store, wanted)
+    what = "probabilities" if probabilities else "logits"
+    if not found:
+        others = _array(store, other) or _columns(store, other)
+        if others:
+            remedy = "drop --probabilities" if probabilities else "pass --probabilities"
+            raise CovcalError(
+                f"{store.path} holds no {what} but {_list(others)}: {remedy}, or rename it"
+            )
+    if not found and not store.is_table and tuple(store.entries) == ("x",):
+        found = ("x",)  # .npy: its only array has no name
+    if found and len(store.entries[found[0]].shape) == 2:
+        width = store.entries[found[0]].shape[1]
+        return _checked(store, Outputs(found, width, None, features, n_features, ()), what)
+    if found:
+        prefixes = tuple(f"{name}_" for name in wanted)
+        columns, names = _in_order(found, prefixes)
+        notes: tuple[str, ...] = ()
+    else:
+        columns, names = _in_order(_other_numbers(store, features), ())
+        notes = (f"{_list(columns)} are taken for the {what} of the classes",)
+    if len(columns) == 1:
+        names = None
+        notes = (f"{columns[0]} is taken for the {what} of class 1 of two",)
+    return _checked(store, Outputs(columns, len(columns), names, features, n_features, notes), what)
+
+
+def _checked(store: Store, found: Outputs, what: str) -> Outputs:
+    if found.width == 0:
+        raise CovcalError(
+            f"{store.path} holds no {what}, only {_list(tuple(store.entries)) or 'nothing'}: give "
+            f"an array {what} [n, K], or one column {_COLUMN[what]} per class"
+        )
+    return found
+
+
+def _array(store: Store, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the one array with several numbers a row that has one of these names."""
+    for name, entry in store.entries.items():
+        plain = len(entry.shape) == 2 and entry.dtype.kind in "fiub"
+        if name.lower() in names and plain:
+            return (name,)
+    return ()
+
+
+def _columns(store: Store, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns of numbers whose name is one of these, or starts with it and ``_``."""
+    prefixes = tuple(f"{name}_" for name in names)
+    return tuple(
+        name
+        for name, entry in store.entries.items()
+        if entry.dtype.kind in "fiub"
+        and len(entry.shape) == 1
+        and (name.lower() in names or name.lower().startswith(prefixes))
+        and not is_reserved(name)
+    )
+
+
+def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
+    array = _array(store, _FEATURES)
+    if array:
+        return array, store.entries[array[0]].shape[1]
+    columns = _columns(store, _FEATURES)
+    ordered, _ = _in_order(columns, tuple(f"{name}_" for name in _FEATURES))
+    return ordered, len(ordered) or None
+
+
+def _other_numbers(store: Store, features: tuple[str, ...]) -> tuple[str, ...]:
+    if not store.is_table:
+        return ()
+    return tuple(
+        name
+        for name, entry in store.entries.items()
+        if entry.dtype.kind in "fiub"
+        and len(entry.shape) == 1
+        and name not in features
+        and not is_reserved(name)
+        and name.lower() not in PATH_NAMES
+    )
+
+
+def _in_order(
+    columns: tuple[str, ...], prefixes: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """Return columns and class names: by number where all names are numbers, else as they stand."""
+    names = {column: _without(column, prefixes) for column in columns}
+    if columns and all(name.isascii() and name.isdigit() for name in names.values()):
+        columns = tuple(sorted(columns, key=lambda column: int(names[column])))
+        if [int(names[column]) for column in columns] == list(range(len(columns))):
+            return columns, None
+    return columns, tuple(names[column] for column in columns)
+
+
+def _without(column: str, prefixes: tuple[str, ...]) -> str:
+    for prefix in prefixes:
+        if column.lower().startswith(prefix):
+            return column[len(prefix) :]
+    return column
+
+
+def _list(names: tuple[str, ...]) -> str:
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

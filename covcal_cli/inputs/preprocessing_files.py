@@ -1,0 +1,149 @@
+"""What ``--preprocess`` takes, and what a model or the files beside it say without being asked."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.functionpipeline import load_function
+from covcal_cli.inputs.huggingface import huggingface_preprocessing, is_huggingface
+from covcal_cli.inputs.preprocessing import Preprocessing
+from covcal_cli.inputs.presets import similar_presets, torchvision_preset
+from covcal_cli.inputs.timmconfig import is_timm, timm_preprocessing
+from covcal_cli.inputs.ultralytics import is_ultralytics, ultralytics_preprocessing
+
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FILES = ("preprocessor_config.json", "processor_config.json", "config.json")
+_KINDS = (
+    "a preprocessor_config.json, a timm config.json, a torchvision preset such as imagenet or "
+    "resnet50.IMAGENET1K_V2, ultralytics, module:function, or none"
+)
+
+
+def load_preprocessing(
+    text: str, *, metadata: Mapping[str, str], model: Path | None = None
+) -> Preprocessing:
+    """Return the preprocessing that ``--preprocess`` names.
+
+    Parameters
+    ----------
+    text : str
+        A JSON file of Hugging Face or timm, or the folder it lies in; a torchvision preset;
+        ``ultralytics`` for what the model's metadata say; ``module:function``; ``none`` for nothing
+        but the model's input and flags.
+    metadata : mapping of str to str
+        What the model says about itself.
+    model : Path, optional
+        The model's file, named in messages.
+
+    Raises
+    ------
+    CovcalError
+        If `text` is none of these, or what it names cannot be used as it is.
+    """
+    if text == "none":
+        return Preprocessing()
+    if text == "ultralytics":
+        try:
+            return ultralytics_preprocessing(metadata)
+        except CovcalError as error:
+            raise CovcalError(f"{model}: {error}" if model else str(error)) from error
+    path = Path(text)
+    if path.is_dir():
+        return _from_folder(path)
+    if path.is_file() or path.suffix.lower() == ".json":
+        return _from_file(path)
+    if _FUNCTION.fullmatch(text):
+        return Preprocessing(function=load_function(text))
+    preset = torchvision_preset(text)
+    if preset is None:
+        similar = similar_presets(text)
+        hint = f" (did you mean {', '.join(similar)}?)" if similar else ""
+        raise CovcalError(
+            f"--preprocess {text} is no file and no preset that covcal knows{hint}: pass {_KINDS}"
+        )
+    return preset
+
+
+def found_preprocessing(
+    metadata: Mapping[str, str], model: Path | None
+) -> tuple[Preprocessing, str] | None:
+    """Return the preprocessing that a model brings along, and where it was found in words.
+
+    The model's own metadata come first, then a file beside it (or above it, where the model lies in
+    a folder ``onnx``, as exports for the browser have it).
+
+    Parameters
+    ----------
+    metadata : mapping of str to str
+        What the model says about itself.
+    model : Path or None
+        The model's file.
+
+    Raises
+    ------
+    CovcalError
+        If there is a file that covcal cannot use as it is: guessing would be silent.
+    """
+    if is_ultralytics(metadata):
+        return ultralytics_preprocessing(metadata), "the model's own metadata (Ultralytics)"
+    if model is None:
+        return None
+    folders = [model.parent]
+    if model.absolute().parent.name == "onnx":
+        folders.append(model.absolute().parent.parent)
+    for folder in folders:
+        for name in _FILES:
+            content = _content(folder / name) if (folder / name).is_file() else None
+            if content is not None and _is_preprocessing(content):
+                origin = folder / name
+                return _read(content, str(origin)), f"{origin} (beside the model)"
+    return None
+
+
+def _from_folder(folder: Path) -> Preprocessing:
+    for name in _FILES:
+        if (folder / name).is_file():
+            content = _content(folder / name)
+            if _is_preprocessing(content):
+                return _read(content, str(folder / name))
+    raise CovcalError(
+        f"{folder} has no {' or '.join(_FILES)} with preprocessing in it: pass {_KINDS}"
+    )
+
+
+def _from_file(path: Path) -> Preprocessing:
+    if not path.is_file():
+        raise CovcalError(f"{path} does not exist: pass {_KINDS}")
+    content = _content(path)
+    if not _is_preprocessing(content):
+        kind = "a model's config" if "model_type" in content else "no preprocessing of a known kind"
+        raise CovcalError(f"{path} holds {kind}: pass {_KINDS}")
+    return _read(content, str(path))
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Return a JSON file's object, or that of the image processor within it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise CovcalError(
+            f"{path} is not readable JSON ({reason}): pass another --preprocess, or none"
+        ) from error
+    if not isinstance(content, dict):
+        raise CovcalError(f"{path} holds no JSON object: pass another --preprocess, or none")
+    inner = content.get("image_processor")
+    return inner if isinstance(inner, dict) else content
+
+
+def _is_preprocessing(content: Mapping[str, Any]) -> bool:
+    return is_timm(content) or is_huggingface(content)
+
+
+def _read(content: Mapping[str, Any], origin: str) -> Preprocessing:
+    if is_timm(content):
+        return timm_preprocessing(content, origin)
+    return huggingface_preprocessing(content, origin)

@@ -1,0 +1,119 @@
+"""What a file of arrays says of its rows beside their values: labels, split, ids and groups."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.labels import Labels, unlabelled
+from covcal_cli.inputs.splits import SPLIT_NAMES
+from covcal_cli.inputs.store import Store
+
+LABEL_NAMES = ("y", "label", "labels", "target", "class")
+ID_NAMES = ("id", "ids")
+PATH_NAMES = ("path", "file_name", "filename", "image_path")
+INDEX_NAMES = ("", "__index_level_0__")
+"""What pandas calls the index of a table: in CSV, and in Parquet."""
+GROUP_PREFIX = "group_"
+RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, *INDEX_NAMES, "split", "domain"))
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether an array of this name says something of the rows, and is no feature."""
+    return name.lower() in RESERVED or name.lower().startswith(GROUP_PREFIX)
+
+
+class RowFacts:
+    """Labels, split, ids and groups of the rows of a `Store`.
+
+    Parameters
+    ----------
+    store : Store
+        The file.
+    n : int
+        Its number of rows.
+    groups : iterable of str
+        Names of the arrays that become `columns`.
+
+    Attributes
+    ----------
+    labels : Labels
+    ids : list of str
+        From ``id``, or the row numbers.
+    has_ids : bool
+        Whether the file names its rows.
+    given_split : array of uint8, shape (n,), or None
+    columns : mapping of str to array, shape (n,)
+
+    Raises
+    ------
+    CovcalError
+        If one of them is not readable or does not fit the others.
+    """
+
+    def __init__(self, store: Store, n: int, groups: Iterable[str]) -> None:
+        self._store, self._n = store, n
+        label = self._only(LABEL_NAMES)
+        self.labels = (
+            unlabelled(n, store.path)
+            if label is None
+            else Labels(self._column(label), store.path, label, texts_are_numbers=store.is_table)
+        )
+        found = self._only(ID_NAMES) or self._only(INDEX_NAMES)
+        self.has_ids = found is not None
+        self.ids = [str(row) for row in range(n)] if found is None else self._ids(found)
+        split = self._only(("split",))
+        self.given_split = None if split is None else self._split(split)
+        self.columns: Mapping[str, NDArray[Any]] = {name: self._column(name) for name in groups}
+
+    def _only(self, names: tuple[str, ...]) -> str | None:
+        """Return the one array of these names, in any case, or None."""
+        found = [name for name in self._store.entries if name.lower() in names]
+        if len(found) > 1:
+            raise self._error(f"both {found[0]} and {found[1]} are there: keep one of them")
+        return found[0] if found else None
+
+    def _split(self, name: str) -> NDArray[np.uint8]:
+        values = self._column(name)
+        allowed: dict[Any, int] = {str(number): number for number in range(3)} | SPLIT_NAMES
+        codes = np.empty(len(values), dtype=np.uint8)
+        for value in np.unique(values):
+            code = allowed.get(str(value).strip().lower())
+            if code is None or values.dtype.kind not in "iuU":
+                row = int(np.flatnonzero(values == value)[0])
+                found = repr(str(value)) if values.dtype.kind == "U" else value
+                kind = "" if values.dtype.kind in "iuU" else f" ({values.dtype})"
+                raise self._error(
+                    f"split holds {found}{kind} in {self._store.place(row)}: train, validation and "
+                    "test, or 0, 1 and 2, are allowed"
+                )
+            codes[values == value] = code
+        return codes
+
+    def _ids(self, name: str) -> list[str]:
+        entry = self._store.entries[name]
+        self._require_one_each(name)
+        if not entry.is_text and entry.dtype.kind not in "iu":
+            raise self._error(f"{name or 'the index'} holds {entry.dtype}: save texts or integers")
+        return self._store.texts(name)
+
+    def _column(self, name: str) -> NDArray[Any]:
+        self._require_one_each(name)
+        return self._store.whole(name).reshape(self._n)
+
+    def _require_one_each(self, name: str) -> None:
+        shape = self._store.entries[name].shape
+        if shape not in ((self._n,), (self._n, 1)):
+            remedy = (
+                "save class numbers, with argmax where they are one-hot"
+                if len(shape) > 1 and name.lower() in LABEL_NAMES
+                else f"give one {name} per row"
+            )
+            raise self._error(
+                f"{name} has shape {list(shape)} and there are {self._n} rows: {remedy}"
+            )
+
+    def _error(self, what: str) -> CovcalError:
+        return CovcalError(f"{self._store.path}: {what}")

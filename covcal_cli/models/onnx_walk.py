@@ -1,0 +1,209 @@
+"""From a linear layer towards the output, over whatever keeps the result affine in phi.
+
+An added constant, a constant scale, a frozen batch normalisation, a reshape, a choice of one token,
+a mean over positions, a change of number format. Scales and shifts are folded into W and b. A wrong
+guess here does no harm: the numerical proof fails.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.models.onnx_graph import OnnxGraph
+from covcal_cli.models.onnx_linear import Linear, Quantised, Weights, attributes_of
+from covcal_cli.models.onnx_quantised import step_of
+
+_ARITHMETIC = {"Add", "Sub", "Mul", "Div"}
+_MEANS = {"GlobalAveragePool", "AveragePool", "ReduceMean"}
+_TOKENS = {"Gather", "Slice"}
+# These hand the values of their first input on, perhaps in another shape.
+_PASS = {
+    "Identity",
+    "Cast",
+    "Reshape",
+    "Flatten",
+    "Squeeze",
+    "Unsqueeze",
+    "Dropout",
+    "Transpose",
+    *_MEANS,
+    *_TOKENS,
+}
+_QUANTISE = {"QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearGlobalAveragePool"}
+
+
+@dataclass(frozen=True)
+class Position:
+    """A tensor that is affine in phi.
+
+    Attributes
+    ----------
+    tensor : str
+        Its name.
+    weight, bias : array of float64, shapes (K, d) and (K,)
+        It equals phi W^T + b.
+    step : float
+        By how much rounding to stored integers may have moved it.
+    quantised : Quantised or None
+        How it is to be read where it holds integers.
+    pending : str or None
+        A scale computed from the input that is still to be multiplied to it.
+    follower : str or None
+        The operator that reads it and is not affine.
+    """
+
+    tensor: str
+    weight: Weights
+    bias: Weights
+    step: float = 0.0
+    quantised: Quantised | None = None
+    pending: str | None = None
+    follower: str | None = None
+
+
+def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> Position:
+    """Follow `linear`'s result from tensor `start` towards `output` while it is affine in phi.
+
+    Raises
+    ------
+    CovcalError
+        If the scale of an integer result is not found on the way.
+    """
+    path = graph.ancestors([output])
+    at = Position(
+        start,
+        linear.weight,
+        linear.bias,
+        quantised=linear.quantised,
+        pending=linear.pending,
+        step=step_of(graph, linear.quantised.scale) if linear.quantised else 0.0,
+    )
+    while at.tensor != output:
+        readers = graph.readers(at.tensor, path)
+        further = _over(graph, readers[0], at) if len(readers) == 1 else None
+        if further is None:
+            at = replace(at, follower=readers[0].op_type)
+            break
+        at = further
+    if at.pending:
+        raise CovcalError(
+            f"{graph.file.path}: the scale of {linear.layer}'s result was not found before "
+            f"{at.follower or output}: pass --phi none to keep the logits alone"
+        )
+    return at
+
+
+def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
+    """Return by how much rounding to stored integers may move what comes after `start`.
+
+    Two steps of every scale: a quantised softmax is read from a table that is rounded itself.
+    """
+    path = graph.ancestors([output]) - graph.ancestors([start])
+    total = 0.0
+    for node in graph.nodes:
+        if path.isdisjoint(node.output):
+            continue
+        if node.op_type == "QuantizeLinear":
+            total += 2 * step_of(graph, node.input[1])
+        elif node.op_type.startswith("QLinear") and len(node.input) > 4:
+            total += 2 * step_of(graph, node.input[-2])
+    return total
+
+
+def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
+    """Return the position after `node`, or None where its result is not affine in phi."""
+    if node.op_type in _ARITHMETIC:
+        return _arithmetic(graph, node, at)
+    if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
+        return None
+    if node.op_type in _PASS:
+        return replace(at, tensor=node.output[0])
+    if node.op_type in _QUANTISE:
+        return _requantised(graph, node, at)
+    if node.op_type == "BatchNormalization" and graph.constants.issuperset(node.input[1:]):
+        return _normalised(graph, node, at)
+    return None
+
+
+def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
+    """Fold an added or multiplied constant into W and b."""
+    left, right = node.input
+    other = right if left == at.tensor else left
+    made = node.output[0]
+    if node.op_type in ("Sub", "Div") and left != at.tensor:
+        return None
+    if other not in graph.constants:
+        return _scaled_by_input(graph, node, other, at)
+    constant = graph.evaluate(other).reshape(-1)
+    if constant.size not in (1, len(at.weight)):
+        return None
+    if node.op_type in ("Add", "Sub"):
+        shift = constant if node.op_type == "Add" else -constant
+        return replace(at, tensor=made, bias=at.bias + shift)
+    return _scaled(at, made, constant if node.op_type == "Mul" else 1.0 / constant)
+
+
+def _scaled_by_input(
+    graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
+) -> Position | None:
+    """Multiply by the scale of a dynamically quantised input, perhaps times the weights' own."""
+    if node.op_type != "Mul" or not at.pending:
+        return None
+    if scale == at.pending:
+        return replace(at, tensor=node.output[0], pending=None)
+    maker = graph.maker(scale)
+    if maker is None or maker.op_type != "Mul" or at.pending not in maker.input:
+        return None
+    own = next((name for name in maker.input if name in graph.constants), None)
+    if own is None:
+        return None
+    factor = graph.evaluate(own).reshape(-1)
+    if factor.size not in (1, len(at.weight)):
+        return None
+    return _scaled(replace(at, pending=None), node.output[0], factor)
+
+
+def _scaled(at: Position, made: str, factor: Weights) -> Position:
+    factors = np.broadcast_to(factor, len(at.weight))
+    return replace(
+        at,
+        tensor=made,
+        weight=at.weight * factors[:, None],
+        bias=at.bias * factors,
+        step=at.step * float(np.abs(factors).max()),
+    )
+
+
+def _requantised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
+    names = [*node.input, "", "", ""]
+    made = node.output[0]
+    if node.op_type == "DequantizeLinear":
+        return replace(at, tensor=made, quantised=None)
+    if node.op_type == "QuantizeLinear":
+        scale, zero = names[1], names[2]
+    elif node.op_type == "QLinearGlobalAveragePool":
+        scale, zero = names[3], names[4]
+    else:
+        scale, zero = names[6], names[7]
+        other = 3 if names[0] == at.tensor else 0
+        if names[other] not in graph.constants:
+            return None
+        value, steps, zeros = (
+            graph.evaluate(name).reshape(-1) if name else np.zeros(1)
+            for name in names[other : other + 3]
+        )
+        at = replace(at, bias=at.bias + (value - zeros) * steps)
+    step = at.step + step_of(graph, scale)
+    return replace(at, tensor=made, quantised=Quantised(scale, zero), step=step)
+
+
+def _normalised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
+    scale, shift, mean, variance = (graph.evaluate(name).reshape(-1) for name in node.input[1:5])
+    if len(scale) != len(at.weight) or attributes_of(node).get("training_mode", 0):
+        return None
+    factor = scale / np.sqrt(variance + attributes_of(node).get("epsilon", 1e-5))
+    centred = replace(at, bias=at.bias - mean)
+    scaled = _scaled(centred, node.output[0], factor)
+    return replace(scaled, bias=scaled.bias + shift)

@@ -1,0 +1,12 @@
+"""Torch tensors as NumPy arrays."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def to_array(tensor: Tensor) -> NDArray[np.float64]:
+    """Return a tensor's values as float64, whatever its precision."""
+    array: NDArray[np.float64] = tensor.detach().to(torch.float64).numpy()
+    return array

@@ -1,0 +1,167 @@
+"""What a report is about, gathered from a file and its calibrations; nothing is drawn here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from covcal_cli.calibration import Calibration, read_calibration
+from covcal_cli.errors import CovcalError, UnlabelledError
+from covcal_cli.estimation import Estimation, estimate
+from covcal_cli.evaluation import Evaluation, evaluate, named
+from covcal_cli.featurefile import SPLITS, FeatureFile
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """Everything that a report shows.
+
+    Attributes
+    ----------
+    path : Path
+        The features or adapted file.
+    documents : tuple of Path
+        The calibrations' files, in the order given.
+    calibrations : mapping of str to Calibration
+        By the name to show; the first is the one that the verdict is about.
+    evaluation : Evaluation or None
+        None where the target rows have no labels.
+    estimation : Estimation or None
+        What can be said without labels; None where the file has too little for it.
+    attributes : mapping of str to str
+        Where the file comes from, as its root attributes say.
+    rows : mapping of str to str
+        Per domain, its rows by split in words.
+    split : str
+    resamples, seed : int
+        Of the bootstrap.
+    """
+
+    path: Path
+    documents: tuple[Path, ...]
+    calibrations: Mapping[str, Calibration]
+    evaluation: Evaluation | None
+    estimation: Estimation | None
+    attributes: Mapping[str, str]
+    rows: Mapping[str, str]
+    split: str
+    resamples: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The calibration that the verdict is about."""
+        return next(iter(self.calibrations))
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration that the verdict is about."""
+        return self.calibrations[self.name]
+
+
+def gather(
+    path: Path,
+    documents: Sequence[Path],
+    *,
+    split: str,
+    bins: int,
+    resamples: int,
+    seed: int,
+    networks: Path | None,
+) -> ReportContent:
+    """Evaluate where there are labels, estimate where there can be estimates.
+
+    Raises
+    ------
+    CovcalError
+        If the file or a calibration cannot be used, or they do not fit one another.
+    """
+    calibrations = named([(document, read_calibration(document)) for document in documents])
+    with FeatureFile(path) as file:
+        attributes = {
+            name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
+            for name, value in sorted(file.attributes.items())
+        }
+        rows = {
+            domain.name: ", ".join(f"{len(domain.rows(name))} {name}" for name in SPLITS)
+            for domain in (file.source, file.target)
+            if domain is not None
+        }
+    evaluation: Evaluation | None
+    try:
+        evaluation = evaluate(
+            path,
+            calibrations,
+            split=split,
+            bins=bins,
+            documents=documents,
+            resamples=resamples,
+            seed=seed,
+            networks=networks,
+        )
+    except UnlabelledError:
+        evaluation = None
+    try:
+        estimation = estimate(path, seed=seed)
+    except CovcalError:  # a target alone, say; the report does without
+        estimation = None
+    return ReportContent(
+        path=path,
+        documents=tuple(documents),
+        calibrations=calibrations,
+        evaluation=evaluation,
+        estimation=estimation,
+        attributes=attributes,
+        rows=rows,
+        split=split,
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def commands(content: ReportContent) -> list[str]:
+    """Return the commands that lead from the classifier to this report, as one would type them.
+
+    Names that no file keeps are in capitals.
+    """
+    attributes = content.attributes
+    model = quote(attributes.get("model_name") or "MODEL")
+    adapted = content.path.name if "features_file" in attributes else None
+    features = attributes.get("features_file", content.path.name)
+    seed = attributes.get("extract_seed", attributes.get("seed", "0")) if adapted else "0"
+    lines = [f"covcal extract {model} SOURCE TARGET -o {quote(features)}{_seed(seed)}"]
+    if adapted is not None:
+        lines.append(
+            f"covcal adapt {quote(features)} -o {quote(adapted)} --preset {attributes['preset']} "
+            f"--members {attributes['members']}{_seed(attributes['seed'])}"
+        )
+    file = quote(str(content.path))
+    given = " ".join(f"-c {quote(str(document))}" for document in content.documents)
+    for document, found in zip(content.documents, content.calibrations.values(), strict=True):
+        lines.append(_calibrated(file, document, found))
+    if content.evaluation is not None:
+        lines.append(
+            f"covcal evaluate {file} {given} --split {content.split} "
+            f"--bootstrap {content.resamples}{_seed(content.seed)}"
+        )
+    lines.append(f"covcal report {file} {given} -o report.html{_seed(content.seed)}")
+    return lines
+
+
+def _calibrated(file: str, document: Path, found: Calibration) -> str:
+    output = f"-o {quote(str(document))}{_seed(found.seed)}"
+    if found.labelled_rows is not None:
+        return f"covcal calibrate-labelled {file} --rows {found.labelled_rows['n']} {output}"
+    options = f"--method {found.method}"
+    if found.loss != "brier":
+        options += f" --loss {found.loss}"
+    if found.max_weight != 1000:
+        options += f" --max-weight {found.max_weight:g}"
+    prior = found.target_prior["name"]
+    if prior != "source":
+        options += f" --target-prior {quote(str(prior))}"
+    return f"covcal calibrate {file} {options} {output}"
+
+
+def _seed(seed: object) -> str:
+    return "" if str(seed) == "0" else f" --seed {seed}"

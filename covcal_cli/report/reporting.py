@@ -1,0 +1,66 @@
+"""The one function behind ``covcal report``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import check_output, write_text
+from covcal_cli.report.content import ReportContent, gather
+from covcal_cli.report.page import page
+
+
+def report(
+    path: Path,
+    documents: Sequence[Path],
+    output: Path,
+    *,
+    split: str = "test",
+    bins: int = 15,
+    resamples: int = 1000,
+    seed: int = 0,
+    networks: Path | None = None,
+    force: bool = False,
+) -> ReportContent:
+    """Write one self-contained HTML page about calibrations of a file.
+
+    Where the target rows have labels it shows what was measured, else what is expected, and says
+    which. The same input gives the same bytes.
+
+    Parameters
+    ----------
+    path : Path
+        A features or adapted file.
+    documents : sequence of Path
+        Calibrations; the verdict is about the first.
+    output : Path
+        The page to write.
+    split : {"train", "validation", "test"}
+        Target rows to judge.
+    bins : int
+        Bins of confidence.
+    resamples, seed : int
+        Of the bootstrap behind the intervals.
+    networks : Path, optional
+        The adapted file with an fl method's networks, if it has moved.
+    force : bool
+        Replace `output` if it exists.
+
+    Raises
+    ------
+    CovcalError
+        If the file or a calibration cannot be used, or the output cannot be written.
+    """
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise CovcalError(f"{output}: a report is a web page: give -o a name that ends in .html")
+    check_output(output, force=force, inputs=[path, *documents])
+    content = gather(
+        path,
+        documents,
+        split=split,
+        bins=bins,
+        resamples=resamples,
+        seed=seed,
+        networks=networks,
+    )
+    write_text(output, page(content), force=force)
+    return content

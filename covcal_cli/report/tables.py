@@ -1,0 +1,199 @@
+"""The tables of a report as HTML; every text from outside is escaped here."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from covcal_cli.calibration import Calibration
+from covcal_cli.estimation import Estimation
+from covcal_cli.evaluation import Evaluation
+from covcal_cli.groups import GroupMetrics
+from covcal_cli.labelfree.guards import Guard
+from covcal_cli.report.content import ReportContent
+
+_METRICS = {
+    "accuracy": "Accuracy",
+    "mean_confidence": "Mean confidence",
+    "ece": "ECE",
+    "over_ece": "over-confident ECE",
+    "under_ece": "under-confident ECE",
+    "adaptive_ece": "ECE, bins of equal mass",
+    "debiased_ece": "ECE without the part of chance",
+    "smooth_ece": "ECE without bins (smooth)",
+    "mce": "Largest gap of a bin",
+    "classwise_ece": "class-wise ECE",
+    "brier": "Brier score",
+    "nll": "Negative log-likelihood",
+    "aurc": "Area under the risk-coverage curve",
+}
+_PLAIN = {"brier", "nll", "aurc"}  # no shares, so no percent
+MAX_CLASSES = 50
+
+
+def html_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    texts: Iterable[int] = (0,),
+    long_words: bool = False,
+) -> str:
+    """Return a table of escaped cells that scrolls on its own where it is too wide.
+
+    Parameters
+    ----------
+    header : sequence of str
+    rows : iterable of sequences of str
+        A line break within a cell stays one.
+    texts : iterable of int
+        Columns that hold text, not numbers.
+    long_words : bool
+        Whether words may be broken anywhere, as hashes and paths must be.
+    """
+    left = set(texts)
+
+    def cells(row: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{'' if index in left else ' class=number'}>"
+            f"{escape(text).replace(chr(10), '<br>')}</{tag}>"
+            for index, text in enumerate(row)
+        )
+
+    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    kind = "table long" if long_words else "table"
+    return (
+        f'<div class="{kind}" tabindex="0"><table>'
+        f"<thead><tr>{cells(header, 'th')}</tr></thead>\n"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def metrics_table(evaluation: Evaluation) -> str:
+    """Return every metric of every calibration, with its interval where there is one."""
+    names = list(evaluation.metrics)
+    rows = [["Rows", *(str(evaluation.metrics[name].n) for name in names)]]
+    rows.append(["Temperature", *(f"{evaluation.temperatures[name]:.3g}" for name in names)])
+    for metric, label in _METRICS.items():
+        cells = [label]
+        for name in names:
+            value = getattr(evaluation.metrics[name], metric)
+            interval = evaluation.intervals.get(name, {}).get(metric)
+            text = _number(metric, value)
+            if interval is not None:
+                text += f"\n({_number(metric, interval[0])} to {_number(metric, interval[1])})"
+            cells.append(text)
+        rows.append(cells)
+    return html_table(["", *names], rows)
+
+
+def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
+    """Return the rows by predicted class, most over-confident first, and how many are left out."""
+    filled = [group for group in groups if group.n]
+    if len(filled) > MAX_CLASSES:
+        filled = sorted(filled, key=lambda group: -(group.over_ece or 0.0) * group.n)
+    rows = [
+        [
+            f"{group.name}{' *' if group.small else ''}",
+            str(group.n),
+            _percent(group.accuracy),
+            _percent(group.mean_confidence),
+            _percent(group.ece),
+            _percent(group.over_ece),
+        ]
+        for group in filled[:MAX_CLASSES]
+    ]
+    header = ["predicted class", "rows", "accuracy", "mean confidence", "ECE", "over-confident"]
+    return html_table(header, rows), max(0, len(filled) - MAX_CLASSES)
+
+
+def weights_table(calibration: Calibration) -> str | None:
+    """Return the weights' health in words and numbers; None where no weights were computed."""
+    health = calibration.weights
+    if health is None:
+        return None
+    rows = [
+        ["effective rows (overlap of the domains)", f"{health['ess']:.1f} of {health['n']}"],
+        ["effective rows in the fit of T", f"{health['ess_fit']:.1f} of {health['n']}"],
+        ["mean weight (should be 1)", f"{health['mean_weight']:.3f}"],
+        ["share of the largest weight", _percent(health["largest_share"])],
+        ["weights cut at the limit", _percent(health["clipped_share"])],
+        ["domain AUC (50 %: no shift seen)", _percent(health["domain_auc"])],
+    ]
+    return html_table(["importance weights", ""], rows)
+
+
+def candidates_table(calibration: Calibration) -> str | None:
+    """Return what ``auto`` chose from; None where a method was asked for."""
+    if not calibration.candidates:
+        return None
+    rows = [
+        [
+            f"{candidate.method}{' (chosen)' if candidate.chosen else ''}",
+            f"{candidate.temperature:.3g}",
+            _percent(candidate.target_confidence),
+            _percent(candidate.estimated_accuracy),
+            candidate.why,
+        ]
+        for candidate in calibration.candidates
+    ]
+    header = ["candidate", "T", "target confidence", "expected accuracy", "why"]
+    return html_table(header, rows, texts=(0, 4))
+
+
+def guards_table(guards: Sequence[Guard]) -> str | None:
+    """Return the guards with their numbers; None where there are none."""
+    if not guards:
+        return None
+    rows = [
+        [
+            guard.name,
+            "passed" if guard.passed else "FAILED",
+            f"{guard.value:.3g}",
+            f"{guard.threshold:.3g}",
+            guard.sentence,
+        ]
+        for guard in guards
+    ]
+    return html_table(["guard", "", "found", "threshold", "in words"], rows, texts=(0, 1, 4))
+
+
+def estimates_table(estimation: Estimation) -> str:
+    """Return the target accuracy by every estimator, none of which read a target label."""
+    rows = [
+        [
+            one.name,
+            _percent(one.accuracy),
+            f"{_percent(one.low)} to {_percent(one.high)}",
+            "yes" if one.trusted else "no",
+            one.assumption,
+        ]
+        for one in estimation.estimates
+    ]
+    header = ["estimate", "accuracy", "interval", "guards passed", "right if"]
+    return html_table(header, rows, texts=(0, 3, 4))
+
+
+def provenance_table(content: ReportContent) -> str:
+    """Return where everything comes from: files with their hashes, versions, seeds."""
+    inputs = {
+        (entry.role, str(entry.path), entry.sha256)
+        for found in content.calibrations.values()
+        for entry in found.inputs
+    }
+    if content.evaluation is not None:
+        inputs |= {
+            (entry.role, str(entry.path), entry.sha256) for entry in content.evaluation.inputs
+        }
+    rows = [[role, f"{path}, sha256 {digest}"] for role, path, digest in sorted(inputs)]
+    rows += [[f"{name} rows", text] for name, text in content.rows.items()]
+    hidden = {"schema", "complete", "training"}
+    rows += [[name, text] for name, text in content.attributes.items() if name not in hidden]
+    return html_table(["", ""], rows, texts=(0, 1), long_words=True)
+
+
+def _number(metric: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if metric in _PLAIN else _percent(value)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"

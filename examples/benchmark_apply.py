@@ -1,0 +1,209 @@
+"""Times ``apply`` and ``evaluate`` on ten million rows beside a bare pass in NumPy.
+
+    python examples/benchmark_apply.py [--rows 10000000] [--classes 10] [--no-packages]
+
+The bare pass reads the same file in pieces, takes softmax, label, confidence and the counts of 15
+bins, and writes nothing. Each measurement is a process of its own with one thread: its processor
+seconds from start to end, imports included, and the peak of its memory. After that the temperature
+fit and the ECE of at most a million rows are timed beside the other packages that are installed, as
+``benchmark_temperature.py`` does.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import benchmark_temperature
+import h5py
+import numpy as np
+
+from covcal_cli.calibration import Calibration, Input, write_calibration
+from covcal_cli.featurefile import FEATURES_SCHEMA
+from covcal_cli.featurewriter import HDF5Writer, utf8
+
+BLOCK = 1 << 20
+BINS = 15
+TEMPERATURE = 2.0
+MODEL = {"name": "made.onnx", "sha256": "0" * 64}
+
+
+def write_features(path: Path, domain: str, split: int, rows: int, classes: int) -> None:
+    """Write labelled rows of one split whose logits are twice the true ones."""
+    rng = np.random.default_rng(0)
+    names = [str(number) for number in range(classes)]
+    attributes = {"seed": 0} | {f"model_{name}": value for name, value in MODEL.items()}
+    size = max(1, BLOCK // classes)
+    with HDF5Writer(path, schema=FEATURES_SCHEMA, classes=names, attributes=attributes) as writer:
+        writer.allocate(f"{domain}/logits", (rows, classes))
+        kinds = {"labels": np.int64, "split": np.uint8, "ids": "S8"}
+        datasets = {
+            name: writer.handle.create_dataset(f"{domain}/{name}", (rows,), dtype=kind)
+            for name, kind in kinds.items()
+        }
+        for start in range(0, rows, size):
+            truth = rng.normal(size=(min(size, rows - start), classes)).astype(np.float32)
+            noise = rng.gumbel(size=truth.shape).astype(np.float32)
+            part = slice(start, start + len(truth))
+            writer.fill(f"{domain}/logits", start, 2 * truth)
+            datasets["labels"][part] = (truth + noise).argmax(axis=1)
+            datasets["split"][part] = split
+            datasets["ids"][part] = utf8([f"{row:08d}" for row in range(part.start, part.stop)])
+        writer.complete()
+
+
+def write_document(path: Path, features: Path, classes: int) -> None:
+    """Write a cal.json that halves the logits."""
+    calibration = Calibration(
+        method="temp",
+        method_used="temp",
+        reason="asked for",
+        forecaster="original",
+        forecaster_temperature=TEMPERATURE,
+        discriminator_temperatures=(),
+        discriminator=None,
+        max_weight=1000.0,
+        loss="brier",
+        fit={},
+        weights=None,
+        bound=None,
+        estimates={},
+        seed=0,
+        classes=tuple(str(number) for number in range(classes)),
+        model=MODEL,
+        networks_sha256=None,
+        inputs=(Input("features", features, "0" * 64),),
+    )
+    write_calibration(calibration, path, force=True)
+
+
+def bare_pass(path: Path) -> float:
+    """Return the ECE of softmax(z / T), the plain way: as many lines as the task has parts."""
+    counts, hits, confidences = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
+    with h5py.File(path) as file:
+        logits, labels = file["target/logits"], file["target/labels"]
+        n, classes = logits.shape
+        size = max(1, BLOCK // classes)
+        for start in range(0, n, size):
+            scaled = logits[start : start + size] / np.float32(TEMPERATURE)
+            p = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+            p /= p.sum(axis=1, keepdims=True)
+            top, confidence = p.argmax(axis=1), p.max(axis=1)
+            bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+            counts += np.bincount(bins, minlength=BINS)
+            hits += np.bincount(bins, top == labels[start : start + size], minlength=BINS)
+            confidences += np.bincount(bins, confidence, minlength=BINS)
+    return float(np.abs(confidences - hits).sum() / counts.sum())
+
+
+def netcal_ece(path: Path) -> benchmark_temperature.Prepared:
+    """Compute the ECE of probabilities in memory with netcal."""
+    ece = import_module("netcal.metrics").ECE(bins=BINS)
+    probabilities, labels = benchmark_temperature.softmax_of(path)
+    return lambda: float(ece.measure(probabilities, labels))
+
+
+def probmetrics_fit(path: Path) -> benchmark_temperature.Prepared:
+    """Fit T (negative log-likelihood, by bisection) on probabilities in memory."""
+    fitted = import_module("probmetrics.calibrators").get_calibrator("temp-scaling").fit
+    probabilities, labels = benchmark_temperature.softmax_of(path)
+    return lambda: 1 / float(fitted(probabilities, labels).invtemp_)
+
+
+MORE: dict[str, Callable[[Path], benchmark_temperature.Prepared]] = {
+    "T, probmetrics, nll": probmetrics_fit,
+    "ECE, netcal": netcal_ece,
+}
+PACKAGES = {"scikit-learn": "sklearn", "torchmetrics": "torchmetrics"} | {
+    name: name for name in ("netcal", "probmetrics")
+}
+
+_LAUNCHER = """
+import json, resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, text=True, check=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps({"out": done.stdout, "cpu": used.ru_utime + used.ru_stime,
+                  "peak": used.ru_maxrss / 1024}))
+"""
+
+
+def measured(*arguments: str | Path) -> tuple[str, float, float]:
+    """Run Python with `arguments`; return stdout, processor seconds and peak memory in MB.
+
+    A small process starts it and reads both: at first a new process has the peak of its parent.
+    """
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    command = [sys.executable, "-c", _LAUNCHER, sys.executable, *map(str, arguments)]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | one_thread
+    )
+    found = json.loads(done.stdout)
+    return str(found["out"]), float(found["cpu"]), float(found["peak"])
+
+
+def compare_passes(folder: Path, rows: int, classes: int) -> None:
+    """Print what apply and evaluate take beside the bare pass, and whether the ECEs agree."""
+    features, document, metrics = (folder / name for name in ("f.h5", "cal.json", "metrics.json"))
+    write_features(features, "target", 2, rows, classes)
+    write_document(document, features, classes)
+    command = ("-m", "covcal_cli")
+    text, bare, peak = measured(__file__, "--bare", features)
+    print(f"{rows} x {classes} float32 logits, {features.stat().st_size / 2**20:.0f} MiB")
+    print(f"{'':24}{'CPU s':>9}{'peak MB':>10}{'ratio':>8}")
+    print(f"{'bare NumPy pass':24}{bare:9.2f}{peak:10.1f}{1:8.2f}")
+    for ending in ("h5", "npz", "parquet", "csv"):
+        if ending == "parquet" and find_spec("pyarrow") is None:
+            continue
+        output = folder / f"probs.{ending}"
+        _, seconds, peak = measured(*command, "apply", "-q", features, "-c", document, "-o", output)
+        print(f"{'apply, ' + ending:24}{seconds:9.2f}{peak:10.1f}{seconds / bare:8.2f}")
+        output.unlink()
+    _, seconds, peak = measured(*command, "evaluate", "-q", features, "-c", document, "-o", metrics)
+    print(f"{'evaluate':24}{seconds:9.2f}{peak:10.1f}{seconds / bare:8.2f}")
+    ece = json.loads(metrics.read_text())["metrics"]["temp"]["ece"]
+    print(f"ECE {ece:.6f} by evaluate, {float(text):.6f} by the bare pass")
+
+
+def compare_packages(folder: Path, rows: int, classes: int) -> None:
+    """Print the temperature fit and the ECE of covcal beside those of installed packages."""
+    features = folder / "source.h5"
+    write_features(features, "source", 1, rows, classes)
+    print(f"\n{rows} x {classes} float32 logits, of the call alone")
+    print(f"{'':24}{'value':>10}{'CPU s':>9}{'extra MB':>10}")
+    for name in sorted(benchmark_temperature.CONTENDERS | MORE, reverse=True):
+        package = PACKAGES.get(name.split(", ")[1])
+        if package is not None and find_spec(package) is None:
+            continue
+        text, _, _ = measured(__file__, "--measure", name, features)
+        found = json.loads(text)
+        print(f"{name:24}{found['value']:10.5f}{found['cpu']:9.2f}{found['extra']:10.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--packages", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.bare:
+        print(bare_pass(options.bare))
+    elif options.measure:
+        benchmark_temperature.CONTENDERS.update(MORE)
+        benchmark_temperature.measure(options.measure[0], Path(options.measure[1]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            compare_passes(Path(folder), options.rows, options.classes)
+            if options.packages:
+                compare_packages(Path(folder), min(options.rows, 1_000_000), options.classes)
+
+
+if __name__ == "__main__":
+    main()

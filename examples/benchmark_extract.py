@@ -1,0 +1,221 @@
+"""Compares the processor time of ``covcal extract``'s pipeline with that of its bare stages.
+
+    python examples/benchmark_extract.py [--images 2000] [--threads 2] [--rounds 3]
+
+Images and classifiers are made on the spot: digits (PNG, 28x28, grey, a small LeNet) and photos
+(JPEG, 320x240, cropped to 224, a small convolutional network). The bare stages are a plain loop of
+Pillow and NumPy that decodes every image, and ONNX Runtime on batches that lie in memory; the
+pipeline decodes in threads while the classifier runs. Processor seconds count all threads; the
+lowest of the rounds is taken.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+from PIL import Image
+
+from covcal_cli.inputs.folder import FolderData
+from covcal_cli.inputs.preprocessing import Preprocessing, Resize
+from covcal_cli.models.classifier import open_classifier
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """Images of one kind, the classifier that reads them, and their preprocessing by hand."""
+
+    name: str
+    suffix: str
+    stored: tuple[int, ...]
+    row: tuple[int, ...]
+    batch: int
+    asked: Preprocessing
+    by_hand: Callable[[Path], np.ndarray]
+    convolutions: tuple[tuple[int, int, int], ...]
+
+
+def digit(path: Path) -> np.ndarray:
+    """Decode one digit with Pillow and NumPy."""
+    with Image.open(BytesIO(path.read_bytes())) as image:
+        pixels = np.asarray(image)
+    row: np.ndarray = np.multiply(pixels, 1 / 255, dtype=np.float32)
+    return row[None]
+
+
+def photo(path: Path) -> np.ndarray:
+    """Decode one photo as torchvision's presets do: shorter side 256, centre 224."""
+    with Image.open(BytesIO(path.read_bytes())) as image:
+        width, height = image.size
+        size = (int(256 * width / height), 256)
+        resized = image.convert("RGB").resize(size, Image.Resampling.BILINEAR)
+    left, top = (size[0] - 224) // 2, (size[1] - 224) // 2
+    pixels = np.asarray(resized.crop((left, top, left + 224, top + 224)))
+    row = np.empty((3, 224, 224), np.float32)
+    for channel, (mean, std) in enumerate(zip(MEAN, STD, strict=True)):
+        np.multiply(pixels[..., channel], 1 / 255 / std, out=row[channel], dtype=np.float32)
+        row[channel] -= mean / std
+    return row
+
+
+PRESET = Preprocessing(
+    resize=Resize("short", short=256), crop=(224, 224), scale=1 / 255, mean=MEAN, std=STD
+)
+CASES = (
+    # Convolutions as (channels, side, stride).
+    Case(
+        "digits",
+        "png",
+        (28, 28),
+        (1, 28, 28),
+        256,
+        Preprocessing(),
+        digit,
+        ((20, 5, 1), (50, 5, 2), (64, 3, 2)),
+    ),
+    Case(
+        "photos",
+        "jpg",
+        (240, 320, 3),
+        (3, 224, 224),
+        32,
+        PRESET,
+        photo,
+        ((32, 7, 4), (64, 3, 2), (128, 3, 2)),
+    ),
+)
+
+
+def write_images(folder: Path, case: Case, count: int) -> None:
+    """Save smooth random images in two class folders."""
+    rng = np.random.default_rng(0)
+    height, width = case.stored[:2]
+    for name in ("0", "1"):
+        (folder / name).mkdir(parents=True)
+    for number in range(count):
+        coarse = rng.integers(0, 256, size=(7, 7, *case.stored[2:]), dtype=np.uint8)
+        image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        image.save(folder / str(number % 2) / f"{number:06d}.{case.suffix}")
+
+
+def write_classifier(path: Path, case: Case, *, features: bool = False) -> None:
+    """Save convolutions, a hidden layer and a linear head; phi as an output too if asked."""
+    rng = np.random.default_rng(0)
+    weights: dict[str, np.ndarray] = {}
+    nodes = []
+    value, channels = "x", case.row[0]
+    for index, (width, side, stride) in enumerate(case.convolutions):
+        fan = channels * side * side
+        weights[f"c{index}"] = rng.normal(size=(width, channels, side, side)) / fan**0.5
+        nodes.append(
+            helper.make_node(
+                "Conv", [value, f"c{index}"], [f"m{index}"], strides=[stride, stride], pads=[1] * 4
+            )
+        )
+        nodes.append(helper.make_node("Relu", [f"m{index}"], [f"r{index}"]))
+        value, channels = f"r{index}", width
+    weights["w1"] = rng.normal(size=(128, channels)) / channels**0.5
+    weights["w2"] = rng.normal(size=(CLASSES, 128)) / 128**0.5
+    weights["b1"], weights["b2"] = np.zeros(128), np.zeros(CLASSES)
+    nodes += [
+        helper.make_node("GlobalAveragePool", [value], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w1", "b1"], ["hidden"], transB=1),
+        helper.make_node("Relu", ["hidden"], ["phi"]),
+        helper.make_node("Gemm", ["phi", "w2", "b2"], ["y"], transB=1),
+    ]
+    kind = onnx.TensorProto.FLOAT
+    outputs = [helper.make_tensor_value_info("y", kind, ["N", CLASSES])]
+    if features:
+        outputs.append(helper.make_tensor_value_info("phi", kind, ["N", 128]))
+    graph = helper.make_graph(
+        nodes,
+        "made",
+        [helper.make_tensor_value_info("x", kind, ["N", *case.row])],
+        outputs,
+        [numpy_helper.from_array(array.astype(np.float32), n) for n, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+
+
+def bare_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
+    """Open ONNX Runtime alone; its threads sleep when they have nothing to do."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def processor_seconds(run: Callable[[], object]) -> float:
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) -> float:
+    """Print the seconds of both ways; return the pipeline's as a share of the bare stages'."""
+    write_images(folder / "images", case, images)
+    write_classifier(folder / "model.onnx", case)
+    write_classifier(folder / "features.onnx", case, features=True)
+    data = FolderData(folder / "images")
+    files = [data.path / name for name in data.ids]
+    session = bare_session(folder / "features.onnx", threads)
+    classifier = open_classifier(folder / "model.onnx", threads=threads)
+    (wanted,) = classifier.inputs
+    pipeline = case.asked.resolve(wanted.shape, wanted.dtype)
+    rows = np.arange(len(files))
+    found: list[np.ndarray] = []
+    expected: list[np.ndarray] = []
+
+    def decode() -> None:
+        for path in files:
+            case.by_hand(path)
+
+    def infer() -> None:
+        expected[:] = [session.run(None, {"x": block})[0] for block in blocks]
+
+    def together() -> None:
+        found.clear()
+        size = case.batch
+        batches = data.batches(classifier.inputs, pipeline, rows, size=size, threads=threads)
+        with closing(batches):
+            found.extend(classifier.run(batch.inputs)[1] for batch in batches)
+
+    stacked = np.stack([case.by_hand(path) for path in files])
+    blocks = [stacked[start : start + case.batch] for start in range(0, len(files), case.batch)]
+    seconds = [[processor_seconds(run) for run in (decode, infer, together)] for _ in range(rounds)]
+    if not np.allclose(np.concatenate(found), np.concatenate(expected), atol=1e-4):
+        raise SystemExit(f"{case.name}: the pipeline's logits are not those of the bare stages")
+    decoding, running, both = np.min(seconds, axis=0)
+    ratio = float(both / (decoding + running))
+    print(f"{case.name:8}{decoding:10.3f}{running:10.3f}{both:12.3f}{ratio:8.2f}")
+    return ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    print(f"{options.images} images, {options.threads} thread(s) each, processor seconds")
+    print(f"{'':8}{'decode':>10}{'run':>10}{'pipeline':>12}{'ratio':>8}")
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            compare(case, Path(folder), options.images, options.threads, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Intervals: that they cover the truth as often as they say, and what they are made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from covcal_cli.bootstrap import ece_interval, intervals, mean_interval, over, under, wilson
+from covcal_cli.metrics import Metrics, MetricsAccumulator
+from covcal_cli.softmax import class_major, log_softmax
+from covcal_cli.valuecells import ValueCells
+
+Floats = NDArray[np.float64]
+BINS, REPEATS = 15, 500
+
+
+@dataclass(frozen=True)
+class World:
+    """A forecaster of known calibration: confidences, and how likely each is right."""
+
+    draw: Callable[[np.random.Generator, int], Floats]
+    accuracy: Callable[[Floats], Floats]
+
+    def counts(self, n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any], Floats]:
+        """Return counts, hits and sums of confidence per bin of a sample."""
+        rng = np.random.default_rng(seed)
+        confidence = self.draw(rng, n)
+        correct = rng.random(n) < self.accuracy(confidence)
+        return binned(confidence, correct)
+
+    def errors(self) -> tuple[float, float, float]:
+        """Return the true ECE and both its parts, of the very bins."""
+        confidence = self.draw(np.random.default_rng(99), 1_000_000)
+        index = np.ceil(confidence * BINS).astype(int) - 1
+        gap = np.bincount(index, confidence - self.accuracy(confidence), BINS) / len(confidence)
+        return float(np.abs(gap).sum()), float(gap[gap > 0].sum()), float(-gap[gap < 0].sum())
+
+
+def binned(confidence: Floats, correct: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], Floats]:
+    index = np.ceil(confidence * BINS).astype(int) - 1
+    hits = np.bincount(index, correct, BINS).astype(int)
+    sums = np.bincount(index, confidence, BINS).astype(np.float64)
+    return np.bincount(index, minlength=BINS), hits, sums
+
+
+def skewed(rng: np.random.Generator, n: int) -> Floats:
+    return np.asarray(0.1 + 0.9 * rng.beta(5, 1.2, size=n))
+
+
+CALIBRATED = World(skewed, lambda c: c)
+OVERCONFIDENT = World(skewed, lambda c: c - 0.05)
+MIXED = World(skewed, lambda c: np.clip(c - 0.3 * (c - 0.7), 0, 1))
+
+
+def covered(
+    world: World,
+    n: int,
+    truth: float,
+    part: Callable[[Floats], Floats] = np.abs,
+    repeats: int = REPEATS,
+) -> float:
+    """Return the share of samples whose 95 % interval holds the true value."""
+    inside = 0
+    for seed in range(repeats):
+        low, high = ece_interval(*world.counts(n, seed), resamples=120, seed=seed, part=part)
+        inside += low <= truth <= high
+    return inside / repeats
+
+
+class TestCoverage:
+    """500 samples each; the nominal 95 % within 3 points."""
+
+    def test_calibrated(self) -> None:
+        """The true ECE of a calibrated forecaster, 0, is inside in 95 % of the samples."""
+        assert CALIBRATED.errors() == (0, 0, 0)
+        assert covered(CALIBRATED, 2000, 0.0) == pytest.approx(0.95, abs=0.03)
+
+    def test_overconfident_everywhere(self) -> None:
+        """A known ECE of 5 %, every bin over-confident."""
+        truth = OVERCONFIDENT.errors()[0]
+        assert truth == pytest.approx(0.05)
+        assert covered(OVERCONFIDENT, 5000, truth) == pytest.approx(0.95, abs=0.03)
+
+    @pytest.mark.parametrize(("number", "part"), [(0, np.abs), (1, over), (2, under)])
+    def test_over_in_some_bins_and_under_in_others(
+        self, number: int, part: Callable[[Floats], Floats]
+    ) -> None:
+        """Mixed signs: the ECE and either part are covered at least as often as promised."""
+        truth = MIXED.errors()[number]
+        assert truth > 0.005
+        assert covered(MIXED, 5000, truth, part, repeats=150) >= 0.92
+
+    def test_percentiles_would_never_cover(self) -> None:
+        """Why not percentiles of resampled ECEs: of a calibrated forecaster none comes near 0."""
+        counts, hits, sums = CALIBRATED.counts(2000, 0)
+        drawn = np.random.default_rng(0).binomial(counts, hits / np.maximum(counts, 1), (500, BINS))
+        resampled = np.abs(sums - drawn).sum(axis=1) / 2000
+        assert np.quantile(resampled, 0.025) > 0.005
+        assert ece_interval(counts, hits, sums, resamples=500, seed=0)[0] == 0
+
+
+class TestEceInterval:
+    def test_more_rows_narrow_it(self) -> None:
+        """A hundred times as many rows: about a tenth of the width, around the truth."""
+        few, many = (
+            ece_interval(*OVERCONFIDENT.counts(n, 1), resamples=400, seed=0)
+            for n in (1000, 100_000)
+        )
+        assert 6 < (few[1] - few[0]) / (many[1] - many[0]) < 16
+        assert many[0] < 0.05 < many[1]
+
+    def test_one_row_and_empty_bins(self) -> None:
+        """A single row says next to nothing, and does not fail."""
+        low, high = ece_interval(*binned(np.array([0.95]), np.array([True])), resamples=50, seed=0)
+        assert low == 0
+        assert high > 0.3
+
+    def test_all_wrong_and_sure(self) -> None:
+        """Always wrong at 99 % is an ECE of about 99 %, beyond doubt, and never above 1."""
+        counts = binned(np.full(500, 0.99), np.zeros(500, bool))
+        low, high = ece_interval(*counts, resamples=200, seed=0)
+        assert 0.95 < low <= high <= 1
+        assert ece_interval(*counts, resamples=200, seed=0, part=under)[1] < 0.05
+
+    def test_seeds(self) -> None:
+        """Equal seeds give equal intervals; another seed moves them a little."""
+        counts = OVERCONFIDENT.counts(1000, 0)
+        first, again, other = (
+            ece_interval(*counts, resamples=300, seed=seed) for seed in (0, 0, 1)
+        )
+        assert first == again
+        assert other != first
+        assert other == pytest.approx(first, abs=0.01)
+
+
+class TestMeans:
+    @pytest.mark.parametrize(("hits", "n"), [(0, 20), (20, 20), (7, 20), (812, 1000)])
+    def test_wilson_equals_scipy(self, hits: int, n: int) -> None:
+        """The accuracy's interval is SciPy's; it has a width when all rows are right."""
+        expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
+        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+    def test_cells_equal_a_bootstrap_of_rows(self) -> None:
+        """Resampling cells gives the percentiles of resampling the rows one by one."""
+        rng = np.random.default_rng(0)
+        losses = rng.exponential(size=800) ** 2
+        cells = ValueCells()
+        for part in np.array_split(losses, 3):
+            cells.add(part)
+        counts, values = cells.filled()
+        assert counts.sum() == 800
+        assert counts @ values / 800 == pytest.approx(losses.mean(), rel=1e-12)
+        found = mean_interval(counts, values, resamples=4000, rng=np.random.default_rng(1))
+        means = losses[rng.integers(800, size=(4000, 800))].mean(axis=1)
+        width = np.quantile(means, 0.975) - np.quantile(means, 0.025)
+        assert found == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.05 * width)
+
+    def test_resamples_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many resamples are drawn at once, the interval is the same."""
+        counts, values = np.array([5, 10, 7]), np.array([0.0, 1.0, 4.0])
+        whole = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
+        monkeypatch.setattr("covcal_cli.bootstrap._MAX_DRAWS", 21)
+        pieces = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
+        assert pieces == whole
+
+    def test_zero_and_what_rounding_leaves_below_it(self) -> None:
+        """Losses of 0, and -1e-17, land in the first cell; large ones in theirs."""
+        cells = ValueCells()
+        cells.add(np.array([0.0, -1e-17, 700.0]))
+        counts, values = cells.filled()
+        assert counts.tolist() == [2, 1]
+        assert values == pytest.approx([0, 700])
+
+
+def made_metrics(n: int, seed: int = 0) -> Metrics:
+    rng = np.random.default_rng(seed)
+    truth = 2 * rng.normal(size=(n, 5))
+    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+    accumulator = MetricsAccumulator(BINS, 5, keep_losses=True)
+    accumulator.add(log_softmax(class_major(1.5 * truth), 1.0), truth.argmax(axis=1), labels)
+    return accumulator.result()
+
+
+def test_every_interval_is_around_its_metric() -> None:
+    """Names, order of the ends, and for means the value inside."""
+    metrics = made_metrics(3000)
+    found = intervals(metrics, resamples=300, seed=0)
+    assert list(found) == [
+        "accuracy",
+        "mean_confidence",
+        "nll",
+        "brier",
+        "ece",
+        "over_ece",
+        "under_ece",
+        "adaptive_ece",
+    ]
+    for name, (low, high) in found.items():
+        assert low <= high
+        if name not in ("under_ece", "adaptive_ece"):
+            assert low < getattr(metrics, name) < high, name
+    assert found["adaptive_ece"] == pytest.approx(found["ece"], abs=0.02)
+    assert found["under_ece"][0] == 0
+
+
+def test_means_are_covered() -> None:
+    """The intervals of NLL and Brier hold the values of a very large sample in 90 to 99 %."""
+    truth = made_metrics(200_000, seed=1000)
+    inside = {"nll": 0, "brier": 0}
+    for seed in range(100):
+        metrics = made_metrics(300, seed)
+        for name in inside:
+            cells = metrics.losses[name].filled()
+            low, high = mean_interval(*cells, resamples=100, rng=np.random.default_rng(seed))
+            inside[name] += low <= getattr(truth, name) <= high
+    assert all(86 <= count <= 99 for count in inside.values()), inside

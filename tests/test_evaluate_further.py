@@ -1,0 +1,245 @@
+"""``covcal evaluate`` with groups, intervals, every metric, other files' networks, no labels."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.cli_runner import Argument, covcal
+
+
+def report(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
+    done = covcal("evaluate", *arguments, "-o", "-", cwd=cwd).require_success()
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+@pytest.fixture
+def grouped(features: Path) -> Path:
+    """features.h5 with a text column of three regions, and numbers."""
+    with h5py.File(features, "r+") as file:
+        n = len(file["target/labels"])
+        columns = file["target"].create_group("columns")
+        names = np.array(["nord", "süd", ""])
+        columns["region"] = np.char.encode(names[np.arange(n) % 3], "utf-8")
+        columns["year"] = 2020 + np.arange(n) % 2
+        columns["row"] = np.arange(n) * 1.5
+    return features
+
+
+class TestGroups:
+    def test_a_column(self, grouped: Path) -> None:
+        """Every group is what evaluate says of its rows alone; names are texts, in order."""
+        found = report(grouped, "--by", "region")
+        groups = found["groups"]["none"]
+        assert found["by"] == "region"
+        assert [entry["group"] for entry in groups] == ["(empty)", "nord", "süd"]
+        assert sum(entry["n"] for entry in groups) == found["n"]
+        with h5py.File(grouped, "r+") as file:
+            labels = file["target/labels"][:]
+            labels[file["target/columns/region"][:] != b"nord"] = -1
+            file["target/labels"][:] = labels
+        alone = report(grouped)["metrics"]["none"]
+        for key in ("n", "accuracy", "mean_confidence", "ece", "over_ece"):
+            assert groups[1][key] == pytest.approx(alone[key]), key
+
+    def test_numbers(self, grouped: Path) -> None:
+        """A column of numbers groups by its values."""
+        groups = report(grouped, "--by", "year")["groups"]["none"]
+        assert [entry["group"] for entry in groups] == ["2020", "2021"]
+
+    @pytest.mark.parametrize("by", ["class", "predicted"])
+    def test_classes(self, grouped: Path, by: str) -> None:
+        """By the true class a group's accuracy is its recall, by the predicted its precision."""
+        groups = report(grouped, "--by", by)["groups"]["none"]
+        with h5py.File(grouped) as file:
+            test = file["target/split"][:] == 2
+            labels = file["target/labels"][:][test]
+            predicted = file["target/logits"][:][test].argmax(axis=1)
+        chosen = labels if by == "class" else predicted
+        for number, entry in enumerate(groups):
+            assert entry["group"] == f"class {number}"
+            inside = chosen == number
+            assert entry["n"] == inside.sum()
+            assert entry["accuracy"] == pytest.approx((predicted == labels)[inside].mean())
+
+    def test_the_table_marks_small_groups(self, grouped: Path) -> None:
+        """A group of few rows is marked, and the mark explained."""
+        out = covcal("evaluate", grouped, "--by", "region").require_success().out
+        assert "by region" in out
+        assert "(n) 27" in out
+        assert "(n): fewer than 100 rows, so the ECE is mostly noise" in out
+
+    def test_an_unknown_column(self, grouped: Path) -> None:
+        """What there is to group by is listed."""
+        line = covcal("evaluate", grouped, "--by", "site").error_line()
+        assert line.endswith(
+            "no target column 'site' to group by: take region, row, year, class, predicted"
+        )
+
+    def test_a_column_of_single_rows(self, grouped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A column such as an id makes no groups."""
+        monkeypatch.setattr("covcal_cli.grouping.MAX_GROUPS", 20)
+        assert "more than 20 values" in covcal("evaluate", grouped, "--by", "row").error_line()
+
+    def test_a_column_of_another_length(self, grouped: Path) -> None:
+        """A damaged column is refused, not cut."""
+        with h5py.File(grouped, "r+") as file:
+            del file["target/columns/year"]
+            file["target/columns/year"] = np.arange(3)
+        line = covcal("evaluate", grouped, "--by", "year").error_line()
+        assert "/target/columns/year has shape (3,)" in line
+
+    def test_classes_are_always_in_the_json(self, small_files: Path) -> None:
+        """Per predicted class the rows add up to the hits and rows of all."""
+        found = report(small_files / "adapted.h5", "-c", small_files / "temp.json")
+        for name, metrics in found["metrics"].items():
+            entries = found["classes"][name]
+            assert [entry["group"] for entry in entries] == ["class 0", "class 1", "class 2"]
+            hits = sum(entry["n"] * (entry["accuracy"] or 0) for entry in entries)
+            assert hits == pytest.approx(metrics["n"] * metrics["accuracy"])
+
+
+class TestBootstrap:
+    def test_intervals_by_calibration(self, small_files: Path) -> None:
+        """--bootstrap adds intervals to the JSON and a table; without it there are none."""
+        arguments = (small_files / "adapted.h5", "-c", small_files / "temp.json")
+        found = report(*arguments, "--bootstrap", 200, "--seed", 3)
+        assert found["bootstrap"] == {"resamples": 200, "seed": 3, "level": 0.95}
+        low, high = found["intervals"]["temp"]["accuracy"]
+        assert low < found["metrics"]["temp"]["accuracy"] < high
+        assert found == report(*arguments, "--bootstrap", 200, "--seed", 3)
+        plain = report(*arguments)
+        assert plain["bootstrap"] is None
+        assert plain["intervals"] == {}
+        assert plain["metrics"] == found["metrics"]
+        out = covcal("evaluate", *arguments, "--bootstrap", 50).require_success().out
+        assert "95 % intervals, 50 resamples, seed 0" in out
+
+    def test_a_limit_inside_the_interval_is_said(self, small_files: Path) -> None:
+        """A gate judges the value found; where the interval holds the limit, it says so."""
+        path = small_files / "adapted.h5"
+        value = report(path)["metrics"]["none"]["brier"]
+        arguments = ("--bootstrap", 100, "--fail-above", f"brier={value}")
+        out = covcal("evaluate", path, *arguments).require_success().out
+        assert f"limit brier <= {value:g} kept by none" in out
+        assert "holds the limit)" in out
+
+    def test_every_metric(self, small_files: Path) -> None:
+        """--metrics all shows those that the usual table leaves out."""
+        path = small_files / "adapted.h5"
+        usual = covcal("evaluate", path).require_success().out
+        everything = covcal("evaluate", path, "--metrics", "all").require_success().out
+        value = report(path)["metrics"]["none"]["smooth_ece"]
+        assert "smooth ECE" not in usual
+        assert "smooth ECE" in everything
+        assert f"{value:.2%}" in everything
+
+
+@pytest.fixture(scope="module")
+def networks_folder(
+    trained: Path, small_files: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """adapted.h5 with real networks, a calibration of them, and features.h5."""
+    folder = tmp_path_factory.mktemp("networks")
+    shutil.copy(trained, folder / "adapted.h5")
+    shutil.copy(small_files / "features.h5", folder)
+    arguments = ("adapted.h5", "--method", "fl+temp", "-o", "fl.json")
+    covcal("calibrate", *arguments, cwd=folder).require_success()
+    return folder
+
+
+class TestNetworks:
+    def test_new_features_by_the_networks_of_the_calibration(self, networks_folder: Path) -> None:
+        """A features file gives what the adapted file of the same rows gives."""
+        stored = report("adapted.h5", "-c", "fl.json", cwd=networks_folder)
+        computed = report("features.h5", "-c", "fl.json", cwd=networks_folder)
+        for name, value in stored["metrics"]["fl+temp"].items():
+            assert computed["metrics"]["fl+temp"][name] == pytest.approx(value, abs=1e-5), name
+
+    def test_networks_elsewhere(self, networks_folder: Path, tmp_path: Path) -> None:
+        """--networks names the adapted file where the calibration's own is gone."""
+        shutil.copy(networks_folder / "features.h5", tmp_path)
+        shutil.copy(networks_folder / "fl.json", tmp_path)
+        arguments = ("features.h5", "-c", "fl.json")
+        assert "pass --networks" in covcal("evaluate", *arguments, cwd=tmp_path).error_line()
+        found = report(*arguments, "--networks", networks_folder / "adapted.h5", cwd=tmp_path)
+        assert "fl+temp" in found["metrics"]
+
+    def test_networks_that_nothing_needs(self, networks_folder: Path) -> None:
+        """Without an fl calibration the option is a mistake."""
+        done = covcal("evaluate", "features.h5", "--networks", "adapted.h5", cwd=networks_folder)
+        assert "has a use for it" in done.usage_error()
+
+
+class TestEstimate:
+    @pytest.fixture
+    def unlabelled(self, adapted: Path) -> Path:
+        """adapted.h5 without a single target label."""
+        with h5py.File(adapted, "r+") as file:
+            file["target/labels"][...] = -1
+        return adapted
+
+    def test_every_line_says_so(self, unlabelled: Path, small_files: Path) -> None:
+        """Exit 0, and no line can be taken for a measurement."""
+        arguments = ("evaluate", unlabelled, "-c", small_files / "temp.json", "--estimate")
+        lines = covcal(*arguments).require_success().out.splitlines()
+        assert len(lines) == 3
+        assert all(line.startswith("estimate, no label read: ") for line in lines)
+        assert "temp (T = " in lines[1]
+
+    def test_labels_change_nothing(self, adapted: Path, unlabelled: Path) -> None:
+        """With labels in the file the output is the same: they are not read."""
+        assert adapted == unlabelled
+        without = covcal("evaluate", unlabelled, "--estimate", "-o", "-").require_success().out
+        with h5py.File(unlabelled, "r+") as file:
+            file["target/labels"][...] = 1
+        assert covcal("evaluate", unlabelled, "--estimate", "-o", "-").out == without
+
+    def test_numbers(self, adapted: Path, small_files: Path) -> None:
+        """Confidence is measured, accuracy is estimate's, the ECE at least their distance."""
+        arguments = (adapted, "-c", small_files / "temp.json")
+        found = report(*arguments, "--estimate")
+        assert found["estimated"] is True
+        estimates = json.loads(covcal("estimate", adapted, "-o", "-").require_success().out)
+        measured = report(*arguments)["metrics"]
+        for name, entry in found["estimated_metrics"].items():
+            expected = estimates["estimates"][0]["accuracy"]
+            assert entry["estimated_accuracy"] == expected
+            confidence = measured[name]["mean_confidence"]
+            assert entry["mean_confidence"] == pytest.approx(confidence, rel=1e-6)
+            assert entry["estimated_least_ece"] == pytest.approx(abs(confidence - expected))
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("--fail-above", "ece=0.1"),
+            ("--baseline", "old.json", "--fail-regression", "ece=0.1"),
+            ("--by", "class"),
+            ("--bootstrap", 10),
+            ("--diagram", "a.png"),
+        ],
+    )
+    def test_what_needs_labels_is_refused(
+        self, adapted: Path, arguments: tuple[Argument, ...]
+    ) -> None:
+        """A gate on estimates proves nothing: a usage error."""
+        done = covcal("evaluate", adapted, "--estimate", *arguments)
+        assert "needs target labels" in done.usage_error()
+
+    def test_the_files(self, adapted: Path) -> None:
+        """-o writes the JSON, which is no baseline; Markdown is a list."""
+        path = adapted.with_name("estimated.json")
+        covcal("evaluate", adapted, "--estimate", "-o", path).require_success()
+        assert json.loads(path.read_text())["schema"] == "covcal.estimated-metrics/1"
+        done = covcal(
+            *("evaluate", adapted, "--baseline", path, "--fail-regression", "ece=1"),
+        )
+        assert "has schema 'covcal.estimated-metrics/1'" in done.error_line()
+        shown = covcal("evaluate", adapted, "--estimate", "--format", "markdown")
+        lines = shown.require_success().out.splitlines()
+        assert all(line.startswith("- estimate, no label read: ") for line in lines)

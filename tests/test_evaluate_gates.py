@@ -1,0 +1,265 @@
+"""Gates of ``covcal evaluate`` beyond ``--fail-above``: regressions, JUnit, GitHub's summary."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covcal_cli.junit import GateCase, junit_report
+from covcal_cli.metrics import METRICS
+from covcal_cli.regression import HIGHER_IS_BETTER, NEITHER_IS_BETTER
+from tests.cli_runner import Argument, Outcome, covcal
+
+
+@pytest.fixture(scope="session")
+def baseline(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The metrics.json of today's temp on adapted.h5, to be changed and written elsewhere."""
+    path = tmp_path_factory.mktemp("baseline") / "metrics.json"
+    done = covcal("evaluate", "adapted.h5", "-c", "temp.json", "-o", path, cwd=small_files)
+    done.require_success()
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def against(folder: Path, tmp_path: Path, content: dict[str, Any], *arguments: Argument) -> Outcome:
+    """Judge temp against a baseline of this content."""
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(content))
+    return covcal(
+        *("evaluate", "adapted.h5", "-c", "temp.json", "--baseline", path, *arguments), cwd=folder
+    )
+
+
+def with_metric(content: dict[str, Any], metric: str, value: Any) -> dict[str, Any]:
+    changed: dict[str, Any] = json.loads(json.dumps(content))
+    changed["metrics"]["temp"][metric] = value
+    return changed
+
+
+class TestRegression:
+    def test_no_change_is_no_regression(
+        self, small_files: Path, tmp_path: Path, baseline: dict[str, Any]
+    ) -> None:
+        """Against itself every metric that has a direction passes with an allowance of 0."""
+        limits = [
+            part
+            for name in METRICS
+            if name not in NEITHER_IS_BETTER
+            for part in ("--fail-regression", f"{name}=0")
+        ]
+        done = against(small_files, tmp_path, baseline, *limits).require_success()
+        assert done.out.count(" kept by temp: ") == len(limits) // 2
+
+    @pytest.mark.parametrize("metric", ["ece", "nll", "accuracy", "aurc", "agreement"])
+    def test_worse_by_more_than_allowed(
+        self, small_files: Path, tmp_path: Path, baseline: dict[str, Any], metric: str
+    ) -> None:
+        """Worse is higher for errors and lower for the accuracy; better never fails."""
+        now = baseline["metrics"]["temp"][metric]
+        sign = 1 if metric in HIGHER_IS_BETTER else -1
+        for before, allowed, code in (
+            (now + sign * 0.02, 0.01, 3),
+            (now + sign * 0.02, 0.03, 0),
+            (now - sign * 0.02, 0, 0),
+        ):
+            old = with_metric(baseline, metric, before)
+            done = against(small_files, tmp_path, old, "--fail-regression", f"{metric}={allowed}")
+            assert done.code == code, done.out
+
+    def test_equal_is_not_exceeded(
+        self, small_files: Path, tmp_path: Path, baseline: dict[str, Any]
+    ) -> None:
+        """Exceeded means strictly worse by more than the allowance."""
+        old = with_metric(baseline, "ece", 0.0)
+        now = baseline["metrics"]["temp"]["ece"]
+        assert against(small_files, tmp_path, old, "--fail-regression", f"ece={now!r}").code == 0
+        less = now * (1 - 1e-12)
+        assert against(small_files, tmp_path, old, "--fail-regression", f"ece={less!r}").code == 3
+
+    def test_what_is_written(
+        self, small_files: Path, tmp_path: Path, baseline: dict[str, Any]
+    ) -> None:
+        """metrics.json lists every comparison; the sentence names both values."""
+        old, path = with_metric(baseline, "ece", 0.001), tmp_path / "new.json"
+        done = against(small_files, tmp_path, old, "--fail-regression", "ece=0.01", "-o", path)
+        assert done.code == 3
+        now = baseline["metrics"]["temp"]["ece"]
+        assert json.loads(path.read_text())["regressions"] == [
+            {
+                "metric": "ece",
+                "limit": 0.01,
+                "calibration": "temp",
+                "before": 0.001,
+                "value": now,
+                "worse_by": now - 0.001,
+                "exceeded": True,
+            }
+        ]
+        assert "regression ece worse by <= 0.01 EXCEEDED by temp: 0.001 -> " in done.out
+
+    @pytest.mark.parametrize("value", [None, "0.1", True])
+    def test_a_value_that_is_missing_never_passes(
+        self, small_files: Path, tmp_path: Path, baseline: dict[str, Any], value: Any
+    ) -> None:
+        """null, a text or a truth value in the baseline is an error, not a pass."""
+        old = with_metric(baseline, "ece", value)
+        done = against(small_files, tmp_path, old, "--fail-regression", "ece=1")
+        assert "ece of temp has no value in" in done.error_line()
+
+    def test_a_metric_of_a_later_version(
+        self, small_files: Path, tmp_path: Path, baseline: dict[str, Any]
+    ) -> None:
+        """A baseline written before a metric existed cannot vouch for it."""
+        old = json.loads(json.dumps(baseline))
+        del old["metrics"]["temp"]["smooth_ece"]
+        done = against(small_files, tmp_path, old, "--fail-regression", "smooth_ece=1")
+        assert "smooth_ece of temp has no value in" in done.error_line()
+
+    def test_a_calibration_that_the_baseline_lacks(
+        self, small_files: Path, tmp_path: Path, baseline: dict[str, Any]
+    ) -> None:
+        """Compared by name: one that is missing is an error that lists what there is."""
+        old = json.loads(json.dumps(baseline))
+        del old["metrics"]["temp"]
+        line = against(small_files, tmp_path, old, "--fail-regression", "ece=1").error_line()
+        assert "has no calibration 'temp' (it has none)" in line
+
+    @pytest.mark.parametrize(
+        ("option", "value"), [("split", "validation"), ("bins", 10), ("predictions", "own")]
+    )
+    def test_other_settings_do_not_compare(
+        self,
+        small_files: Path,
+        tmp_path: Path,
+        baseline: dict[str, Any],
+        option: str,
+        value: Argument,
+    ) -> None:
+        """A baseline of other rows, bins or labels is refused, saying what to pass."""
+        done = against(
+            *(small_files, tmp_path, baseline, "--fail-regression", "ece=1"),
+            *(f"--{option}", value),
+        )
+        assert f"was made with --{option} " in done.error_line()
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("", "is empty"),
+            ("{", "is not JSON"),
+            ("[]", "has schema None"),
+            ('{"schema": "covcal.calibration/1"}', "has schema 'covcal.calibration/1'"),
+            ('{"schema": "covcal.metrics/1"}', "is damaged"),
+            ('{"schema": "covcal.metrics/1", "metrics": 1, "split": 1}', "is damaged"),
+        ],
+    )
+    def test_what_is_no_baseline(
+        self, small_files: Path, tmp_path: Path, text: str, words: str
+    ) -> None:
+        """Any other file is refused in one line that says how to make a baseline."""
+        path = tmp_path / "old.json"
+        path.write_text(text)
+        done = covcal(
+            *("evaluate", "adapted.h5", "--baseline", path, "--fail-regression", "ece=0"),
+            cwd=small_files,
+        )
+        line = done.error_line()
+        assert words in line
+        assert "covcal evaluate -o" in line
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("--fail-regression", "ece=0.1"), "needs --baseline"),
+            (("--baseline", "temp.json"), "needs --fail-regression"),
+            (("--baseline", "a", "--fail-regression", "mean_confidence=0"), "neither better nor"),
+            (("--baseline", "a", "--fail-regression", "ece=-1"), "lies between 0 and"),
+            (("--baseline", "a", "--fail-regression", "n=1"), "METRIC=LIMIT"),
+        ],
+    )
+    def test_arguments(
+        self, small_files: Path, arguments: tuple[Argument, ...], words: str
+    ) -> None:
+        """Half a gate, or one without sense, is a usage error."""
+        done = covcal("evaluate", "adapted.h5", *arguments, cwd=small_files)
+        assert done.code == 2
+        assert words in " ".join(done.err.split())
+
+
+class TestJUnit:
+    def test_one_case_per_gate_and_calibration(self, small_files: Path, tmp_path: Path) -> None:
+        """The report parses, counts its failures, and says what was found."""
+        path = tmp_path / "junit.xml"
+        done = covcal(
+            *("evaluate", "adapted.h5", "-c", "temp.json", "-c", "fl+temp.json"),
+            *("--fail-above", "ece=0", "--fail-above", "brier=2", "--junit", path),
+            cwd=small_files,
+        )
+        assert done.code == 3
+        assert f"wrote {path}" in done.err
+        root = ET.fromstring(path.read_text(encoding="utf-8"))
+        assert root.tag == "testsuites"
+        suite = root[0]
+        assert (suite.get("tests"), suite.get("failures")) == ("4", "2")
+        failed = {case.get("name"): case.find("failure") is not None for case in suite}
+        assert failed == {
+            "temp: ece <= 0": True,
+            "fl+temp: ece <= 0": True,
+            "temp: brier <= 2": False,
+            "fl+temp: brier <= 2": False,
+        }
+        message = suite[0].find("failure")
+        assert message is not None
+        assert "limit ece <= 0 EXCEEDED by temp: " in str(message.get("message"))
+
+    def test_names_that_xml_cannot_hold(self) -> None:
+        """Control characters, quotes and angle brackets of a file's name leave valid XML."""
+        report = junit_report([GateCase('a<b>"\x07&', "ece <= 0.1", "\x00é", failed=True)])
+        case = ET.fromstring(report.encode("utf-8"))[0][0]
+        assert case.get("name") == 'a<b>"\ufffd&: ece <= 0.1'
+        assert case[0].text == "\ufffdé"
+
+    def test_nothing_is_written_for_bad_input(self, small_files: Path, tmp_path: Path) -> None:
+        """An error leaves no report behind that a job could take for a pass."""
+        path = tmp_path / "junit.xml"
+        covcal(
+            *("evaluate", "adapted.h5", "--fail-above", "ece=1", "--by", "site", "--junit", path),
+            cwd=small_files,
+        ).error_line()
+        assert not path.exists()
+
+    def test_without_a_gate(self, small_files: Path, tmp_path: Path) -> None:
+        """A report of no gates would always be green."""
+        done = covcal("evaluate", "adapted.h5", "--junit", tmp_path / "j.xml", cwd=small_files)
+        assert "needs --fail-above or --fail-regression" in done.usage_error()
+
+
+class TestGitHub:
+    def test_the_summary_gets_the_tables(
+        self, small_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In a GitHub job the Markdown is appended to the summary; annotations stay on stdout."""
+        summary = tmp_path / "summary.md"
+        summary.write_text("before\n")
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+        arguments = ("evaluate", "adapted.h5", "--format", "github", "--fail-above", "ece=0")
+        done = covcal(*arguments, cwd=small_files)
+        assert done.code == 3
+        written = summary.read_text()
+        assert written.startswith("before\n| calibration |")
+        assert "- limit ece <= 0 EXCEEDED by none" in written
+        assert "::error::" not in written
+        assert done.out.splitlines()[-1].startswith("::error::covcal: limit ece <= 0 EXCEEDED")
+        covcal("evaluate", "adapted.h5", cwd=small_files).require_success()
+        assert summary.read_text() == written
+
+    def test_a_summary_that_cannot_be_written(
+        self, small_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A wrong path is named with the way round it."""
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "no" / "summary.md"))
+        done = covcal("evaluate", "adapted.h5", "--format", "github", cwd=small_files)
+        assert done.code == 1
+        assert "unset GITHUB_STEP_SUMMARY" in done.err

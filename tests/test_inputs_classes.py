@@ -1,0 +1,143 @@
+"""Which class a name stands for: asked for, the model's own, the source's, or numbered."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.classes import (
+    ClassMap,
+    choose_classes,
+    missing_classes,
+    named_classes,
+    numbered_classes,
+)
+from covcal_cli.inputs.classfile import read_classes
+
+PETS = ("cat", "dog", "eel")
+
+
+@dataclass
+class Data:
+    """A domain's names, nothing else."""
+
+    class_folders: tuple[str, ...] | None
+    path: Path = Path("src")
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "classes.txt"
+    text = content if isinstance(content, str) else json.dumps(content)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "cat\ndog\neel\n",
+        "\ufeffcat\r\n dog \r\neel\r\n\r\n",
+        ["cat", "dog", "eel"],
+        {"0": "cat", "2": "eel", "1": "dog"},
+        {"eel": 2, "cat": 0, "dog": 1},
+        {"architectures": ["X"], "id2label": {"0": "cat", "1": "dog", "2": "eel"}},
+    ],
+)
+def test_a_file_of_names_may_be_text_or_json(content: Any, tmp_path: Path) -> None:
+    assert read_classes(written(tmp_path, content), 3).names == PETS
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("cat\ndog\n", r"names 2 classes and the model has 3: give one class name a line"),
+        ("cat\n\neel\n", "the name of class 1 is empty"),
+        ("cat\ndog\ncat\n", "names 'cat' twice, as classes 0 and 2"),
+        ("", r"is empty \(0 bytes\)"),
+        ('["cat", "dog"', "is not valid JSON"),
+        ([["cat"], "dog", "eel"], "lists more than names"),
+        ({"cat": "dog"}, "maps neither numbers to names nor names to numbers"),
+        ({"cat": 1, "dog": 2, "eel": 3}, "numbers its 3 classes other than 0 to 2"),
+        ({"0": "cat", "1": "dog", "3": "eel"}, "numbers its 3 classes other than 0 to 2"),
+    ],
+)
+def test_a_file_that_does_not_name_the_classes_is_refused(
+    content: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CovcalError, match=message) as caught:
+        read_classes(written(tmp_path, content), 3)
+    assert "classes.txt" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "classes.txt"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CovcalError, match="is not UTF-8 text"):
+        read_classes(path, 3)
+
+
+def test_what_is_asked_for_beats_the_model_which_beats_the_source() -> None:
+    source = Data(("x", "y", "z"))
+    asked = named_classes(("p", "q", "r"))
+    assert choose_classes(asked, PETS, [source], 3).names == ("p", "q", "r")
+    assert choose_classes(None, PETS, [source], 3).names == PETS
+    assert choose_classes(None, None, [source], 3).names == ("x", "y", "z")
+    assert choose_classes(None, None, [Data(None)], 3) == numbered_classes(3)
+    assert choose_classes(None, None, [Data(())], 3) == numbered_classes(3)
+
+
+def test_placeholders_of_hugging_face_are_no_names() -> None:
+    names = ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert choose_classes(None, names, [Data(PETS)], 3).names == PETS
+
+
+def test_a_model_that_names_other_than_its_classes_is_refused() -> None:
+    with pytest.raises(CovcalError, match=r"names 3 classes \(cat, dog, eel\) and has 4 logits"):
+        choose_classes(None, PETS, [Data(None)], 4)
+
+
+def test_ten_folders_of_a_model_of_a_thousand_names() -> None:
+    names = tuple(f"thing {index}" for index in range(1000))
+    folders = tuple(f"thing {index}" for index in range(0, 1000, 100))
+    classes = choose_classes(None, names, [Data(folders)], 1000)
+    assert [classes.require(Path("src"), name) for name in folders] == list(range(0, 1000, 100))
+
+
+def test_a_folders_number_is_the_class_of_a_model_that_has_words() -> None:
+    classes = choose_classes(None, PETS, [Data(("1", "2"))], 3)
+    assert [classes.index(name) for name in ("1", "02", "cat", "3")] == [1, 2, 0, None]
+
+
+def test_names_that_are_numbers_are_names() -> None:
+    """Angles, or classes numbered from 1, are never taken for positions."""
+    classes = named_classes(("0", "90", "270"))
+    assert [classes.index(name) for name in ("90", "1", "270")] == [1, None, 2]
+    assert named_classes(("0", "1", "2")) == numbered_classes(3)
+
+
+def test_a_name_of_two_classes_is_refused_when_used() -> None:
+    classes = choose_classes(None, ("crane", "maillot", "crane"), [Data(None)], 3)
+    assert classes.require(Path("src"), "maillot") == 1
+    with pytest.raises(CovcalError, match="'crane' is the name of the classes 0 and 2: use the"):
+        classes.require(Path("src"), "crane")
+
+
+def test_a_label_that_is_no_class_is_named_as_one() -> None:
+    classes = ClassMap(PETS, by_number=False)
+    with pytest.raises(CovcalError, match=r"label .cow. is not a class of the source \(cat, dog"):
+        classes.require(Path("src.csv"), "cow", what="label")
+
+
+def test_missing_classes_are_named_only_where_there_are_labels() -> None:
+    classes = ClassMap(PETS, by_number=False)
+    target = Path("tgt")
+    note = missing_classes(target, np.array([0, 0, 2, -1]), classes)
+    assert note is not None
+    assert "tgt has no rows of 1 of the 3 classes (dog)" in note
+    assert missing_classes(target, np.array([0, 1, 2]), classes) is None
+    assert missing_classes(target, np.array([-1, -1]), classes) is None

@@ -1,0 +1,86 @@
+"""``--phi`` on models that declare little: what is learnt from the first batch instead."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.models.onnx_classifier import OnnxClassifier
+from tests.onnx_case import head_of, inputs_of
+from tests.onnx_chosen_cases import tree
+from tests.onnx_float_cases import SOFTMAX
+from tests.onnx_graphs import D_IN, GEMM, HIDDEN, WEIGHTS, D, Graph, K, node
+
+W, B = WEIGHTS["w"], WEIGHTS["b"]
+
+
+def free_width() -> Graph:
+    hidden = [node("MatMul", "rows w1", "h1"), *HIDDEN[1:]]
+    return Graph(
+        [node("Reshape", "x size", "rows"), *hidden, GEMM, SOFTMAX],
+        constants={"size": np.array([0, -1], np.int64)},
+        shape=("N", "width"),
+    )
+
+
+def test_features_of_unknown_width_are_known_after_the_first_batch(tmp_path: Path) -> None:
+    classifier = OnnxClassifier(free_width().save(tmp_path), phi="rows")
+    assert classifier.n_features is None
+    assert classifier.weight is None
+    x = np.random.default_rng(0).normal(size=(9, D_IN)).astype(np.float32)
+    features, _ = classifier.run({"x": x})
+    assert classifier.n_features == D_IN
+    np.testing.assert_array_equal(features, x)
+    assert classifier.weight is None  # a relu lies between
+
+
+def test_an_affine_map_of_unknown_width_is_found_on_the_first_batch(tmp_path: Path) -> None:
+    graph = Graph(
+        [
+            node("Reshape", "x size", "rows"),
+            node("Gemm", "rows w55 b5", "phi", transB=1),
+            GEMM,
+            SOFTMAX,
+        ],
+        constants={
+            "size": np.array([0, -1], np.int64),
+            "w55": np.random.default_rng(2).normal(size=(D, D)).astype(np.float32),
+            "b5": np.ones(D, np.float32),
+        },
+        shape=("N", "width"),
+    )
+    classifier = OnnxClassifier(graph.save(tmp_path), phi="input")
+    x = np.random.default_rng(0).normal(size=(9, D)).astype(np.float32)
+    classifier.run({"x": x})
+    w55, b5 = graph.constants["w55"], graph.constants["b5"]
+    np.testing.assert_allclose(head_of(classifier)[0], W @ w55, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(head_of(classifier)[1], W @ b5 + B, rtol=1e-4, atol=1e-5)
+    assert classifier.affine_error is not None
+    assert classifier.affine_error < 1e-5
+
+
+def test_probabilities_alone_become_logarithms_with_a_note(tmp_path: Path) -> None:
+    classifier = OnnxClassifier(tree().save(tmp_path), phi="none")
+    _, logits = classifier.run(inputs_of(tree()))
+    found = {tuple(row) for row in np.round(np.exp(logits.astype(np.float64)), 6)}
+    assert found == {(0.7, 0.3, 0.0), (0.0, 0.2, 0.8)}
+    assert np.isfinite(logits).all()
+    assert any("float32 holds nothing below 1e-38" in note for note in classifier.notes)
+
+
+def test_probabilities_that_stop_adding_up_are_refused_later(tmp_path: Path) -> None:
+    graph = Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]})
+    classifier = OnnxClassifier(graph.save(tmp_path), phi="none")
+    classifier.run({"x": np.array([[0.2, 0.3, 0.5]], np.float32)})
+    with pytest.raises(CovcalError, match="neither the logits of y nor their softmax"):
+        classifier.run({"x": np.array([[0.2, 0.9, 0.5]], np.float32)})
+
+
+def test_scores_between_zero_and_one_are_read_as_logits_with_a_note(tmp_path: Path) -> None:
+    graph = Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]})
+    classifier = OnnxClassifier(graph.save(tmp_path), phi="none")
+    x = np.array([[0.2, 0.9, 0.5]], np.float32)
+    _, logits = classifier.run({"x": x})
+    np.testing.assert_array_equal(logits, x)
+    assert any("lie between 0 and 1" in note for note in classifier.notes)

@@ -1,0 +1,161 @@
+"""The proof over many batches: what it holds every batch to, and what it says afterwards."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.models import proof
+from covcal_cli.models.onnx_classifier import OnnxClassifier
+from tests.onnx_case import Array, inputs_of
+from tests.onnx_float_cases import FLOAT_CASES
+from tests.onnx_graphs import D_IN, GEMM, HIDDEN, Graph, node
+from tests.onnx_quantised_cases import QUANTISED_CASES
+
+SOFTMAX = FLOAT_CASES["softmax"].graph
+
+
+NO_BIAS = {"b1": np.zeros(5, np.float32), "b": np.zeros(3, np.float32)}
+
+
+def rows(n: int, scale: float = 1.0) -> dict[str, Array]:
+    values = np.random.default_rng(4).normal(size=(n, D_IN)) * scale
+    return {"x": values.astype(np.float32)}
+
+
+def test_the_proofs_numbers_depend_on_the_rows_and_not_on_the_batches(tmp_path: Path) -> None:
+    path = SOFTMAX.save(tmp_path)
+    x = rows(60)["x"]
+    whole, pieces = OnnxClassifier(path), OnnxClassifier(path)
+    whole.run({"x": x})
+    for start in range(0, 60, 7):
+        pieces.run({"x": x[start : start + 7]})
+    assert whole.largest_affine_difference == pieces.largest_affine_difference
+    assert whole.largest_logit == pieces.largest_logit
+    assert whole.affine_error == pieces.affine_error
+    assert whole.affine_error == whole.largest_affine_difference / whole.largest_logit
+
+
+def test_shards_of_the_rows_merge_to_the_whole(tmp_path: Path) -> None:
+    path = SOFTMAX.save(tmp_path)
+    x = rows(60)["x"]
+    whole = OnnxClassifier(path)
+    whole.run({"x": x})
+    shards = [OnnxClassifier(path) for _ in range(3)]
+    for index, shard in enumerate(shards):
+        shard.run({"x": x[index::3]})
+    difference = max(shard.largest_affine_difference for shard in shards)
+    assert difference == whole.largest_affine_difference
+    assert max(shard.largest_logit for shard in shards) == whole.largest_logit
+
+
+def test_a_soft_cap_on_the_logits_is_refused(tmp_path: Path) -> None:
+    nodes = [
+        *HIDDEN,
+        GEMM,
+        node("Div", "z cap", "small"),
+        node("Tanh", "small", "bounded"),
+        node("Mul", "bounded cap", "y"),
+    ]
+    graph = Graph(nodes, constants={"cap": np.array(30, np.float32)})
+    with pytest.raises(CovcalError, match=r"neither the logits .* \(Tanh follows them\)"):
+        OnnxClassifier(graph.save(tmp_path)).run(rows(8))
+
+
+def test_a_cap_that_small_logits_do_not_show_is_caught_when_they_grow(tmp_path: Path) -> None:
+    """tanh(z) is z where z is small: the first batch cannot tell."""
+    graph = Graph([*HIDDEN, GEMM, node("Tanh", "z", "y")], constants=NO_BIAS)
+    classifier = OnnxClassifier(graph.save(tmp_path))
+    classifier.run(rows(8, 1e-4))
+    assert classifier.tail == "none"
+    with pytest.raises(CovcalError, match=r"neither the logits .* \(Tanh follows them\)"):
+        classifier.run(rows(8))
+
+
+def test_a_single_row_with_cancelling_logits_is_no_error() -> None:
+    """Logits near zero can be the difference of large terms, whose rounding is not theirs."""
+    difference = np.float32(1e-5)
+    found = proof.AffineProof()
+    phi, weight = np.ones((1, 1)), np.full((1, 1), 10.0)
+    error = found.add(phi, weight, np.array([-10.0]), np.array([[difference]]), 1e-5, 0.0)
+    assert error is None
+
+
+@pytest.mark.parametrize("step", [0.0, 0.5])
+def test_a_step_is_allowed_and_no_more(step: float) -> None:
+    phi, weight, bias = np.ones((2, 3)), np.ones((4, 3)), np.zeros(4)
+    logits = phi @ weight.T
+    assert proof.AffineProof().add(phi, weight, bias, logits + 0.9 * step, 1e-5, step) is None
+    off = proof.AffineProof()
+    assert off.add(phi, weight, bias, logits + 1.1 * step + 1e-3, 1e-5, step) is not None
+    assert (off.largest_difference, off.largest_logit) == (0.0, 0.0)
+
+
+def test_not_a_number_is_never_proved() -> None:
+    phi, weight, bias = np.ones((2, 3)), np.ones((4, 3)), np.zeros(4)
+    logits = np.full((2, 4), np.nan)
+    assert proof.AffineProof().add(phi, weight, bias, logits, 1e-5, 0.0) is not None
+
+
+def test_labels_alone_are_held_to_the_largest_logit() -> None:
+    logits = np.array([[1.0, 3.0, 2.0], [5.0, 4.0, 0.0]])
+    assert proof.tail_error(proof.ARGMAX, logits, np.array([[1], [0]])) == 0
+    assert proof.tail_error(proof.ARGMAX, logits, np.array([[1], [1]])) > 0.1
+    assert proof.tail_error(proof.ARGMAX, logits, np.array([[1], [3]])) == float("inf")
+
+
+def test_notes_say_how_the_output_is_to_be_read(tmp_path: Path) -> None:
+    def notes(name: str) -> str:
+        case = FLOAT_CASES[name]
+        classifier = OnnxClassifier(case.save(tmp_path))
+        classifier.run(inputs_of(case.graph))
+        return " ".join(classifier.notes)
+
+    assert "prints a sigmoid per class, so its confidences are not" in notes("a sigmoid per class")
+    assert "one number per row" in notes("one logit and its sigmoid")
+    assert "prints labels alone" in notes("argmax alone")
+    assert notes("softmax") == ""
+
+
+def test_logits_of_one_sigmoid_are_zero_and_its_argument(tmp_path: Path) -> None:
+    case = FLOAT_CASES["one logit and its sigmoid"]
+    classifier = OnnxClassifier(case.save(tmp_path))
+    features, logits = classifier.run(inputs_of(case.graph))
+    assert features is not None
+    assert classifier.weight is not None
+    assert classifier.bias is not None
+    assert not logits[:, 0].any()
+    assert not classifier.weight[0].any()
+    assert classifier.bias[0] == 0
+    np.testing.assert_allclose(
+        features @ classifier.weight.T + classifier.bias, logits, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_model_whose_fused_operators_round_differently_is_read_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = QUANTISED_CASES["QDQ"]
+    classifier = OnnxClassifier(case.save(tmp_path))
+    compared: list[bool] = []
+    measured = {True: [0.1, 0.1], False: [0.0]}
+
+    def error(*_: object, fuse: bool) -> float:
+        compared.append(fuse)
+        return measured[fuse].pop(0)
+
+    monkeypatch.setattr(OnnxClassifier, "_exposure_error", error)
+    classifier.run(inputs_of(case.graph))
+    assert compared == [True, True, False]
+    assert classifier.exposure_error == 0.0
+    assert any("moves by up to 0.1" in note for note in classifier.notes)
+
+
+def test_a_model_that_changes_when_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OnnxClassifier, "_exposure_error", lambda *_, **__: 0.1)
+    classifier = OnnxClassifier(SOFTMAX.save(tmp_path))
+    with pytest.raises(CovcalError, match="reading tensors inside the model changes its output"):
+        classifier.run(rows(5))

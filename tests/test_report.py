@@ -1,0 +1,278 @@
+"""The report page: self-contained, true to the numbers, honest in words, readable on a phone."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli_runner import covcal
+from tests.made_files import clusters_domain, made_domain, write_features
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+
+
+class Page(HTMLParser):
+    """What a page shows and what it loads."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.hidden = False
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.hidden = self.hidden or tag == "style"
+        self.loads += [str(value) for name, value in attrs if name in ("src", "href", "data")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.hidden = self.hidden and tag != "style"
+
+    def handle_data(self, data: str) -> None:
+        if not self.hidden:
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+def calibrated(
+    folder: Path, method: str = "temp", name: str = "cal.json", **changes: object
+) -> Path:
+    """Fit a calibration of features.h5, and edit it where asked to."""
+    covcal("calibrate", "features.h5", "--method", method, "-o", name, cwd=folder).require_success()
+    if changes:
+        content = json.loads((folder / name).read_text())
+        content["temperatures"] |= changes
+        (folder / name).write_text(json.dumps(content))
+    return folder / name
+
+
+def reported(folder: Path, *arguments: str) -> Page:
+    covcal("report", "features.h5", *arguments, cwd=folder).require_success()
+    return Page(folder / "report.html")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sizes = (300, 500, 1500)
+    source, target = clusters_domain("source"), clusters_domain("target", moved=0.8, sizes=sizes)
+    write_features(tmp_path / "features.h5", source=source, target=target)
+    return tmp_path
+
+
+def test_the_page_loads_nothing_and_runs_nothing(folder: Path) -> None:
+    page = reported(folder, "-c", str(calibrated(folder, "auto")))
+    assert page.loads == []
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert "http" not in (folder / "report.html").read_text()
+
+
+def test_its_numbers_are_those_of_evaluate(folder: Path) -> None:
+    document = calibrated(folder)
+    page = reported(folder, "-c", str(document))
+    run = covcal("evaluate", "features.h5", "-c", str(document), "-o", "-", cwd=folder)
+    metrics = json.loads(run.require_success().out)["metrics"]
+    for name in ("none", "temp"):
+        assert f"{name}: ECE {100 * metrics[name]['ece']:.2f} %" in page.words
+        for metric in ("accuracy", "mean_confidence", "smooth_ece", "classwise_ece"):
+            assert f"{100 * metrics[name][metric]:.2f} %" in page.words
+        assert f"{metrics[name]['brier']:.4f}" in page.words
+
+
+def test_every_filled_bin_is_drawn_and_no_other(folder: Path) -> None:
+    document = calibrated(folder)
+    reported(folder, "-c", str(document), "--bins", "10")
+    run = covcal(
+        "evaluate", "features.h5", "-c", str(document), "--bins", "10", "-o", "-", cwd=folder
+    )
+    bins = json.loads(run.require_success().out)["bins"]["calibrations"]
+    text = (folder / "report.html").read_text()
+    drawn = [int(rows) for rows in re.findall(r"<g><title>[^<]*, (\d+) rows</title>", text)]
+    assert drawn == [rows for name in ("none", "temp") for rows in bins[name]["count"] if rows]
+
+
+def test_texts_from_outside_are_escaped(tmp_path: Path) -> None:
+    names = ["<b>cat</b>", 'dog & "hound"', "</table>"]
+    write_features(
+        tmp_path / "features.h5", class_names=names, attributes={"model_name": "<i>.onnx"}
+    )
+    page = reported(tmp_path, "-c", str(calibrated(tmp_path)))
+    assert not {"b", "i"} & set(page.tags)
+    for name in (*names, "<i>.onnx"):
+        assert name in page.words
+
+
+class TestVerdict:
+    """The words follow from the intervals."""
+
+    def test_an_honest_confidence(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(3)
+        target = made_domain("target", sizes=(300, 500, 20_000), sharpness=1.0)
+        # Labels drawn from the classifier's own probabilities: calibrated by construction.
+        noise = rng.gumbel(size=target["logits"].shape)
+        target["labels"] = (target["logits"] + noise).argmax(axis=1).astype(np.int64)
+        write_features(tmp_path / "features.h5", target=target)
+        page = reported(tmp_path, "-c", str(calibrated(tmp_path, "none")))
+        assert "The confidence can be taken at its word" in page.words
+
+    def test_an_improvement_that_is_not_enough(self, folder: Path) -> None:
+        document = calibrated(folder)
+        content = json.loads(document.read_text())
+        stronger = 1.3 * content["temperatures"]["forecaster"]
+        page = reported(folder, "-c", str(calibrated(folder, name="b.json", forecaster=stronger)))
+        assert "closer to the truth, but not yet honest" in page.words
+        assert "stands out of the noise" in page.words
+
+    def test_harm(self, folder: Path) -> None:
+        page = reported(folder, "-c", str(calibrated(folder, forecaster=0.2)))
+        assert "The calibration does harm on this data" in page.words
+        assert "do not use it here" in page.words
+
+    def test_few_rows_leave_room(self, tmp_path: Path) -> None:
+        target = clusters_domain("target", sizes=(300, 500, 40))
+        write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
+        page = reported(tmp_path, "-c", str(calibrated(tmp_path)))
+        assert "No fault is seen, but 40 rows leave room for" in page.words
+
+    def test_without_labels_nothing_is_called_measured(self, tmp_path: Path) -> None:
+        target = clusters_domain("target", moved=0.8)
+        target["labels"][:] = -1
+        write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
+        page = reported(tmp_path, "-c", str(calibrated(tmp_path, "auto")))
+        assert "Expected, not measured" in page.words
+        assert "nothing here is measured" in page.words
+        assert "svg" not in page.tags
+        assert "Estimates of the target accuracy" in page.words
+
+
+def test_guards_candidates_and_provenance_are_shown(folder: Path) -> None:
+    document = calibrated(folder, "auto")
+    page = reported(folder, "-c", str(document))
+    content = json.loads(document.read_text())
+    assert content["reason"] in page.words
+    for guard in content["guards"]:
+        assert guard["sentence"] in page.words
+    for candidate in content["candidates"]:
+        assert candidate["why"] in page.words
+    assert content["inputs"][0]["sha256"] in page.words
+    assert content["model"]["sha256"] in page.words
+
+
+def test_the_commands_on_the_page_make_the_page_again(folder: Path) -> None:
+    calibrated(folder, "auto", "one.json")
+    calibrated(folder, "label-shift", "two.json")
+    reported(folder, "-c", "one.json", "-c", "two.json", "--seed", "3")
+    before = (folder / "report.html").read_bytes()
+    shown = re.search(r"<pre>(.*?)</pre>", before.decode(), re.DOTALL)
+    assert shown is not None
+    commands = [shlex.split(line) for line in shown[1].replace("&#x27;", "'").splitlines()]
+    assert [command[1] for command in commands] == [
+        "extract",
+        "calibrate",
+        "calibrate",
+        "evaluate",
+        "report",
+    ]
+    for name in ("one.json", "two.json", "report.html"):
+        (folder / name).unlink()
+    for command in commands[1:]:
+        covcal(*command[1:], cwd=folder).require_success()
+    assert (folder / "report.html").read_bytes() == before
+
+
+def test_without_arguments_it_reports_on_what_cal_json_names(folder: Path) -> None:
+    calibrated(folder)
+    run = covcal("report", cwd=folder).require_success()
+    assert "Measured on 1500 labelled target rows" in run.out
+    assert "reporting on features.h5" in run.err
+
+
+class TestRefusals:
+    """Nothing is overwritten or half written."""
+
+    def test_an_existing_page_stays(self, folder: Path) -> None:
+        (folder / "report.html").write_text("mine")
+        run = covcal("report", "features.h5", "-c", calibrated(folder), cwd=folder)
+        assert "report.html exists already: pass --force" in run.error_line()
+        assert (folder / "report.html").read_text() == "mine"
+
+    def test_another_ending(self, folder: Path) -> None:
+        arguments = ("features.h5", "-c", calibrated(folder), "-o", "report.pdf")
+        assert "a name that ends in .html" in covcal("report", *arguments, cwd=folder).error_line()
+
+    def test_a_calibration_of_another_model(self, folder: Path) -> None:
+        document = calibrated(folder)
+        write_features(folder / "features.h5", attributes={"model_sha256": "6" * 64})
+        run = covcal("report", "features.h5", "-c", document, cwd=folder)
+        assert "calibrate this file itself" in run.error_line()
+        assert not (folder / "report.html").exists()
+
+
+FRAME = """<!DOCTYPE html><title>-</title><iframe width="{width}" height="900" style="border:0"
+srcdoc="{page}"></iframe>
+<script>
+addEventListener("load", () => {{
+  const inside = document.querySelector("iframe").contentDocument;
+  const every = (what) => [...inside.querySelectorAll(what)];
+  const size = (part) => parseFloat(inside.defaultView.getComputedStyle(part).fontSize);
+  document.title = JSON.stringify({{
+    inner: inside.defaultView.innerWidth,
+    scroll: inside.documentElement.scrollWidth,
+    figures: every("svg.diagram").map((figure) => figure.getBoundingClientRect().toJSON()),
+    smallest: Math.min(...every("p, td, text").map(size)),
+  }});
+}});
+</script>
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_it_whole(width: int, folder: Path, tmp_path: Path) -> None:
+    """No console error, no sideways scrolling, every figure drawn within the window."""
+    reported(
+        folder, "-c", str(calibrated(folder, "auto")), "-c", str(calibrated(folder, name="t.json"))
+    )
+    page = (folder / "report.html").read_text()
+    # A window of its own is never narrower than 500 pixels, a frame is.
+    framed = FRAME.format(width=width, page=escape(page, quote=True))
+    (folder / "framed.html").write_text(framed)
+    run = subprocess.run(
+        [
+            str(CHROMIUM),
+            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+            *("--enable-logging=stderr", "--hide-scrollbars", "--virtual-time-budget=3000"),
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--window-size=1400,1000",
+            "--dump-dom",
+            (folder / "framed.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "CONSOLE" not in run.stderr
+    found = re.search(r"<title>(\{.*?\})</title>", run.stdout)
+    assert found is not None, run.stdout[:500]
+    seen = json.loads(found[1])
+    assert seen["inner"] == width
+    assert seen["scroll"] <= width
+    assert seen["smallest"] >= 11
+    assert len(seen["figures"]) == 3
+    for figure in seen["figures"]:
+        assert min(figure["width"], figure["height"]) > 200
+        assert figure["right"] <= width

@@ -1,0 +1,350 @@
+"""Small torch classifiers; `phi` says what each one's head reads, without any search for it.
+
+Every function makes the same weights each time, as ``module:function`` needs.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+D_IN, D, K = 6, 5, 3
+CHANNELS, SIDE, TOKENS = 3, 8, 4
+
+
+class Made(nn.Module):
+    """phi -> Linear -> end; subclasses say what phi is."""
+
+    row: tuple[int, ...] = (D_IN,)
+
+    def __init__(self, end: Callable[[Tensor], Any] | None = None) -> None:
+        super().__init__()
+        self.body: nn.Module = nn.Linear(D_IN, D)
+        self.head: nn.Module = nn.Linear(D, K)
+        self.end = end
+
+    def phi(self, x: Tensor) -> Tensor:
+        features: Tensor = torch.relu(self.body(x))
+        return features
+
+    def forward(self, x: Tensor) -> Any:
+        logits = self.head(self.phi(x))
+        return logits if self.end is None else self.end(logits)
+
+
+class Images(Made):
+    """A convolution, a batch norm that is not the identity, a mean over the pixels."""
+
+    row = (CHANNELS, SIDE, SIDE)
+
+    def __init__(self, end: Callable[[Tensor], Any] | None = None) -> None:
+        super().__init__(end)
+        norm = nn.BatchNorm2d(D)
+        norm.running_mean = torch.rand(D)
+        norm.running_var = torch.rand(D) + 0.5
+        self.body = nn.Sequential(nn.Conv2d(CHANNELS, D, 3, padding=1), norm, nn.ReLU(inplace=True))
+
+    def phi(self, x: Tensor) -> Tensor:
+        features: Tensor = self.body(x)
+        return features.mean(dim=(2, 3))
+
+
+class PooledThenConvolved(Images):
+    """Mean over the pixels, then a 1x1 convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Conv2d(D, K, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.phi(x)[:, :, None, None])
+        return logits.flatten(1)
+
+
+class ConvolvedThenPooled(PooledThenConvolved):
+    """A 1x1 convolution, then the mean over the pixels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x))
+        return logits.mean(dim=(2, 3))
+
+
+class ConvolvedOverAll(Images):
+    """A convolution whose kernel is as large as its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Conv2d(D, K, SIDE)
+        self.input_shape = self.row
+
+    def phi(self, x: Tensor) -> Tensor:
+        features: Tensor = self.body(x)
+        return features.flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x))
+        return logits[:, :, 0, 0]
+
+
+class ConvolvedReluPooled(ConvolvedThenPooled):
+    """As SqueezeNet: the change in place makes it look as if the relu were the layer's result."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(self.head(self.body(x)), inplace=True).mean(dim=(2, 3))
+
+
+class Wide(Images):
+    """A last convolution of 3x3 before the mean: not affine in a mean of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps: Tensor = self.body(x)
+        return maps[:, :K].mean(dim=(2, 3))
+
+
+class Token(Made):
+    """The first token alone is classified, as in a vision transformer."""
+
+    row = (TOKENS, D_IN)
+
+    def __init__(self, use: str = "first") -> None:
+        super().__init__()
+        self.use = use
+        self.example_input_array = torch.ones(2, *self.row)
+        self.mix = nn.TransformerEncoderLayer(D_IN, 2, 8, dropout=0.1, batch_first=True)
+
+    def tokens(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.body(self.mix(x)))
+
+    def phi(self, x: Tensor) -> Tensor:
+        tokens = self.tokens(x)
+        return tokens.mean(dim=1) if self.use == "mean" else tokens[:, 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor
+        if self.use == "first":
+            logits = self.head(self.phi(x))
+            return logits
+        logits = self.head(self.tokens(x))
+        return logits.mean(dim=1) if self.use == "mean" else logits[:, 0]
+
+
+class TwoHeads(Made):
+    """Two heads: summed with weights, or both given."""
+
+    def __init__(self, combine: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.second = nn.Linear(D, K)
+        self.combine = combine
+
+    def phi(self, x: Tensor) -> Tensor:
+        hidden = self.body(x)
+        return torch.cat([torch.relu(hidden), torch.tanh(hidden)], dim=1)
+
+    def forward(self, x: Tensor) -> Any:
+        both = self.phi(x)
+        return self.combine(self.head(both[:, :D]), self.second(both[:, D:]))
+
+
+class ByHand(Made):
+    """No layer, only parameters: x @ W + b, or the cosine to normalised weights."""
+
+    def __init__(self, *, cosine: bool = False, einsum: bool = False) -> None:
+        super().__init__()
+        del self.head
+        self.einsum = einsum
+        self.weight = nn.Parameter(torch.randn(D, K))
+        self.offset = nn.Parameter(torch.randn(K))
+        self.cosine = cosine
+
+    def phi(self, x: Tensor) -> Tensor:
+        features = super().phi(x)
+        return functional.normalize(features) if self.cosine else features
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.cosine:
+            return 16 * functional.linear(self.phi(x), functional.normalize(self.weight.T))
+        if self.einsum:
+            return torch.einsum("nd,dk->nk", self.phi(x), self.weight) + self.offset
+        return self.phi(x) @ self.weight + self.offset
+
+
+class InPlace(Made):
+    """Changes its input, its features and its logits in place."""
+
+    def phi(self, x: Tensor) -> Tensor:
+        return torch.relu(self.body(x.clone().div_(2)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.body(x.div_(2)).relu_()
+        logits: Tensor = self.head(features)
+        features.zero_()
+        return logits.mul_(2).add_(1)
+
+
+class Prints(Made):
+    """Speaks while it works."""
+
+    def phi(self, x: Tensor) -> Tensor:
+        print("thinking")
+        return super().phi(x)
+
+
+class Dice(Made):
+    """Noise in evaluation mode, as a model exported in training mode has."""
+
+    def phi(self, x: Tensor) -> Tensor:
+        return functional.dropout(super().phi(x), p=0.5, training=True)
+
+
+class Text(Made):
+    """Tokens as integers, looked up and averaged."""
+
+    row = (TOKENS,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Embedding(11, D)
+
+    def phi(self, x: Tensor) -> Tensor:
+        tokens: Tensor = self.body(x)
+        return torch.relu(tokens.mean(dim=1))
+
+
+class TwoInputs(nn.Module):
+    """Two inputs side by side."""
+
+    def __init__(self, *, example: bool) -> None:
+        super().__init__()
+        self.inner = Made()
+        if example:
+            self.example_input_array = (torch.ones(2, 2), torch.ones(2, D_IN - 2))
+
+    def forward(self, left: Tensor, right: Tensor) -> Any:
+        return self.inner(torch.cat([left, right], dim=1))
+
+
+@dataclass
+class Holder:
+    """An answer as transformers gives it."""
+
+    logits: Tensor
+    hidden: Tensor
+
+
+def _seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    def made() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            return make()
+
+    return made
+
+
+def softmax(z: Tensor) -> Tensor:
+    return torch.softmax(z, dim=1)
+
+
+def log_softmax(z: Tensor) -> Tensor:
+    return torch.log_softmax(z, dim=1)
+
+
+def _with_norm() -> nn.Module:
+    norm = nn.BatchNorm1d(K)
+    norm.running_mean = torch.rand(K)
+    norm.running_var = torch.rand(K) + 0.5
+    return Made(norm)
+
+
+mlp = _seeded(Made)
+images = _seeded(Images)
+pooled_then_convolved = _seeded(PooledThenConvolved)
+convolved_then_pooled = _seeded(ConvolvedThenPooled)
+convolved_over_all = _seeded(ConvolvedOverAll)
+convolved_relu_pooled = _seeded(ConvolvedReluPooled)
+wide = _seeded(Wide)
+first_token = _seeded(Token)
+mean_of_tokens = _seeded(lambda: Token("mean"))
+one_of_tokens = _seeded(lambda: Token("one"))
+with_softmax = _seeded(lambda: Made(softmax))
+with_log_softmax = _seeded(lambda: Made(log_softmax))
+with_sigmoid = _seeded(lambda: Made(torch.sigmoid))
+with_argmax = _seeded(lambda: Made(lambda z: z.argmax(dim=1)))
+with_temperature = _seeded(lambda: Made(lambda z: softmax(z / 1.7)))
+with_norm = _seeded(_with_norm)
+with_soft_cap = _seeded(lambda: Made(lambda z: 1e4 * torch.tanh(z / 1e4)))
+with_square = _seeded(lambda: Made(torch.square))
+as_dict = _seeded(lambda: Made(lambda z: {"probabilities": softmax(z), "scores": z}))
+as_tuple = _seeded(lambda: Made(lambda z: (z.sum(), z)))
+as_holder = _seeded(lambda: Made(lambda z: Holder(z, z[:, :2])))
+averaged = _seeded(lambda: TwoHeads(lambda a, b: (a + b) / 2))
+weighted_softmax = _seeded(lambda: TwoHeads(lambda a, b: softmax(0.25 * a + 0.75 * b)))
+multiplied = _seeded(lambda: TwoHeads(lambda a, b: a * torch.sigmoid(b)))
+two_answers = _seeded(lambda: TwoHeads(lambda a, b: {"left": a, "right": b}))
+by_hand = _seeded(ByHand)
+by_einsum = _seeded(lambda: ByHand(einsum=True))
+cosine = _seeded(lambda: ByHand(cosine=True))
+in_place = _seeded(InPlace)
+prints = _seeded(Prints)
+dice = _seeded(Dice)
+text = _seeded(Text)
+two_inputs = _seeded(lambda: TwoInputs(example=True))
+two_unknown_inputs = _seeded(lambda: TwoInputs(example=False))
+parallel = _seeded(lambda: nn.DataParallel(Made()))
+doubled = _seeded(lambda: Made().double())
+halved = _seeded(lambda: Made().half())
+brained = _seeded(lambda: Made().bfloat16())
+no_layer = _seeded(lambda: nn.Flatten())
+one_logit = _seeded(lambda: nn.Sequential(nn.Linear(D_IN, D), nn.ReLU(), nn.Linear(D, 1)))
+recurrent = _seeded(lambda: nn.LSTM(D_IN, K, batch_first=True))
+lazy = _seeded(lambda: nn.Sequential(nn.LazyLinear(D), nn.ReLU(), nn.LazyLinear(K)))
+meta = _seeded(lambda: nn.Linear(D_IN, K, device="meta"))
+not_a_function = 3
+
+
+def needs_arguments(classes: int, width: int = 3) -> nn.Module:
+    return nn.Linear(width, classes)
+
+
+def raises() -> nn.Module:
+    raise ValueError("no weights\nin this folder")
+
+
+def exits() -> nn.Module:
+    raise SystemExit("bye")
+
+
+def gives_a_dict() -> dict[str, Tensor]:
+    return {}
+
+
+@contextmanager
+def deprecated() -> Iterator[None]:
+    """TorchScript warns that it is deprecated wherever it is used."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
+        yield
+
+
+def rows(shape: tuple[int, ...], n: int = 7) -> Tensor:
+    return torch.randn(n, *shape, generator=torch.Generator().manual_seed(3))
+
+
+def save(module: nn.Module, kind: str, path: Path, example: Tensor) -> Path:
+    """Save a module as ``traced``, ``scripted``, ``frozen``, ``static`` or ``dynamic``."""
+    module.eval()
+    if kind in ("static", "dynamic"):
+        shapes = ({0: torch.export.Dim("n")},) if kind == "dynamic" else None
+        exporter: Any = torch.export
+        exporter.save(exporter.export(module, (example,), dynamic_shapes=shapes), path)
+        return path
+    with deprecated():
+        jit: Any = torch.jit
+        program = jit.trace(module, example) if kind == "traced" else jit.script(module)
+        jit.save(jit.freeze(program) if kind == "frozen" else program, path)
+    return path
