@@ -3,17 +3,19 @@
 The package is a library under a command line. Data flows one way: files, arrays, mathematics,
 result, file or screen. Where to look for what:
 
-extract      ``extraction``, ``domainextraction``; ``models/`` finds and proves the last linear
-             layer, ``inputs/`` reads folders and arrays
+extract      ``extract/``; ``models/`` finds and proves the last linear layer of ONNX and torch
+             classifiers, ``inputs/`` reads folders, arrays, tables and shards, and prepares images
 adapt        ``adapt/``: ``settings`` has every number, ``training`` the order of events
 calibrate    ``methods`` lists the methods, ``fitting`` runs one, ``minimised`` and ``matched`` fit
              them, ``autorule`` chooses; ``temperature``, ``weights``, ``discriminator``, ``bound``
              are the mathematics, ``remarks`` the words
 estimate     ``estimation``; ``labelfree/`` has one module per estimator, and the guards
-evaluate     ``evaluation``, ``metrics``, ``limits``, ``diagram``; ``target_labels`` is the one
-             reader of target labels
+evaluate     ``evaluate/`` and ``metrics/``; ``diagram``; ``target_labels`` is the one reader of
+             target labels
+deploy       ``apply/`` for rows, ``export/`` for the model, ``report/`` for people, ``run/`` for
+             all steps at once
 files        ``featurefile`` reads and ``featurewriter`` writes HDF5, ``calibration`` is cal.json,
-             ``files`` makes outputs appear whole
+             ``calibrationfiles`` what it names, ``files`` makes outputs appear whole
 command line ``cli/``: one module per command, ``cli/app`` is the frame
 """
 

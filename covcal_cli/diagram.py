@@ -14,7 +14,7 @@ import numpy as np
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output
-from covcal_cli.metrics import Metrics, ReliabilityBins
+from covcal_cli.metrics.metrics import Metrics, ReliabilityBins
 from covcal_cli.softmax import Array
 
 FORMATS = (".png", ".svg", ".pdf")

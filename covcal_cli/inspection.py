@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from covcal_cli import calibration, estimation, evaluation
+from covcal_cli import calibration, estimation
 from covcal_cli.errors import CovcalError
+from covcal_cli.evaluate import evaluated
 from covcal_cli.featurefile import SPLITS, Domain, FeatureFile
 from covcal_cli.files import require_file
 
@@ -60,7 +61,7 @@ def _json_lines(path: Path) -> list[tuple[str, str]]:
     schema = content.get("schema")  # what starts with a brace is an object
     if schema == calibration.SCHEMA:
         return _calibration_lines(path)
-    if schema == evaluation.SCHEMA:
+    if schema == evaluated.SCHEMA:
         try:
             return _metrics_lines(content)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -72,7 +73,7 @@ def _json_lines(path: Path) -> list[tuple[str, str]]:
             raise CovcalError(f"{path} is damaged ({error!r}): estimate again") from error
     raise CovcalError(
         f"{path} has schema {schema!r}; this version knows {calibration.SCHEMA}, "
-        f"{evaluation.SCHEMA} and {estimation.SCHEMA}: make it with covcal calibrate, evaluate "
+        f"{evaluated.SCHEMA} and {estimation.SCHEMA}: make it with covcal calibrate, evaluate "
         "or estimate"
     )
 
@@ -118,7 +119,7 @@ def _estimation_lines(content: dict[str, Any], path: Path) -> list[tuple[str, st
 
 def _metrics_lines(content: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
-        ("schema", evaluation.SCHEMA),
+        ("schema", evaluated.SCHEMA),
         ("rows", f"{content['n']} of the target's {content['split']} split"),
     ]
     return lines + [

@@ -23,7 +23,7 @@ import numpy as np
 from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.featurewriter import HDF5Writer, utf8
 from covcal_cli.forecasters import forecaster_blocks
-from covcal_cli.metrics import ReliabilityBins
+from covcal_cli.metrics.metrics import ReliabilityBins
 from covcal_cli.temperature import Loss, fit_temperature
 
 BLOCK = 50_000

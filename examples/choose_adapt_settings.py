@@ -43,7 +43,7 @@ from covcal_cli.adapt.settings import Schedule, Settings, default_settings
 from covcal_cli.adapt.training import train
 from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.featurewriter import HDF5Writer, utf8
-from covcal_cli.metrics import ReliabilityBins
+from covcal_cli.metrics.metrics import ReliabilityBins
 from covcal_cli.progress import silent
 from covcal_cli.softmax import log_mean_softmax
 from covcal_cli.target_labels import target_labels

@@ -15,7 +15,7 @@ from pathlib import Path
 from choose_adapt_settings import shifts, write_features
 
 from covcal_cli.adapt.adaptation import adapt
-from covcal_cli.evaluation import evaluate
+from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.fitting import calibrate
 
 

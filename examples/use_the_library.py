@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.bootstrap import intervals
-from covcal_cli.evaluation import evaluate
+from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.fitting import calibrate
-from covcal_cli.metrics import MetricsAccumulator
+from covcal_cli.metrics.bootstrap import intervals
+from covcal_cli.metrics.metrics import MetricsAccumulator
 from covcal_cli.softmax import class_major, log_softmax
 
 

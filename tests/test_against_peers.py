@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.adaptive_bins import adaptive_bins
-from covcal_cli.classwise import ClasswiseBins
-from covcal_cli.debiased import debiased_ece
-from covcal_cli.metrics import ReliabilityBins
-from covcal_cli.rankedrows import ranked_rows
-from covcal_cli.smooth_ece import smooth_ece
+from covcal_cli.metrics.adaptive_bins import adaptive_bins
+from covcal_cli.metrics.classwise import ClasswiseBins
+from covcal_cli.metrics.debiased import debiased_ece
+from covcal_cli.metrics.metrics import ReliabilityBins
+from covcal_cli.metrics.rankedrows import ranked_rows
+from covcal_cli.metrics.smooth_ece import smooth_ece
 
 pytestmark = [
     pytest.mark.real,

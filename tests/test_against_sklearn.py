@@ -14,7 +14,7 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from covcal_cli.discriminator import LogisticDiscriminator, fit_discriminator
 from covcal_cli.featurefile import FeatureFile
-from covcal_cli.metrics import MetricsAccumulator
+from covcal_cli.metrics.metrics import MetricsAccumulator
 from covcal_cli.softmax import class_major, log_mean_softmax, log_softmax
 from covcal_cli.temperature import fit_temperature
 from covcal_cli.weights import importance_weights

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from covcal_cli.metrics import MetricsAccumulator
+from covcal_cli.metrics.metrics import MetricsAccumulator
 from covcal_cli.softmax import class_major, log_softmax
 
 

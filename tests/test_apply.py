@@ -19,12 +19,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from covcal_cli import apply as apply_module
-from covcal_cli.apply import apply
+from covcal_cli.apply import applying as apply_module
+from covcal_cli.apply.applying import apply
+from covcal_cli.apply.rowfiles import formats, npzrows, parquetrows
 from covcal_cli.calibration import read_calibration
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.featurewriter import utf8
-from covcal_cli.rowfiles import formats, npzrows, parquetrows
 from tests.cli_runner import command_line, covcal
 from tests.made_files import Arrays, made_domain, write_adapted, write_features
 
@@ -644,7 +644,7 @@ class TestCommand:
 def test_the_module_stays_clear_of_heavy_packages() -> None:
     """Networks run in NumPy: the library behind the command loads neither torch nor pyarrow."""
     script = (
-        "import sys; import covcal_cli.apply; "
+        "import sys; import covcal_cli.apply.applying; "
         "print(sorted({'torch', 'onnx', 'onnxruntime', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run(

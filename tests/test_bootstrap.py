@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from covcal_cli.bootstrap import ece_interval, intervals, mean_interval, over, under, wilson
-from covcal_cli.metrics import Metrics, MetricsAccumulator
+from covcal_cli.metrics.bootstrap import ece_interval, intervals, mean_interval, over, under, wilson
+from covcal_cli.metrics.metrics import Metrics, MetricsAccumulator
+from covcal_cli.metrics.valuecells import ValueCells
 from covcal_cli.softmax import class_major, log_softmax
-from covcal_cli.valuecells import ValueCells
 
 Floats = NDArray[np.float64]
 BINS, REPEATS = 15, 500
@@ -163,7 +163,7 @@ class TestMeans:
         """However many resamples are drawn at once, the interval is the same."""
         counts, values = np.array([5, 10, 7]), np.array([0.0, 1.0, 4.0])
         whole = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
-        monkeypatch.setattr("covcal_cli.bootstrap._MAX_DRAWS", 21)
+        monkeypatch.setattr("covcal_cli.metrics.bootstrap._MAX_DRAWS", 21)
         pieces = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
         assert pieces == whole
 

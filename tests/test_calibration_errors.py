@@ -8,13 +8,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats
 
-from covcal_cli.adaptive_bins import adaptive_bins
-from covcal_cli.classwise import ClasswiseBins
-from covcal_cli.debiased import debiased_ece
-from covcal_cli.metrics import ReliabilityBins
-from covcal_cli.rankedrows import RowCollector, confidence_of, correct_of, ranked_rows
-from covcal_cli.riskcoverage import aurc
-from covcal_cli.smooth_ece import smooth_ece
+from covcal_cli.metrics.adaptive_bins import adaptive_bins
+from covcal_cli.metrics.classwise import ClasswiseBins
+from covcal_cli.metrics.debiased import debiased_ece
+from covcal_cli.metrics.metrics import ReliabilityBins
+from covcal_cli.metrics.rankedrows import RowCollector, confidence_of, correct_of, ranked_rows
+from covcal_cli.metrics.riskcoverage import aurc
+from covcal_cli.metrics.smooth_ece import smooth_ece
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -226,7 +226,7 @@ class TestAURC:
         """However many rows are looked at together, the area is the same."""
         ranked: Any = ranked_rows(*made_rows("ties", 500))
         whole = aurc(ranked)
-        monkeypatch.setattr("covcal_cli.riskcoverage._CHUNK", 7)
+        monkeypatch.setattr("covcal_cli.metrics.riskcoverage._CHUNK", 7)
         assert aurc(ranked) == pytest.approx(whole, abs=1e-12)
 
     def test_the_ends(self) -> None:

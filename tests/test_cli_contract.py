@@ -258,7 +258,7 @@ class TestInterrupt:
         """Ctrl-C between two domains: exit 130, one line, nothing half-written."""
         hook = (
             "import sys, time\n"
-            "from covcal_cli.domainextraction import DomainExtraction\n"
+            "from covcal_cli.extract.domainextraction import DomainExtraction\n"
             "write = DomainExtraction.write\n"
             "def told(self, *args, **kwargs):\n"
             "    write(self, *args, **kwargs)\n"

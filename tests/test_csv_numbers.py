@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.rowfiles.csvnumbers import number_fields
+from covcal_cli.apply.rowfiles.csvnumbers import number_fields
 
 
 def texts(values: NDArray[np.float32]) -> list[str]:

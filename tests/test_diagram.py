@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from covcal_cli import diagram
 from covcal_cli.diagram import accuracy_above, draw_diagram, text_diagram
 from covcal_cli.errors import CovcalError
-from covcal_cli.metrics import Metrics, MetricsAccumulator, ReliabilityBins
+from covcal_cli.metrics.metrics import Metrics, MetricsAccumulator, ReliabilityBins
 from tests.cli_runner import covcal
 
 OVER, UNDER = "#d55e00", "#0072b2"

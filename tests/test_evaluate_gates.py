@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from covcal_cli.junit import GateCase, junit_report
-from covcal_cli.metrics import METRICS
-from covcal_cli.regression import HIGHER_IS_BETTER, NEITHER_IS_BETTER
+from covcal_cli.evaluate.junit import GateCase, junit_report
+from covcal_cli.evaluate.regression import HIGHER_IS_BETTER, NEITHER_IS_BETTER
+from covcal_cli.metrics.metrics import METRICS
 from tests.cli_runner import Argument, Outcome, covcal
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covcal_cli.extraction import ExtractReport, extract
+from covcal_cli.extract.extraction import ExtractReport, extract
 from covcal_cli.models.classifier import open_classifier
 from tests.real_data import real_data
 

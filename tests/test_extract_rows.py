@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from PIL import Image
 
-from covcal_cli.batching import BatchRunner
 from covcal_cli.errors import CovcalError
-from covcal_cli.extraction import extract
+from covcal_cli.extract.batching import BatchRunner
+from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.sampling import Selection, Shard
 from covcal_cli.files import sha256_of
 from covcal_cli.models.classifier import open_classifier
-from covcal_cli.sampling import Selection, Shard
 from tests.cli_runner import Argument, covcal
 from tests.onnx_graphs import SIDE, Graph, grey_classifier, node
 
@@ -221,7 +221,7 @@ class TestBatches:
 
     def test_such_a_model_merges_to_the_same_bytes(self, tmp_path: Path) -> None:
         """Shards, and other batch sizes, change no bit."""
-        from covcal_cli.merging import merge
+        from covcal_cli.extract.merging import merge
 
         model = dynamic_quantised(tmp_path)
         np.savez(tmp_path / "x.npz", x=self.rows(90))
@@ -311,7 +311,7 @@ class TestDryRun:
 MEMORY = """
 import re, sys
 from pathlib import Path
-from covcal_cli.extraction import extract
+from covcal_cli.extract.extraction import extract
 
 model, data, output = map(Path, sys.argv[1:4])
 extract(model, None, data, output, threads=1)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from covcal_cli.datadigest import data_digest
 from covcal_cli.errors import CovcalError
-from covcal_cli.journal import Journal, step_key
+from covcal_cli.run.datadigest import data_digest
+from covcal_cli.run.journal import Journal, step_key
 
 
 def folder(path: Path) -> Path:

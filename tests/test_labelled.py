@@ -9,7 +9,7 @@ import pytest
 
 from covcal_cli.calibration import read_calibration
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluation import evaluate
+from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.labelled import calibrate_labelled
 from covcal_cli.temperature import fit_temperature
 from tests.cli_runner import covcal

@@ -13,7 +13,7 @@ ROOT = Path(covcal_cli.__file__).parent
 TERMINAL = {"typer", "rich", "click"}
 TRAINING, RUNTIME = {"torch"}, {"onnx", "onnxruntime"}
 TARGET_LABELS = "covcal_cli.target_labels"
-LABEL_READERS = ("covcal_cli.evaluation", "covcal_cli.labelled")
+LABEL_READERS = ("covcal_cli.evaluate.evaluation", "covcal_cli.labelled")
 
 
 @dataclass
@@ -216,9 +216,9 @@ def test_imports_for_types_alone_are_allowed() -> None:
         "methodfits",
         "methods",
         "minimised",
-        "extraction",
-        "merging",
-        "apply",
+        "extract.extraction",
+        "extract.merging",
+        "apply.applying",
         "export.exporting",
         "adapt.adaptation",
         "temperature",

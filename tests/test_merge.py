@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.extraction import extract
+from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.merging import merge
+from covcal_cli.extract.sampling import Selection, Shard
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
-from covcal_cli.merging import merge
-from covcal_cli.sampling import Selection, Shard
 from tests.cli_runner import covcal
 from tests.onnx_graphs import SIDE, grey_classifier
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.metrics import METRICS, Metrics, MetricsAccumulator, ReliabilityBins
+from covcal_cli.metrics.metrics import METRICS, Metrics, MetricsAccumulator, ReliabilityBins
 from covcal_cli.softmax import class_major, log_softmax
 
 Floats = NDArray[np.float64]

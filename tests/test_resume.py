@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.extraction import ExtractReport, Progress, extract
+from covcal_cli.extract.extraction import ExtractReport, Progress, extract
 from covcal_cli.featurewriter import HDF5Writer
 from covcal_cli.files import sha256_of
 from tests.cli_runner import Argument, command_line, covcal
@@ -79,7 +79,7 @@ KILLED_AT_RANDOM = textwrap.dedent(
     import os, random, signal, sys, time
     from pathlib import Path
     import onnxruntime
-    from covcal_cli.extraction import extract
+    from covcal_cli.extract.extraction import extract
 
     model, source, target, output = map(Path, sys.argv[1:5])
     moments = random.Random(int(sys.argv[5]))
@@ -277,7 +277,7 @@ def test_ctrl_c_on_the_command_line(data: Path, tmp_path: Path) -> None:
     hook = textwrap.dedent(
         """
         import sys, time
-        from covcal_cli.spool import DomainSpool
+        from covcal_cli.extract.spool import DomainSpool
         append = DomainSpool.append
         def told(self, *arguments):
             append(self, *arguments)

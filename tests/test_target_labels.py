@@ -9,7 +9,8 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli import evaluation, featurefile, labelled, methods
+from covcal_cli import featurefile, labelled, methods
+from covcal_cli.evaluate import evaluation
 from covcal_cli.methods import AUTO
 from tests.cli_runner import covcal
 

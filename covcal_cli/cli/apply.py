@@ -79,10 +79,10 @@ def apply(
     """
     import sys
 
-    from covcal_cli.apply import apply
+    from covcal_cli.apply.applying import apply
+    from covcal_cli.apply.rowfiles.formats import format_of
     from covcal_cli.calibration import read_calibration
     from covcal_cli.calibrationfiles import require_unchanged
-    from covcal_cli.rowfiles.formats import format_of
 
     console = Console(quiet=quiet, verbose=verbose)
     documents = calibration or [Path("cal.json")]

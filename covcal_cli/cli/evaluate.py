@@ -22,7 +22,7 @@ from covcal_cli.cli.options import (
 
 if TYPE_CHECKING:
     from covcal_cli.cli.render_evaluation import Report
-    from covcal_cli.limits import Limit
+    from covcal_cli.evaluate.limits import Limit
 
 
 class MetricsName(StrEnum):
@@ -137,17 +137,17 @@ def evaluate(
     from covcal_cli.cli.render_evaluation import RENDERERS, Report, gate_cases
     from covcal_cli.diagram import check_diagram, draw_diagram
     from covcal_cli.errors import LimitExceededError
-    from covcal_cli.estimatedevaluation import estimate_evaluation, write_estimated
-    from covcal_cli.evaluation import evaluate, named, write_metrics
-    from covcal_cli.files import check_output, write_text
-    from covcal_cli.junit import junit_report
-    from covcal_cli.limits import judge, parse_limit
-    from covcal_cli.regression import (
+    from covcal_cli.evaluate.estimatedevaluation import estimate_evaluation, write_estimated
+    from covcal_cli.evaluate.evaluation import evaluate, named, write_metrics
+    from covcal_cli.evaluate.junit import junit_report
+    from covcal_cli.evaluate.limits import judge, parse_limit
+    from covcal_cli.evaluate.regression import (
         compare,
         parse_regression,
         read_baseline,
         require_comparable,
     )
+    from covcal_cli.files import check_output, write_text
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = _parsed(fail_above, parse_limit, "--fail-above")

@@ -10,9 +10,9 @@ from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import Force, Quiet, Seed, Verbose, output
 
 if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
-    from covcal_cli.extraction import ExtractReport
+    from covcal_cli.extract.extraction import ExtractReport
+    from covcal_cli.extract.sampling import Selection
     from covcal_cli.inputs.resizing import Resize
-    from covcal_cli.sampling import Selection
 
 
 def extract(
@@ -85,7 +85,7 @@ def extract(
             )
         target = target if target is not None else target_only
 
-    from covcal_cli.extractsettings import SettingsGiven
+    from covcal_cli.extract.settings import SettingsGiven
     from covcal_cli.inputs.preprocessing import Preprocessing
 
     settings: SettingsGiven = {
@@ -118,7 +118,7 @@ def extract(
     console = Console(quiet=quiet, verbose=verbose)
     if dry_run:
         from covcal_cli.cli.render_extract import dry_run_summary
-        from covcal_cli.dryrun import dry_run as run_one_batch
+        from covcal_cli.extract.dryrun import dry_run as run_one_batch
 
         planned = run_one_batch(model, source, target, output, force=force, **settings)
         for note in planned.notes:
@@ -127,8 +127,8 @@ def extract(
         console.result(dry_run_summary(planned))
         return
 
-    from covcal_cli.extraction import extract
-    from covcal_cli.spool import was_stopped
+    from covcal_cli.extract.extraction import extract
+    from covcal_cli.extract.spool import was_stopped
 
     try:
         with console.progress() as progress:
@@ -183,7 +183,7 @@ def _tables(
 
 
 def _selection(sample: int | None, limit: int | None, shard: str | None) -> "Selection":
-    from covcal_cli.sampling import Selection, Shard
+    from covcal_cli.extract.sampling import Selection, Shard
 
     if sample is not None and limit is not None:
         raise typer.BadParameter("give one of them", param_hint="--sample / --limit")

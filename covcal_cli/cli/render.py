@@ -8,7 +8,7 @@ from covcal_cli.adapt.report import AdaptReport
 from covcal_cli.calibration import Calibration, Candidate
 
 if TYPE_CHECKING:  # importing it would load onnxruntime
-    from covcal_cli.extraction import ExtractReport
+    from covcal_cli.extract.extraction import ExtractReport
 
 
 def table(

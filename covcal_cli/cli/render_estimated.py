@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from covcal_cli.cli.render_estimate import trust
-from covcal_cli.estimatedevaluation import EstimatedEvaluation, estimated_document
+from covcal_cli.evaluate.estimatedevaluation import EstimatedEvaluation, estimated_document
 
 _PREFIX = "estimate, no label read"
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from covcal_cli.cli.render import markdown_table, table
 from covcal_cli.diagram import text_diagram
-from covcal_cli.evaluation import Evaluation, metrics_document
-from covcal_cli.groups import SMALL_GROUP, GroupMetrics
-from covcal_cli.junit import GateCase
-from covcal_cli.limits import Verdict
-from covcal_cli.regression import Change
+from covcal_cli.evaluate.evaluation import Evaluation, metrics_document
+from covcal_cli.evaluate.junit import GateCase
+from covcal_cli.evaluate.limits import Verdict
+from covcal_cli.evaluate.regression import Change
+from covcal_cli.metrics.groups import SMALL_GROUP, GroupMetrics
 
 _COLUMNS = ("calibration", "T", "n", "accuracy", "confidence", "ECE", "over ECE", "NLL", "Brier")
 _FURTHER = {

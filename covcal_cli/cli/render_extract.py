@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # importing them would load Pillow
-    from covcal_cli.domainextraction import DomainReport
-    from covcal_cli.dryrun import DryRun
-    from covcal_cli.extraction import ExtractReport
+    from covcal_cli.extract.domainextraction import DomainReport
+    from covcal_cli.extract.dryrun import DryRun
+    from covcal_cli.extract.extraction import ExtractReport
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _SHOWN_CLASSES = 8

@@ -8,7 +8,7 @@ from shlex import quote
 from covcal_cli.calibration import Calibration, read_calibration
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.estimation import Estimation, estimate
-from covcal_cli.evaluation import Evaluation, evaluate, named
+from covcal_cli.evaluate.evaluation import Evaluation, evaluate, named
 from covcal_cli.featurefile import SPLITS, FeatureFile
 
 

@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from covcal_cli.metrics import Metrics
+from covcal_cli.metrics.metrics import Metrics
 
 OVER, UNDER, BAR = "#c04e00", "#005f9e", "#c3cad3"
 _WIDTH, _HEIGHT = 320, 360

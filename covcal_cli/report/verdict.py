@@ -8,11 +8,11 @@ expected and that nothing was measured.
 from dataclasses import dataclass
 from typing import Literal
 
-from covcal_cli.bootstrap import Interval
 from covcal_cli.calibration import Calibration
-from covcal_cli.evaluation import Evaluation
-from covcal_cli.limits import NONE
-from covcal_cli.metrics import Metrics
+from covcal_cli.evaluate.evaluation import Evaluation
+from covcal_cli.evaluate.limits import NONE
+from covcal_cli.metrics.bootstrap import Interval
+from covcal_cli.metrics.metrics import Metrics
 from covcal_cli.report.content import ReportContent
 
 Tone = Literal["good", "mixed", "bad"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.labelfree.matching import match_accuracy
 from covcal_cli.labelfree.scores import confidences
-from covcal_cli.metrics import ReliabilityBins
+from covcal_cli.metrics.metrics import ReliabilityBins
 from covcal_cli.softmax import Array
 from covcal_cli.target_labels import target_labels
 

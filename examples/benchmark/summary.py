@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmark.runs import CEILINGS
-from covcal_cli.limits import NONE
+from covcal_cli.evaluate.limits import NONE
 from covcal_cli.methods import AUTO
 
 Record = Mapping[str, Any]

@@ -21,7 +21,7 @@ from benchmark.summary import (
     per_shift,
     rows,
 )
-from covcal_cli.limits import NONE
+from covcal_cli.evaluate.limits import NONE
 from covcal_cli.methods import AUTO
 
 Record = Mapping[str, Any]

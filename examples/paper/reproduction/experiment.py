@@ -18,13 +18,13 @@ from covcal_cli.adapt.adaptation import adapt
 from covcal_cli.adapt.settings import settings_for
 from covcal_cli.calibration import Calibration
 from covcal_cli.diagram import draw_diagram
-from covcal_cli.evaluation import evaluate
+from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import write_text
 from covcal_cli.fitting import calibrate
 from covcal_cli.labelfree.guards import MAX_HALF_WIDTH, MAX_PLAUSIBLE_DRIFT, MIN_SIGMA
 from covcal_cli.methods import MIN_ERRORS
-from covcal_cli.metrics import Metrics, ReliabilityBins
+from covcal_cli.metrics.metrics import Metrics, ReliabilityBins
 from covcal_cli.weights import importance_weights
 from reproduction.batch import adapt_in_one_batch
 from reproduction.features import Extracted

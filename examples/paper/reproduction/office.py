@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.extraction import Preprocessing, extract
+from covcal_cli.extract.extraction import Preprocessing, extract
 from covcal_cli.featurefile import FeatureFile
 from reproduction.datasets import LabelledRows, MissingDataError, Reader
 

@@ -1,0 +1,221 @@
+"""What ``covcal apply`` does: calibrated probabilities of every row, written as they are computed.
+
+No true label of any domain is read. The label of a row is the one that the classifier predicted;
+its confidence is the probability that the calibrated forecaster gives to it (DESIGN 3.6).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.alignednetworks import AlignedNetworks
+from covcal_cli.apply.calibratedrows import calibrated_rows
+from covcal_cli.apply.rowfiles.appliedrows import AppliedRows, Layout
+from covcal_cli.apply.rowfiles.csvrows import write_csv
+from covcal_cli.apply.rowfiles.formats import format_of
+from covcal_cli.calibration import Calibration, model_of, read_calibration
+from covcal_cli.calibrationfiles import networks_for
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.files import atomic_output, check_output, sha256_of
+from covcal_cli.progress import Progress, ProgressCallback, silent
+
+ALL = "all"
+DomainName = Literal["source", "target"]
+_BLOCK_VALUES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was written.
+
+    Attributes
+    ----------
+    rows : int
+    mean_confidence : float
+        Calibrated, of the classifier's label: an estimate of the accuracy on these rows.
+    method_used : str
+    temperature : float
+        T_f.
+    networks : Path or None
+        The adapted file whose networks gave the aligned logits, where the input has none.
+    """
+
+    rows: int
+    mean_confidence: float
+    method_used: str
+    temperature: float
+    networks: Path | None
+
+
+def apply(
+    path: Path,
+    document: Path,
+    output: Path | IO[bytes],
+    *,
+    domain: DomainName = "target",
+    split: str = ALL,
+    networks: Path | None = None,
+    confidence_only: bool = False,
+    force: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Applied:
+    """Write id, label, confidence and calibrated probabilities of every row, in the file's order.
+
+    Memory does not grow with the rows. The same input and versions give the same bytes.
+
+    Parameters
+    ----------
+    path : Path
+        A features or adapted file of the calibration's model.
+    document : Path
+        The cal.json.
+    output : Path or binary stream
+        A ``.csv``, ``.parquet``, ``.npz`` or ``.h5`` file, which appears whole or not at all; or a
+        stream, which gets CSV.
+    domain : {"target", "source"}
+    split : {"all", "train", "validation", "test"}
+    networks : Path, optional
+        For a method on aligned logits and a file without them: the adapted file with the networks,
+        if it is not where the calibration says.
+    confidence_only : bool
+        Leave the probabilities of the classes out.
+    force : bool
+        Replace an existing output.
+    progress : callable, optional
+        Called with a `Progress` for every block.
+
+    Raises
+    ------
+    CovcalError
+        If the calibration does not fit the file, rows or networks are missing, or the output cannot
+        be written.
+    """
+    if isinstance(output, Path):
+        write = format_of(output)
+        check_output(
+            output, force=force, inputs=[path, document, *([networks] if networks else [])]
+        )
+    calibration = read_calibration(document)
+    with FeatureFile(path) as file:
+        found = networks_for(calibration, document, file, networks)
+        chosen = _chosen_domain(file, domain)
+        if found is not None:
+            found.require_features(chosen)
+        source = _Source(
+            chosen,
+            file.handle[domain]["ids"],
+            _chosen_rows(chosen, split),
+            calibration,
+            found,
+            not confidence_only,
+            progress or silent,
+        )
+        if isinstance(output, Path):
+            if found is not None:
+                check_output(output, force=force, inputs=[found.path])
+            provenance = _provenance(file, document, calibration, domain, split)
+            with atomic_output(output, force=force) as partial:
+                write(partial, source.layout(file.classes, provenance), source.blocks())
+        else:
+            write_csv(output, source.layout(file.classes, {}), source.blocks())
+    return Applied(
+        rows=len(source.rows),
+        mean_confidence=source.confidence_sum / len(source.rows),
+        method_used=calibration.method_used,
+        temperature=calibration.forecaster_temperature,
+        networks=None if found is None else found.path,
+    )
+
+
+@dataclass
+class _Source:
+    """The rows to write, and the sum of their confidence."""
+
+    domain: Domain
+    ids: Any  # h5py.Dataset
+    rows: Rows | range
+    calibration: Calibration
+    networks: AlignedNetworks | None
+    with_probabilities: bool
+    progress: ProgressCallback
+    confidence_sum: float = 0.0
+
+    def layout(self, classes: Sequence[str], provenance: Mapping[str, str | int | float]) -> Layout:
+        return Layout(len(self.rows), classes, self.ids.dtype, self.with_probabilities, provenance)
+
+    def blocks(self) -> Iterator[AppliedRows]:
+        width = self.domain.n_classes
+        if self.calibration.forecaster == "aligned":
+            networks = self.networks
+            members = self.domain.n_members if networks is None else networks.n_members
+            width = max(width * members, self.domain.n_features or 0)
+        size = max(256, _BLOCK_VALUES // width)
+        for start in range(0, len(self.rows), size):
+            rows = self.rows[start : start + size]
+            yield self._block(np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows)
+            self.progress(Progress("apply", min(start + size, len(self.rows)), len(self.rows)))
+
+    def _block(self, rows: Rows) -> AppliedRows:
+        labels, confidence, probabilities = calibrated_rows(
+            self.domain,
+            rows,
+            self.calibration.forecaster,
+            self.calibration.forecaster_temperature,
+            self.networks,
+        )
+        self.confidence_sum += float(confidence.sum(dtype=np.float64))
+        return AppliedRows(
+            self._ids(rows), labels, confidence, probabilities if self.with_probabilities else None
+        )
+
+    def _ids(self, rows: Rows) -> NDArray[np.bytes_]:
+        span: NDArray[np.bytes_] = self.ids[int(rows[0]) : int(rows[-1]) + 1]
+        try:
+            span.tobytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CovcalError(
+                f"{self.domain.path}: /{self.domain.name}/ids is not UTF-8: extract again"
+            ) from error
+        return span if len(span) == len(rows) else span[rows - rows[0]]
+
+
+def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
+    domain = file.target if name == "target" else file.source
+    if domain is None:
+        other = "source" if name == "target" else "target"
+        raise CovcalError(f"{file.path} holds no {name} domain: pass --domain {other}")
+    return domain
+
+
+def _chosen_rows(domain: Domain, split: str) -> Rows | range:
+    """Return row numbers; those of all rows take no memory."""
+    if split != ALL:
+        return domain.require_rows(split)
+    if domain.n == 0:
+        raise CovcalError(f"{domain.path} has no {domain.name} rows: extract again")
+    return range(domain.n)
+
+
+def _provenance(
+    file: FeatureFile, document: Path, calibration: Calibration, domain: str, split: str
+) -> dict[str, str | int | float]:
+    """Return what makes the output traceable to the bytes that it was computed from."""
+    model = model_of(file)
+    found: dict[str, str | int | float] = {
+        "input_sha256": file.sha256(),
+        "calibration_sha256": sha256_of(document),
+        "method_used": calibration.method_used,
+        "temperature": calibration.forecaster_temperature,
+        "model_name": model["name"],
+        "model_sha256": model["sha256"],
+        "domain": domain,
+        "split": split,
+    }
+    if calibration.forecaster == "aligned":
+        found["networks_sha256"] = calibration.networks_sha256 or ""
+    return found

@@ -1,0 +1,268 @@
+"""What ``covcal evaluate`` does: the metrics of calibrations on labelled target rows.
+
+One pass over the file in blocks, whatever the number of calibrations. Besides `labelled` this is
+the only place where target labels are read; the rows that it used are left out here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.alignednetworks import AlignedNetworks
+from covcal_cli.calibration import Calibration, Input
+from covcal_cli.calibrationfiles import networks_for
+from covcal_cli.errors import CovcalError
+from covcal_cli.evaluate.evaluated import Evaluation, Predictions, metrics_document, write_metrics
+from covcal_cli.evaluate.grouping import Grouping, grouping
+from covcal_cli.evaluate.limits import NONE
+from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.files import sha256_of
+from covcal_cli.forecasters import forecaster_logits
+from covcal_cli.methods import Forecaster
+from covcal_cli.metrics.bootstrap import intervals
+from covcal_cli.metrics.groups import GroupBins
+from covcal_cli.metrics.metrics import MetricsAccumulator
+from covcal_cli.softmax import Array, exp
+from covcal_cli.target_labels import target_labels
+
+__all__ = ["Evaluation", "Predictions", "evaluate", "metrics_document", "named", "write_metrics"]
+
+_CACHED_VALUES = 1 << 18  # so many float64 logits at a time stay in the processor's cache
+Labels = NDArray[np.int64]
+
+
+def evaluate(
+    path: Path,
+    calibrations: Mapping[str, Calibration],
+    *,
+    split: str = "test",
+    bins: int = 15,
+    predictions: Predictions = "original",
+    documents: Sequence[Path] = (),
+    by: str | None = None,
+    resamples: int = 0,
+    seed: int = 0,
+    networks: Path | None = None,
+) -> Evaluation:
+    """Measure calibrations, and the uncalibrated classifier beside them, on target rows.
+
+    Parameters
+    ----------
+    path : Path
+        A features or adapted file with labelled target rows in `split`.
+    calibrations : mapping of str to Calibration
+        By the name to report them under; see `named`.
+    split : {"train", "validation", "test"}
+    bins : int
+        Bins of confidence, at least 1.
+    predictions : {"original", "own"}
+        Judge the confidence in the classifier's label, or in the forecaster's own.
+    documents : sequence of Path
+        The files that hold the calibrations, in the same order, for the record and for messages.
+    by : str, optional
+        ``"class"``, ``"predicted"`` or a column of the file: metrics by group, too.
+    resamples, seed : int
+        Of the bootstrap; 0 resamples: no intervals.
+    networks : Path, optional
+        For methods on aligned logits and a file without them: the adapted file with the networks,
+        if it is not where the calibration says.
+
+    Raises
+    ------
+    CovcalError
+        If the split is empty or unlabelled, a calibration does not fit the file, or `by` is
+        unknown.
+    """
+    with FeatureFile(path) as file:
+        judged = {NONE: _Judged("original", 1.0, None)}
+        for number, (name, calibration) in enumerate(calibrations.items()):
+            document = documents[number] if number < len(documents) else Path("cal.json")
+            aligned = calibration.forecaster == "aligned"
+            judged[name] = _Judged(
+                calibration.forecaster,
+                calibration.forecaster_temperature,
+                networks_for(calibration, document, file, networks if aligned else None),
+            )
+        target = file.require_target()
+        rows = target.require_rows(split)
+        rows, left_out = _without_fitted(target, rows, calibrations)
+        groups = None if by is None else grouping(target, by, rows, file.classes)
+        collected = {
+            name: _Collected(bins, len(file.classes), groups, keep_losses=resamples > 0)
+            for name in judged
+        }
+        unlabelled = _collect(target, rows, judged, collected, predictions)
+        if unlabelled == len(rows):
+            raise CovcalError(
+                f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
+                "needs them; covcal estimate prints the accuracy to expect without labels"
+            )
+        metrics = {name: entry.metrics.result() for name, entry in collected.items()}
+        role = "adapted" if file.is_adapted else "features"
+        return Evaluation(
+            split=split,
+            predictions=predictions,
+            unlabelled=unlabelled,
+            left_out=left_out,
+            metrics=metrics,
+            temperatures={name: entry.temperature for name, entry in judged.items()},
+            inputs=(
+                Input(role, path, file.sha256()),
+                *(Input("calibration", document, sha256_of(document)) for document in documents),
+            ),
+            classes={
+                name: entry.by_class.result(file.classes)
+                for name, entry in metrics.items()
+                if entry.by_class is not None
+            },
+            by=by,
+            groups={
+                name: entry.groups.result(groups.names)
+                for name, entry in collected.items()
+                if groups is not None and entry.groups is not None
+            },
+            resamples=resamples,
+            seed=seed,
+            intervals={
+                name: intervals(entry, resamples=resamples, seed=seed)
+                for name, entry in metrics.items()
+                if resamples
+            },
+        )
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A forecaster with its temperature, and its networks where the file lacks its logits."""
+
+    forecaster: Forecaster
+    temperature: float
+    networks: AlignedNetworks | None
+
+    @property
+    def key(self) -> str:
+        """What tells its logits from others'."""
+        return self.forecaster if self.networks is None else self.networks.sha256
+
+
+class _Collected:
+    """What is counted for one calibration."""
+
+    def __init__(
+        self, bins: int, n_classes: int, by: Grouping | None, *, keep_losses: bool
+    ) -> None:
+        self.metrics = MetricsAccumulator(bins, n_classes, keep_losses=keep_losses)
+        self.by = by
+        self.groups = None if by is None else GroupBins(bins, len(by.names))
+
+    def add(
+        self, logs: Array, probabilities: Array, judged: Labels, labels: Labels, rows: Rows
+    ) -> None:
+        counted = self.metrics.add(logs, judged, labels, probabilities)
+        if self.groups is not None and self.by is not None:
+            self.groups.add(self.by.numbers(rows, labels, judged), counted)
+
+
+def _collect(
+    target: Domain,
+    rows: Rows,
+    judged: Mapping[str, _Judged],
+    collected: Mapping[str, _Collected],
+    predictions: Predictions,
+) -> int:
+    """Count every labelled row for every calibration, and return how many have no label."""
+    unlabelled = 0
+    size = max(256, _CACHED_VALUES // target.n_classes)
+    for block in target.blocks(rows):
+        labels = target_labels(target, block)
+        known = labels >= 0
+        if not known.all():
+            unlabelled += int((~known).sum())
+            block, labels = block[known], labels[known]
+        logits: dict[str, Array] = {"original": forecaster_logits(target, block, "original")}
+        for entry in judged.values():
+            if entry.key not in logits:
+                logits[entry.key] = forecaster_logits(
+                    target, block, entry.forecaster, entry.networks
+                )
+        for start in range(0, len(block), size):
+            part = slice(start, start + size)
+            top = _top_class(logits["original"][:, part])
+            for name, entry in judged.items():
+                logs, probabilities = _softmax(logits[entry.key][:, part], entry.temperature)
+                chosen = top if predictions == "original" else logs.argmax(axis=0)
+                collected[name].add(logs, probabilities, chosen, labels[part], block[part])
+    return unlabelled
+
+
+def _top_class(logits: Array) -> Labels:
+    """Return the first class whose logit is 0, the highest of the classifier's own.
+
+    Comparing bytes class by class is many times faster than argmax along the first axis.
+    """
+    classes = len(logits)
+    if classes > np.iinfo(np.uint8).max:
+        return np.asarray(logits.argmax(axis=0), dtype=np.int64)
+    rank = np.zeros(logits.shape[1], dtype=np.uint8)
+    for number, row in enumerate(logits):
+        np.maximum(rank, (row == 0).view(np.uint8) * np.uint8(classes - number), out=rank)
+    top: Labels = classes - rank.astype(np.int64)
+    return top
+
+
+def _softmax(logits: Array, temperature: float) -> tuple[Array, Array]:
+    """Return `forecasters.log_probabilities` and, from the same exponentials, probabilities."""
+    logs = (logits - logits.max(axis=0)) / temperature
+    powers = exp(logs)
+    sums = powers.sum(axis=0)
+    logs -= np.log(sums)
+    powers /= sums
+    return logs, powers
+
+
+def named(calibrations: Sequence[tuple[Path, Calibration]]) -> dict[str, Calibration]:
+    """Name calibrations by their method, or by their file's stem where two share one.
+
+    A calibration by none is ``none`` itself.
+
+    Raises
+    ------
+    CovcalError
+        If two files share method and stem.
+    """
+    methods = [calibration.method_used for _, calibration in calibrations]
+    names: dict[str, Calibration] = {}
+    for path, calibration in calibrations:
+        method = calibration.method_used
+        name = path.stem if methods.count(method) > 1 and method != NONE else method
+        if name in names or (name == NONE and method != NONE):
+            raise CovcalError(f"two calibrations would be named {name!r}: rename {path}")
+        names[name] = calibration
+    return names
+
+
+def _without_fitted(
+    target: Domain, rows: Rows, calibrations: Mapping[str, Calibration]
+) -> tuple[Rows, int]:
+    """Return `rows` without those whose labels a calibration was fitted to, and their number.
+
+    Rows are known by their ids, so that a calibration is judged fairly on a file made anew too.
+    """
+    fitted = {
+        known
+        for calibration in calibrations.values()
+        if calibration.labelled_rows is not None
+        for known in calibration.labelled_rows["ids"]
+    }
+    if not fitted:
+        return rows, 0
+    kept = np.array([known not in fitted for known in target.ids(rows)], dtype=bool)
+    if not kept.any():
+        raise CovcalError(
+            f"{target.path}: every row to judge was used by calibrate-labelled: take fewer --rows, "
+            "or another --split"
+        )
+    return rows[kept], int((~kept).sum())

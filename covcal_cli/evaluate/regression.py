@@ -1,0 +1,166 @@
+"""Gates against an earlier metrics.json: what ``--fail-regression`` allows."""
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.evaluate.limits import NONE, Limit, parse_limit
+from covcal_cli.files import require_file
+from covcal_cli.metrics.metrics import Metrics
+
+HIGHER_IS_BETTER = frozenset({"accuracy", "sharpness", "agreement"})
+NEITHER_IS_BETTER = frozenset({"mean_confidence"})
+_SCHEMA = "covcal.metrics/1"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric of one calibration, then and now.
+
+    Attributes
+    ----------
+    limit : Limit
+        By how much the metric may get worse.
+    calibration : str
+    before, now : float
+    worse_by : float
+        How much it got worse; negative where it got better.
+    exceeded : bool
+        Whether that is strictly more than the limit.
+    """
+
+    limit: Limit
+    calibration: str
+    before: float
+    now: float
+    worse_by: float
+    exceeded: bool
+
+    def to_json(self) -> dict[str, str | float | bool]:
+        """Return everything under its public name."""
+        return {
+            "metric": self.limit.metric,
+            "limit": self.limit.limit,
+            "calibration": self.calibration,
+            "before": self.before,
+            "value": self.now,
+            "worse_by": self.worse_by,
+            "exceeded": self.exceeded,
+        }
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An earlier metrics.json.
+
+    Attributes
+    ----------
+    path : Path
+    settings : mapping
+        ``split``, ``predictions`` and ``bins``, which must be the same now.
+    metrics : mapping of str to mapping
+        Of every calibration, by name.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    metrics: Mapping[str, Mapping[str, Any]]
+
+
+def parse_regression(text: str) -> Limit:
+    """Read ``METRIC=CHANGE``, such as ``ece=0.005``; raise ValueError saying what is wrong."""
+    limit = parse_limit(text)
+    if limit.metric in NEITHER_IS_BETTER:
+        raise ValueError(f"{limit.metric} is neither better nor worse for being higher")
+    return limit
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read an earlier metrics.json.
+
+    Raises
+    ------
+    CovcalError
+        If it is missing, or is none.
+    """
+    require_file(path, remedy="write it with covcal evaluate -o")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CovcalError(f"{path} is not JSON: write it with covcal evaluate -o") from error
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != _SCHEMA:
+        raise CovcalError(
+            f"{path} has schema {schema!r}; a baseline has {_SCHEMA}: write it with covcal "
+            "evaluate -o"
+        )
+    try:
+        return Baseline(
+            path,
+            {
+                "split": content["split"],
+                "predictions": content["predictions"],
+                "bins": len(content["bins"]["edges"]) - 1,
+            },
+            {name: dict(entry) for name, entry in content["metrics"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CovcalError(
+            f"{path} is damaged ({error!r}): write it again with covcal evaluate -o"
+        ) from error
+
+
+def require_comparable(baseline: Baseline, settings: Mapping[str, Any]) -> None:
+    """Refuse a baseline whose split, predictions or bins are not those of now."""
+    for name, value in settings.items():
+        old = baseline.settings[name]
+        if old != value:
+            raise CovcalError(
+                f"{baseline.path} was made with --{name} {old}, not {value}, so its metrics do not "
+                f"compare: pass --{name} {old}, or make a new baseline"
+            )
+
+
+def compare(
+    metrics: Mapping[str, Metrics],
+    baseline: Baseline,
+    limits: Sequence[Limit],
+    given: Collection[str],
+) -> list[Change]:
+    """Compare every calibration given, or ``none`` where there is none, with its baseline.
+
+    Raises
+    ------
+    CovcalError
+        If a calibration or a metric is missing on one side, which never passes for no change.
+    """
+    judged = [name for name in metrics if name in given] or [NONE]
+    changes = []
+    for limit in limits:
+        for name in judged:
+            if name not in baseline.metrics:
+                known = ", ".join(baseline.metrics) or "nothing"
+                raise CovcalError(
+                    f"{baseline.path} has no calibration {name!r} (it has {known}): make a new "
+                    "baseline"
+                )
+            before = _value(baseline.metrics[name].get(limit.metric), limit, name, baseline.path)
+            now = _value(getattr(metrics[name], limit.metric), limit, name, "this evaluation")
+            worse_by = before - now if limit.metric in HIGHER_IS_BETTER else now - before
+            changes.append(Change(limit, name, before, now, worse_by, worse_by > limit.limit))
+    return changes
+
+
+def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
+    """Return a metric's value, refusing anything that is no finite number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
+        raise CovcalError(
+            f"{limit.metric} of {name} has no value in {where}, so it cannot be compared: leave it "
+            "out, or make a new baseline"
+        )
+    return float(value)

@@ -1,0 +1,147 @@
+"""Tables of a classifier's outputs in the place of a classifier and its data.
+
+``extract --logits`` then shares everything else with an extraction that runs a model: choice of
+rows, shards, splits, labels, statistics and the file.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.extract.sampling import Rows
+from covcal_cli.extract.settings import OutputKind
+from covcal_cli.inputs.classes import ClassMap
+from covcal_cli.inputs.domain import Batch
+from covcal_cli.inputs.logits import OutputTable, holds_both_domains, open_outputs
+from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.modelinput import ModelInput
+from covcal_cli.models.classifier import Floats, Inputs
+
+
+class TableData:
+    """The rows of a table of outputs; see `covcal_cli.inputs.domain.DomainData`."""
+
+    def __init__(self, table: OutputTable) -> None:
+        self.table = table
+        self.path = table.path
+        self.ids: list[str] = table.ids
+        self.split_names: list[str] = table.split_names
+        self.given_split: NDArray[np.uint8] | None = table.given_split
+        self.class_folders: tuple[str, ...] | None = table.class_folders
+        self.columns: Mapping[str, NDArray[Any]] = table.columns
+        self.notes: tuple[str, ...] = table.notes
+
+    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+        """Return the class index of every row; -1 where unknown."""
+        return self.table.labels(classes)
+
+    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
+        """Return False: outputs are finished."""
+        del wanted
+        return False
+
+    def batches(
+        self,
+        wanted: Sequence[ModelInput],
+        pipeline: ImagePipeline | None,
+        rows: Rows,
+        *,
+        size: int,
+        threads: int,
+    ) -> Generator[Batch, None, None]:
+        """Yield logits, and features where there are any."""
+        del wanted, pipeline, threads
+        for chosen, features, logits in self.table.blocks(rows, size):
+            arrays = {"logits": logits}
+            if features is not None:
+                arrays["features"] = features
+            yield Batch(arrays, chosen)
+
+
+class TableClassifier:
+    """Gives the outputs that it is fed; see `covcal_cli.models.classifier.Classifier`."""
+
+    fixed_batch: int | None = None
+    weight: Floats | None = None
+    bias: Floats | None = None
+    affine_error: float | None = None
+    largest_affine_difference = 0.0
+    largest_logit = 0.0
+
+    def __init__(self, table: OutputTable, kind: OutputKind) -> None:
+        self.name, self.sha256 = "logits", ""
+        self.n_classes: int = table.n_classes
+        self.n_features: int | None = table.n_features
+        self.class_names: tuple[str, ...] | None = table.class_names
+        self.inputs: tuple[ModelInput, ...] = (
+            ModelInput("logits", (None, table.n_classes), np.dtype(np.float32)),
+        )
+        self.metadata: Mapping[str, str] = {}
+        self.logits_tensor = "logits"
+        self.features_tensor: str | None = None if table.n_features is None else "features"
+        self.tail: str | None = "none"
+        self.notes: tuple[str, ...] = (
+            "no model is known: what is fitted to these "
+            f"{kind} holds for tables of the same classifier alone",
+        )
+        self._kind = kind
+
+    def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
+        """Return features, where there are any, and logits."""
+        return batch.get("features"), batch["logits"]
+
+    def describe(self) -> str:
+        """Return what there is, in one line."""
+        logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
+        width = "no features" if self.n_features is None else f"{self.n_features} features"
+        return f"none: {self.n_classes} classes as given{logged}, {width}"
+
+
+def open_tables(
+    source: Path | None, target: Path, kind: OutputKind
+) -> tuple[TableClassifier, dict[str, TableData]]:
+    """Open tables of outputs.
+
+    Parameters
+    ----------
+    source : Path or None
+        None also where `target` has rows of both in a column ``domain``.
+    target : Path
+    kind : {"logits", "probabilities"}
+        What the tables hold.
+
+    Raises
+    ------
+    CovcalError
+        If a table cannot be used, or the two do not agree.
+    """
+    probabilities = kind == "probabilities"
+    if source is None and holds_both_domains(target):
+        tables = {
+            name: open_outputs(target, probabilities=probabilities, domain=name)
+            for name in ("source", "target")
+        }
+    else:
+        paths = {"source": source, "target": target}
+        tables = {
+            name: open_outputs(path, probabilities=probabilities)
+            for name, path in paths.items()
+            if path is not None
+        }
+    first = next(iter(tables.values()))
+    for table in tables.values():
+        for what, one, two in (
+            ("classes", first.n_classes, table.n_classes),
+            ("features", first.n_features, table.n_features),
+            ("class names", first.class_names, table.class_names),
+        ):
+            if one != two:
+                raise CovcalError(
+                    f"{first.path} and {table.path} differ in their {what} ({one or 'none'} and "
+                    f"{two or 'none'}): give outputs of the same classifier"
+                )
+    return TableClassifier(first, kind), {name: TableData(table) for name, table in tables.items()}

@@ -1,0 +1,270 @@
+"""What an extraction will do, decided and checked before the first row is run.
+
+``extract`` and ``extract --dry-run`` start from the same plan.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli import __version__
+from covcal_cli.errors import CovcalError
+from covcal_cli.extract.batching import BatchRunner
+from covcal_cli.extract.domainextraction import DomainExtraction
+from covcal_cli.extract.imagepreparation import image_pipeline
+from covcal_cli.extract.outputtables import open_tables
+from covcal_cli.extract.settings import ExtractSettings
+from covcal_cli.extract.spool import Config
+from covcal_cli.featurefile import UNKNOWN_LABEL
+from covcal_cli.featurewriter import Attribute
+from covcal_cli.inputs.classes import ClassMap, choose_classes
+from covcal_cli.inputs.classfile import read_classes
+from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.inputs.splits import check_fractions, hashed_split
+from covcal_cli.models.classifier import Classifier, open_classifier
+
+_NAMES = 1 << 16
+_BATCH_BYTES = 16 << 20
+_BATCH_RANGE = (16, 256)
+_AS_THEY_ARE = "none: the rows go in as they are"
+
+
+@dataclass(frozen=True)
+class ExtractPlan:
+    """An open classifier, open data, and everything that follows from both.
+
+    Attributes
+    ----------
+    settings : ExtractSettings
+    classifier : Classifier
+    classes : ClassMap
+    pipeline : ImagePipeline or None
+        What is done to images; None where there are none.
+    runner : BatchRunner
+    threads : int
+    domains : mapping of str to DomainExtraction
+        Source first.
+    warnings : tuple of str
+        What a user should look into.
+    origin : str or None
+        Where the preprocessing comes from, unless the user gave all of it.
+    """
+
+    settings: ExtractSettings
+    classifier: Classifier
+    classes: ClassMap
+    pipeline: ImagePipeline | None
+    runner: BatchRunner
+    threads: int
+    domains: Mapping[str, DomainExtraction]
+    warnings: tuple[str, ...]
+    origin: str | None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know; complete after `probe`."""
+        return (*self.classifier.notes, *filter(None, (self.origin, self.runner.note)))
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Columns of each array to be written per row."""
+        features = self.classifier.n_features
+        found = {} if features is None else {"features": features}
+        return {**found, "logits": self.classifier.n_classes}
+
+    def probe(self) -> None:
+        """Run a first batch, which proves the head and shows whether rows influence each other."""
+        for domain in self.domains.values():
+            batch = domain.first_batch(
+                self.classifier, self.pipeline, size=self.runner.size, threads=self.threads
+            )
+            if batch is not None:
+                self.runner.probe(batch.inputs)
+                return
+
+    def preprocessing(self) -> str:
+        """Return what is done to every image, in one line."""
+        return self.pipeline.describe() if self.pipeline else _AS_THEY_ARE
+
+    def attributes(self) -> dict[str, Attribute]:
+        """Return the root attributes of the features file that are known beforehand."""
+        settings, classifier = self.settings, self.classifier
+        return {
+            "covcal_version": __version__,
+            "model_name": classifier.name,
+            "model_sha256": classifier.sha256,
+            "features_tensor": classifier.features_tensor or "",
+            "logits_tensor": classifier.logits_tensor,
+            "preprocessing": self.pipeline.to_json() if self.pipeline else json.dumps(None),
+            "fractions": json.dumps(list(settings.fractions)),
+            "seed": settings.seed,
+            **{f"{name}_rows": settings.selection.describe() for name in self.domains},
+        }
+
+    def config(self) -> Config:
+        """Return what the numbers depend on, by names that a user knows."""
+        settings = self.settings
+        return {
+            "covcal": __version__,
+            "model": self.classifier.sha256,
+            "features": self.classifier.features_tensor,
+            "logits": self.classifier.logits_tensor,
+            "classes": "; ".join(self.classes.names),
+            "preprocessing": self.pipeline.to_json() if self.pipeline else None,
+            "--fractions": json.dumps(list(settings.fractions)),
+            "--seed": settings.seed,
+            "--batch": self.runner.size,
+            "--threads": self.threads,
+            "--providers": ",".join(settings.providers),
+            "rows": settings.selection.describe(),
+            "--shard": str(settings.selection.shard or "none"),
+            **{name: _listing(domain.data) for name, domain in self.domains.items()},
+        }
+
+
+def prepare(
+    model: str | Path | None, source: Path | None, target: Path | None, settings: ExtractSettings
+) -> ExtractPlan:
+    """Open the classifier and the data, and settle what will be done.
+
+    Parameters
+    ----------
+    model : str, Path or None
+        None where ``settings.outputs`` says what the data holds instead.
+    source, target : Path or None
+    settings : ExtractSettings
+
+    Raises
+    ------
+    CovcalError
+        If the settings make no sense, or the model or the data cannot be used.
+    """
+    check_fractions(settings.fractions)
+    if any(value is not None and value < 1 for value in (settings.batch, settings.threads)):
+        raise CovcalError("batch and threads must be at least 1")
+    if source is None and target is None:
+        raise CovcalError("there is neither a source nor a target: give at least one")
+    threads = settings.threads or available_cores()
+    classifier, domains = _opened(model, source, target, settings, threads)
+    asked = read_classes(settings.classes, classifier.n_classes) if settings.classes else None
+    classes = choose_classes(
+        asked, classifier.class_names, list(domains.values()), classifier.n_classes
+    )
+    path = Path(model) if model is not None and Path(model).is_file() else None
+    pipeline, origin, warnings = image_pipeline(domains, classifier, settings, path)
+    return ExtractPlan(
+        settings=settings,
+        classifier=classifier,
+        classes=classes,
+        pipeline=pipeline,
+        runner=BatchRunner(classifier, settings.batch or _batch_size(classifier, pipeline)),
+        threads=threads,
+        domains={name: _domain(name, data, classes, settings) for name, data in domains.items()},
+        warnings=tuple(warnings),
+        origin=origin,
+    )
+
+
+def available_cores() -> int:
+    """Return the cores that this process may use, which a container can make fewer."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def source_labels(data: DomainData, classes: ClassMap) -> NDArray[np.int64]:
+    """Return the labels of a source, refusing one that shows nothing about confidence."""
+    labels = data.labels(classes)
+    known = np.unique(labels[labels != UNKNOWN_LABEL])
+    if len(known) == 0:
+        raise CovcalError(
+            f"{data.path} has no labels, and the source needs them: put its images in class "
+            "folders, or add y to the .npz"
+        )
+    if len(known) == 1:
+        raise CovcalError(
+            f"{data.path} has rows of one class only ({classes.names[known[0]]}), which shows "
+            "nothing about confidence: give a source with several classes"
+        )
+    return labels
+
+
+def _opened(
+    model: str | Path | None,
+    source: Path | None,
+    target: Path | None,
+    settings: ExtractSettings,
+    threads: int,
+) -> tuple[Classifier, Mapping[str, DomainData]]:
+    if settings.outputs is not None:
+        if model is not None or target is None:
+            raise CovcalError("tables of outputs need a target and no model")
+        return open_tables(source, target, settings.outputs)
+    if model is None:
+        raise CovcalError("there is no model: give one, or say that the data holds logits")
+    classifier = open_classifier(
+        model,
+        weights=settings.weights,
+        output=settings.model_output,
+        phi=settings.phi,
+        threads=threads,
+        providers=settings.providers,
+    )
+    named = {"source": source, "target": target}
+    return classifier, {name: open_domain(path) for name, path in named.items() if path is not None}
+
+
+def _domain(
+    name: str, data: DomainData, classes: ClassMap, settings: ExtractSettings
+) -> DomainExtraction:
+    chosen = settings.selection.chosen(data.ids, settings.seed)
+    split = data.given_split
+    if split is None:
+        split = _hashed_split(data.split_names, settings)
+    return DomainExtraction(
+        name,
+        data,
+        labels=source_labels(data, classes) if name == "source" else data.labels(classes),
+        split=split,
+        rows=settings.selection.of_shard(chosen),
+        chosen=len(chosen),
+        skip_unreadable=settings.skip_unreadable,
+    )
+
+
+def _hashed_split(names: Sequence[str], settings: ExtractSettings) -> NDArray[np.uint8]:
+    """Hash the names in pieces: the hashes of a million at once would take 100 MB."""
+    pieces = [
+        hashed_split(names[start : start + _NAMES], settings.fractions, settings.seed)
+        for start in range(0, len(names), _NAMES)
+    ]
+    return np.concatenate(pieces)
+
+
+def _listing(data: DomainData) -> str:
+    """Return a digest of which rows there are, and of a single file's size and age."""
+    digest = hashlib.sha256()
+    if data.path.is_file():
+        state = data.path.stat()
+        digest.update(f"{state.st_size} {state.st_mtime_ns}\n".encode())
+    for name in data.ids:
+        digest.update(name.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _batch_size(classifier: Classifier, pipeline: ImagePipeline | None) -> int:
+    if pipeline is None:
+        elements = sum(math.prod(size or 1 for size in one.shape[1:]) for one in classifier.inputs)
+    else:
+        elements = math.prod(pipeline.row_shape)
+    fewest, most = _BATCH_RANGE
+    fitting = _BATCH_BYTES // max(1, elements * classifier.inputs[0].dtype.itemsize)
+    return min(most, max(fewest, 1 << max(0, fitting.bit_length() - 1)))

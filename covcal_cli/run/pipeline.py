@@ -1,0 +1,290 @@
+"""``covcal run``: all steps in one folder, from a classifier and two domains to a calibrated model.
+
+Every result is kept under the name that its own command would give it, and made again only when
+its settings or what it is made of have changed (``journal.py``). The steps are the public functions
+behind the commands; nothing is computed here.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from covcal_cli import __version__
+from covcal_cli.calibration import Calibration, read_calibration, write_calibration
+from covcal_cli.errors import CovcalError, UnlabelledError
+from covcal_cli.evaluate.evaluation import Evaluation, evaluate, named, write_metrics
+from covcal_cli.extract.settings import ExtractSettings
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.files import sha256_of
+from covcal_cli.fitting import calibrate
+from covcal_cli.methods import AUTO, METHODS
+from covcal_cli.models.classifier import open_classifier
+from covcal_cli.progress import ProgressCallback
+from covcal_cli.run.datadigest import data_digest
+from covcal_cli.run.journal import Journal, step_key
+
+JOURNAL = "run.json"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run does besides extracting.
+
+    Attributes
+    ----------
+    method : str
+        Of ``covcal calibrate``.
+    device : str
+        Of ``covcal adapt``.
+    seed : int
+        Of every step.
+    """
+
+    method: str = AUTO
+    device: str = "auto"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One result of a run.
+
+    Attributes
+    ----------
+    output : Path
+    reused : bool
+        Whether an earlier run's still stood.
+    warnings : tuple of str
+        What was to be said about it.
+    """
+
+    output: Path
+    reused: bool
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run found.
+
+    Attributes
+    ----------
+    calibration : Calibration
+    evaluation : Evaluation or None
+        None where the target's test rows have no labels.
+    model, page : Path
+        The calibrated model and the report.
+    """
+
+    calibration: Calibration
+    evaluation: Evaluation | None
+    model: Path
+    page: Path
+
+
+def run(
+    model: str | Path,
+    source: Path,
+    target: Path,
+    folder: Path,
+    *,
+    settings: RunSettings,
+    extraction: ExtractSettings,
+    tell: Callable[[Step], None],
+    progress: ProgressCallback | None = None,
+) -> RunReport:
+    """Take every step whose result does not stand already.
+
+    Parameters
+    ----------
+    model : str or Path
+        The classifier: a file, or ``module:function``.
+    source, target : Path
+        The data.
+    folder : Path
+        Where the results lie; made if it is missing.
+    settings : RunSettings
+    extraction : ExtractSettings
+        Of ``covcal extract``.
+    tell : callable
+        Called with every `Step` when it is done.
+    progress : callable, optional
+        Called with a `Progress` while a step works.
+
+    Raises
+    ------
+    CovcalError
+        If a step fails, or `folder` holds something else. What was made before stays, and the
+        next run goes on there.
+    """
+    _prepare(folder)
+    steps = _Steps(folder, settings, extraction, tell, progress, Journal(folder / JOURNAL))
+    features = steps.extract(model, source, target)
+    file = steps.adapt(features)
+    document, calibration = steps.calibrate(file)
+    evaluation = steps.evaluate(file, document)
+    exported = steps.export(model, document)
+    return RunReport(calibration, evaluation, exported, steps.report(file, document))
+
+
+def _prepare(folder: Path) -> None:
+    if not folder.exists():
+        folder.mkdir(parents=True)
+    elif not folder.is_dir() or (any(folder.iterdir()) and not (folder / JOURNAL).exists()):
+        raise CovcalError(f"{folder} exists and covcal run did not make it: name another with -o")
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps, each given the results before it."""
+
+    folder: Path
+    settings: RunSettings
+    extraction: ExtractSettings
+    tell: Callable[[Step], None]
+    progress: ProgressCallback | None
+    journal: Journal
+
+    def extract(self, model: str | Path, source: Path, target: Path) -> Path:
+        """Return features.h5."""
+        from covcal_cli.extract.extraction import extract
+
+        settings = self.extraction
+        # Opening the model is cheap, and its hash covers weights that lie beside it.
+        classifier = open_classifier(
+            model,
+            weights=settings.weights,
+            output=settings.model_output,
+            phi=settings.phi,
+            providers=settings.providers,
+        )
+        inputs = {"model": classifier.sha256}
+        inputs |= {name: data_digest(path) for name, path in _data(source, target, settings)}
+
+        def make(output: Path) -> Iterable[str]:
+            given = {entry.name: getattr(settings, entry.name) for entry in fields(settings)}
+            report = extract(
+                model, source, target, output, force=True, progress=self.progress, **given
+            )
+            skipped = [
+                f"skipped {name}: {reason}"
+                for domain in report.domains
+                for name, reason in domain.skipped
+            ]
+            return [*report.warnings, *skipped]
+
+        result_free = {"batch", "threads"}
+        kept = {name: text for name, text in asdict(settings).items() if name not in result_free}
+        return self._step("features.h5", make, inputs=inputs, settings=kept)
+
+    def adapt(self, features: Path) -> Path:
+        """Return adapted.h5, or `features` where there is nothing to adapt or no use for it."""
+        method = METHODS.get(self.settings.method)
+        with FeatureFile(features) as file:
+            has_features = file.require_source().n_features is not None
+        if not has_features or (
+            method is not None and method.forecaster == "original" and not method.weighted
+        ):
+            return features
+
+        def make(output: Path) -> Iterable[str]:
+            from covcal_cli.adapt.adaptation import adapt
+
+            return adapt(
+                features,
+                output,
+                seed=self.settings.seed,
+                device=self.settings.device,
+                force=True,
+                progress=self.progress,
+            ).warnings
+
+        settings = {"seed": self.settings.seed, "device": self.settings.device}
+        inputs = {"features": sha256_of(features)}
+        return self._step("adapted.h5", make, inputs=inputs, settings=settings)
+
+    def calibrate(self, file: Path) -> tuple[Path, Calibration]:
+        """Return cal.json and what it holds."""
+
+        def make(output: Path) -> Iterable[str]:
+            found = calibrate(file, method=self.settings.method, seed=self.settings.seed)
+            write_calibration(found, output, force=True)
+            return found.warnings
+
+        settings = {"method": self.settings.method, "seed": self.settings.seed}
+        inputs = {"file": sha256_of(file)}
+        document = self._step("cal.json", make, inputs=inputs, settings=settings)
+        return document, read_calibration(document)
+
+    def evaluate(self, file: Path, document: Path) -> Evaluation | None:
+        """Write metrics.json and return it; None where the target's test rows have no labels."""
+        try:
+            found = evaluate(
+                file,
+                named([(document, read_calibration(document))]),
+                documents=[document],
+                seed=self.settings.seed,
+            )
+        except UnlabelledError:
+            return None
+
+        def make(output: Path) -> Iterable[str]:
+            write_metrics(found, [], output, force=True)
+            return ()
+
+        inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
+        self._step("metrics.json", make, inputs=inputs, settings={"seed": self.settings.seed})
+        return found
+
+    def export(self, model: str | Path, document: Path) -> Path:
+        """Return the calibrated model."""
+        from covcal_cli.export.exporting import export
+
+        def make(output: Path) -> Iterable[str]:
+            export(
+                Path(model),
+                document,
+                output,
+                model_output=self.extraction.model_output,
+                force=True,
+            )
+            return ()
+
+        inputs = {"calibration": sha256_of(document)}
+        return self._step("calibrated.onnx", make, inputs=inputs, settings={})
+
+    def report(self, file: Path, document: Path) -> Path:
+        """Return report.html."""
+        from covcal_cli.report.reporting import report
+
+        def make(output: Path) -> Iterable[str]:
+            report(file, [document], output, seed=self.settings.seed, force=True)
+            return ()
+
+        inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
+        return self._step("report.html", make, inputs=inputs, settings={})
+
+    def _step(
+        self,
+        name: str,
+        make: Callable[[Path], Iterable[str]],
+        *,
+        inputs: dict[str, str],
+        settings: dict[str, Any],
+    ) -> Path:
+        output = self.folder / name
+        key = step_key(version=__version__, inputs=inputs, settings=settings)
+        entry = self.journal.standing(output, key)
+        reused = entry is not None
+        if entry is None:
+            entry = self.journal.record(output, key, tuple(make(output)))
+        self.tell(Step(output, reused, entry.warnings))
+        return output
+
+
+def _data(source: Path, target: Path, settings: ExtractSettings) -> Iterable[tuple[str, Path]]:
+    yield "source", source
+    yield "target", target
+    if settings.classes is not None:
+        yield "classes", settings.classes
