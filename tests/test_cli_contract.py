@@ -250,12 +250,12 @@ class TestInterrupt:
             "training.train = told\n"
         )
         code, err = interrupted(hook, "adapt", "-f", "--members", 5, cwd=features.parent)
-        assert (code, err) == (130, "interrupted: nothing was written\n")
+        assert (code, err) == (130, "interrupted: no partial output was left\n")
         assert names(features.parent) == ["adapted.h5", "features.h5"]
         assert old.read_text() == "old"
 
     def test_extract(self, digits: Path, tmp_path: Path) -> None:
-        """Ctrl-C between two domains: exit 130, one line, nothing half-written."""
+        """Ctrl-C between two domains: exit 130, and what was done is kept for --resume alone."""
         hook = (
             "import sys, time\n"
             "from covcal_cli.extract.domainextraction import DomainExtraction\n"
@@ -268,8 +268,12 @@ class TestInterrupt:
         )
         inputs = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
         code, err = interrupted(hook, "extract", *inputs, cwd=tmp_path)
-        assert (code, err) == (130, "interrupted: nothing was written\n")
-        assert names(tmp_path) == []
+        assert (code, err) == (
+            130,
+            "warning: what was done for features.h5 is kept beside it; --resume goes on\n"
+            "interrupted: no partial output was left\n",
+        )
+        assert names(tmp_path) == [".features.h5.parts"]
 
 
 class TestStreams:

@@ -61,6 +61,16 @@ def test_a_result_stands_until_its_key_or_its_file_changes(tmp_path: Path) -> No
     assert Journal(path).standing(output, step_key(seed=0, method="temp")) is None
 
 
+def test_a_step_that_was_cut_off_is_known(tmp_path: Path) -> None:
+    output, path = tmp_path / "cal.json", tmp_path / "run.json"
+    Journal(path).begin(output, "key")
+    assert Journal(path).was_begun(output, "key")
+    assert not Journal(path).was_begun(output, "another")
+    output.write_text("{}")
+    Journal(path).record(output, "key", [])
+    assert not Journal(path).was_begun(output, "key")
+
+
 def test_the_journal_is_the_same_for_the_same_results(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -79,7 +89,7 @@ def test_the_journal_is_the_same_for_the_same_results(tmp_path: Path) -> None:
         ("not json", "is no journal"),
         ("[]", "is no journal"),
         (json.dumps({"schema": "covcal.run/1"}), "is no journal"),
-        (json.dumps({"schema": "covcal.run/1", "results": {"a": 1}}), "is no journal"),
+        (json.dumps({"schema": "covcal.run/1", "begun": {}, "results": {"a": 1}}), "is no journal"),
         (json.dumps({"schema": "covcal.run/9", "results": {}}), "this version reads"),
     ],
 )

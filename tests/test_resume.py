@@ -299,7 +299,7 @@ def test_ctrl_c_on_the_command_line(data: Path, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert rest.splitlines() == [
         "warning: what was done for f.h5 is kept beside it; --resume goes on",
-        "interrupted: nothing was written",
+        "interrupted: no partial output was left",
     ]
     assert [entry.name for entry in tmp_path.iterdir()] == [".f.h5.parts"]
     covcal(*arguments, "--resume", cwd=tmp_path).require_success()

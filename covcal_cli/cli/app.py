@@ -21,6 +21,7 @@ from covcal_cli.cli.extract import extract
 from covcal_cli.cli.inspect import inspect
 from covcal_cli.cli.merge import merge
 from covcal_cli.cli.report import report
+from covcal_cli.cli.run import run as run_command
 from covcal_cli.errors import CovcalError, LimitExceededError
 
 # The base of click's own errors, wherever typer takes click from.
@@ -36,6 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command("run", short_help="Take every step in one folder.")(run_command)
 app.command(short_help="Run a classifier; keep features and logits.")(extract)
 app.command(short_help="Join the features files of parts of the data.")(merge)
 app.command(short_help="Learn features on which the domains look alike.")(adapt)
@@ -85,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
         result = app(args=list(arguments), prog_name="covcal", standalone_mode=False)
         sys.stdout.flush()
         if result == INTERRUPTED:  # what typer makes of Ctrl-C
-            print("interrupted: nothing was written", file=sys.stderr)
+            print("interrupted: no partial output was left", file=sys.stderr)
         return result if isinstance(result, int) else OK
     except CovcalError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -93,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
     except LimitExceededError:
         return LIMIT_EXCEEDED
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted: nothing was written", file=sys.stderr)
+        print("interrupted: no partial output was left", file=sys.stderr)
         return INTERRUPTED
     except ModuleNotFoundError as error:
         # Installed with --no-deps, as README shows for jobs that only evaluate.

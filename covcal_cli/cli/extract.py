@@ -12,7 +12,6 @@ from covcal_cli.cli.options import Force, Quiet, Seed, Verbose, output
 if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
     from covcal_cli.extract.extraction import ExtractReport
     from covcal_cli.extract.sampling import Selection
-    from covcal_cli.inputs.resizing import Resize
 
 
 def extract(
@@ -86,20 +85,19 @@ def extract(
         target = target if target is not None else target_only
 
     from covcal_cli.extract.settings import SettingsGiven
-    from covcal_cli.inputs.preprocessing import Preprocessing
 
     settings: SettingsGiven = {
-        "preprocessing": Preprocessing(
-            size=options.size_of(size, "--size"),
-            scale=scale,
-            mean=options.numbers_of(mean, "--mean"),
-            std=options.numbers_of(std, "--std"),
-            color=None if color is None else color.value,
-            layout=None if layout is None else layout.value,
-            resample=None if resample is None else resample.value,
-            resize=_resize(resize),
-            crop=options.size_of(crop, "--crop"),
+        "preprocessing": options.preprocessing_of(
+            size=size,
+            resize=resize,
+            crop=crop,
+            resample=resample,
             exif=exif,
+            color=color,
+            layout=layout,
+            scale=scale,
+            mean=mean,
+            std=std,
         ),
         "preprocess": preprocess,
         "classes": classes,
@@ -193,12 +191,3 @@ def _selection(sample: int | None, limit: int | None, shard: str | None) -> "Sel
         raise typer.BadParameter(
             f"{shard!r} is not I/N with I from 1 to N", param_hint="--shard"
         ) from None
-
-
-def _resize(text: str | None) -> "Resize | None":
-    from covcal_cli.inputs.resizing import Resize
-
-    try:
-        return None if text is None else Resize.parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--resize") from None

@@ -2,9 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:  # it needs NumPy and Pillow, and --help does not
+    from covcal_cli.inputs.preprocessing import Preprocessing
 
 
 class ColorName(StrEnum):
@@ -204,3 +207,38 @@ def fractions_of(text: str) -> tuple[float, float, float]:
     if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise typer.BadParameter("give three shares that sum to 1", param_hint="--fractions")
     return shares[0], shares[1], shares[2]
+
+
+def preprocessing_of(
+    *,
+    size: str | None,
+    resize: str | None,
+    crop: str | None,
+    resample: ResampleName | None,
+    exif: bool | None,
+    color: ColorName | None,
+    layout: LayoutName | None,
+    scale: float | None,
+    mean: str | None,
+    std: str | None,
+) -> "Preprocessing":
+    """Read the options that say what is done to images."""
+    from covcal_cli.inputs.preprocessing import Preprocessing
+    from covcal_cli.inputs.resizing import Resize
+
+    try:
+        rule = None if resize is None else Resize.parse(resize)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--resize") from None
+    return Preprocessing(
+        size=size_of(size, "--size"),
+        resize=rule,
+        crop=size_of(crop, "--crop"),
+        resample=None if resample is None else resample.value,
+        exif=exif,
+        color=None if color is None else color.value,
+        layout=None if layout is None else layout.value,
+        scale=scale,
+        mean=numbers_of(mean, "--mean"),
+        std=numbers_of(std, "--std"),
+    )

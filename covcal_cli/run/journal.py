@@ -2,7 +2,7 @@
 
 A result stands when the key of its step (its settings and the hashes of its inputs) is the one it
 was made with and the file is still the one that was made. ``covcal run`` keeps one journal per
-folder, ``run.json``; it is written after every step, so that a run that was cut off goes on there.
+folder, ``run.json``; it is written around every step, so that a run that was cut off goes on there.
 """
 
 import hashlib
@@ -54,8 +54,9 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries: dict[str, Entry] = {}
+        self._begun: dict[str, str] = {}
         if path.exists():
-            self._entries = _read(path)
+            self._entries, self._begun = _read(path)
 
     def standing(self, output: Path, key: str) -> Entry | None:
         """Return the entry of `output` if it was made with `key` and is unchanged, else None."""
@@ -64,19 +65,33 @@ class Journal:
             return None
         return entry if sha256_of(output) == entry.sha256 else None
 
+    def was_begun(self, output: Path, key: str) -> bool:
+        """Return whether the step that makes `output` with `key` was begun and did not end."""
+        return self._begun.get(output.name) == key
+
+    def begin(self, output: Path, key: str) -> None:
+        """Note that the step that makes `output` with `key` begins."""
+        self._begun[output.name] = key
+        self._write()
+
     def record(self, output: Path, key: str, warnings: Sequence[str]) -> Entry:
         """Note that `output` was made with `key`, and write the journal."""
         entry = Entry(key, sha256_of(output), tuple(warnings))
         self._entries[output.name] = entry
+        self._begun.pop(output.name, None)
+        self._write()
+        return entry
+
+    def _write(self) -> None:
         content = {
             "schema": SCHEMA,
+            "begun": self._begun,
             "results": {
                 name: {"key": kept.key, "sha256": kept.sha256, "warnings": list(kept.warnings)}
                 for name, kept in sorted(self._entries.items())
             },
         }
         write_text(self._path, json.dumps(content, indent=2) + "\n", force=True)
-        return entry
 
 
 def step_key(**parts: Any) -> str:
@@ -85,7 +100,7 @@ def step_key(**parts: Any) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _read(path: Path) -> dict[str, Entry]:
+def _read(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     remedy = "name another folder, or remove this file to start anew"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -93,7 +108,8 @@ def _read(path: Path) -> dict[str, Entry]:
             raise CovcalError(
                 f"{path} has schema {content['schema']!r}; this version reads {SCHEMA}: {remedy}"
             )
-        return {str(name): _entry(kept) for name, kept in content["results"].items()}
+        entries = {str(name): _entry(kept) for name, kept in content["results"].items()}
+        return entries, {str(name): str(key) for name, key in content["begun"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CovcalError(f"{path} is no journal of covcal run ({error!r}): {remedy}") from error
 

@@ -25,6 +25,8 @@ from covcal_cli.run.datadigest import data_digest
 from covcal_cli.run.journal import Journal, step_key
 
 JOURNAL = "run.json"
+_RESAMPLES = 1000
+_CONFIGURATIONS = ("preprocessor_config.json", "config.json")
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def run(
     settings: RunSettings,
     extraction: ExtractSettings,
     tell: Callable[[Step], None],
+    force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> RunReport:
     """Take every step whose result does not stand already.
@@ -109,6 +112,8 @@ def run(
         Of ``covcal extract``.
     tell : callable
         Called with every `Step` when it is done.
+    force : bool
+        Make every result anew.
     progress : callable, optional
         Called with a `Progress` while a step works.
 
@@ -119,7 +124,7 @@ def run(
         next run goes on there.
     """
     _prepare(folder)
-    steps = _Steps(folder, settings, extraction, tell, progress, Journal(folder / JOURNAL))
+    steps = _Steps(folder, settings, extraction, tell, progress, Journal(folder / JOURNAL), force)
     features = steps.extract(model, source, target)
     file = steps.adapt(features)
     document, calibration = steps.calibrate(file)
@@ -145,10 +150,12 @@ class _Steps:
     tell: Callable[[Step], None]
     progress: ProgressCallback | None
     journal: Journal
+    force: bool
 
     def extract(self, model: str | Path, source: Path, target: Path) -> Path:
         """Return features.h5."""
         from covcal_cli.extract.extraction import extract
+        from covcal_cli.extract.spool import was_stopped
 
         settings = self.extraction
         # Opening the model is cheap, and its hash covers weights that lie beside it.
@@ -159,13 +166,27 @@ class _Steps:
             phi=settings.phi,
             providers=settings.providers,
         )
+        output = self.folder / "features.h5"
         inputs = {"model": classifier.sha256}
-        inputs |= {name: data_digest(path) for name, path in _data(source, target, settings)}
+        inputs |= {
+            name: data_digest(path) for name, path in _files(model, source, target, settings)
+        }
+
+        result_free = {"batch", "threads"}
+        kept = {name: text for name, text in asdict(settings).items() if name not in result_free}
+        key = _key(inputs, kept)
+        was_begun = self.journal.was_begun(output, key)
 
         def make(output: Path) -> Iterable[str]:
-            given = {entry.name: getattr(settings, entry.name) for entry in fields(settings)}
             report = extract(
-                model, source, target, output, force=True, progress=self.progress, **given
+                model,
+                source,
+                target,
+                output,
+                force=True,
+                resume=was_begun and was_stopped(output),
+                progress=self.progress,
+                **{entry.name: getattr(settings, entry.name) for entry in fields(settings)},
             )
             skipped = [
                 f"skipped {name}: {reason}"
@@ -174,9 +195,7 @@ class _Steps:
             ]
             return [*report.warnings, *skipped]
 
-        result_free = {"batch", "threads"}
-        kept = {name: text for name, text in asdict(settings).items() if name not in result_free}
-        return self._step("features.h5", make, inputs=inputs, settings=kept)
+        return self._step(output, key, make)
 
     def adapt(self, features: Path) -> Path:
         """Return adapted.h5, or `features` where there is nothing to adapt or no use for it."""
@@ -202,7 +221,7 @@ class _Steps:
 
         settings = {"seed": self.settings.seed, "device": self.settings.device}
         inputs = {"features": sha256_of(features)}
-        return self._step("adapted.h5", make, inputs=inputs, settings=settings)
+        return self._step(self.folder / "adapted.h5", _key(inputs, settings), make)
 
     def calibrate(self, file: Path) -> tuple[Path, Calibration]:
         """Return cal.json and what it holds."""
@@ -214,7 +233,7 @@ class _Steps:
 
         settings = {"method": self.settings.method, "seed": self.settings.seed}
         inputs = {"file": sha256_of(file)}
-        document = self._step("cal.json", make, inputs=inputs, settings=settings)
+        document = self._step(self.folder / "cal.json", _key(inputs, settings), make)
         return document, read_calibration(document)
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | None:
@@ -224,9 +243,12 @@ class _Steps:
                 file,
                 named([(document, read_calibration(document))]),
                 documents=[document],
+                resamples=_RESAMPLES,
                 seed=self.settings.seed,
             )
         except UnlabelledError:
+            # Those of labels that have gone would be taken for measured.
+            (self.folder / "metrics.json").unlink(missing_ok=True)
             return None
 
         def make(output: Path) -> Iterable[str]:
@@ -234,7 +256,7 @@ class _Steps:
             return ()
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        self._step("metrics.json", make, inputs=inputs, settings={"seed": self.settings.seed})
+        self._step(self.folder / "metrics.json", _key(inputs, {"seed": self.settings.seed}), make)
         return found
 
     def export(self, model: str | Path, document: Path) -> Path:
@@ -243,48 +265,60 @@ class _Steps:
 
         def make(output: Path) -> Iterable[str]:
             export(
-                Path(model),
+                model,
                 document,
                 output,
+                weights=self.extraction.weights,
                 model_output=self.extraction.model_output,
                 force=True,
             )
             return ()
 
+        name = "calibrated.onnx" if Path(model).suffix.lower() == ".onnx" else "calibrated.pt2"
         inputs = {"calibration": sha256_of(document)}
-        return self._step("calibrated.onnx", make, inputs=inputs, settings={})
+        return self._step(self.folder / name, _key(inputs, {}), make)
 
     def report(self, file: Path, document: Path) -> Path:
         """Return report.html."""
         from covcal_cli.report.reporting import report
 
         def make(output: Path) -> Iterable[str]:
-            report(file, [document], output, seed=self.settings.seed, force=True)
+            report(
+                file,
+                [document],
+                output,
+                resamples=_RESAMPLES,
+                seed=self.settings.seed,
+                force=True,
+            )
             return ()
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        return self._step("report.html", make, inputs=inputs, settings={})
+        return self._step(self.folder / "report.html", _key(inputs, {}), make)
 
-    def _step(
-        self,
-        name: str,
-        make: Callable[[Path], Iterable[str]],
-        *,
-        inputs: dict[str, str],
-        settings: dict[str, Any],
-    ) -> Path:
-        output = self.folder / name
-        key = step_key(version=__version__, inputs=inputs, settings=settings)
-        entry = self.journal.standing(output, key)
+    def _step(self, output: Path, key: str, make: Callable[[Path], Iterable[str]]) -> Path:
+        entry = None if self.force else self.journal.standing(output, key)
         reused = entry is not None
         if entry is None:
+            self.journal.begin(output, key)
             entry = self.journal.record(output, key, tuple(make(output)))
         self.tell(Step(output, reused, entry.warnings))
         return output
 
 
-def _data(source: Path, target: Path, settings: ExtractSettings) -> Iterable[tuple[str, Path]]:
-    yield "source", source
-    yield "target", target
-    if settings.classes is not None:
-        yield "classes", settings.classes
+def _key(inputs: dict[str, str], settings: dict[str, Any]) -> str:
+    return step_key(version=__version__, inputs=inputs, settings=settings)
+
+
+def _files(
+    model: str | Path, source: Path, target: Path, settings: ExtractSettings
+) -> Iterable[tuple[str, Path]]:
+    """Yield what extraction reads besides the model."""
+    for name, path in (("source", source), ("target", target), ("classes", settings.classes)):
+        if path is not None:
+            yield name, path
+    given = settings.preprocess
+    beside = [Path(model).parent / name for name in _CONFIGURATIONS]
+    for path in (*beside, *([] if given is None else [Path(given)])):
+        if path.is_file():
+            yield path.name, path

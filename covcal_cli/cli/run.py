@@ -1,0 +1,127 @@
+"""``covcal run``: every step in one go, each result kept and reused while nothing changed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covcal_cli.cli import extract_options as options
+from covcal_cli.cli.console import Console
+from covcal_cli.cli.options import DeviceName, MethodName, Quiet, Seed, Verbose, output
+
+if TYPE_CHECKING:
+    from covcal_cli.run.pipeline import RunReport, Step
+
+
+def run(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A classifier: .onnx, .pt, .pt2 or module:function."),
+    ],
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="Data like the classifier's own, labelled.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The new data; labels are optional.")
+    ],
+    output: Annotated[Path, output("Folder for the results.")] = Path("covcal-run"),
+    method: Annotated[MethodName, typer.Option(help="What to fit.")] = MethodName.auto,
+    device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.auto,
+    weights: options.Weights = None,
+    model_output: options.ModelOutput = None,
+    phi: options.Phi = None,
+    classes: options.Classes = None,
+    preprocess: options.Preprocess = None,
+    size: options.Size = None,
+    resize: options.ResizeRule = None,
+    crop: options.Crop = None,
+    resample: options.Resample = None,
+    exif: options.Exif = None,
+    color: options.Color = None,
+    layout: options.Layout = None,
+    scale: options.Scale = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    fractions: options.FractionsText = "0.6,0.2,0.2",
+    sample: options.Sample = None,
+    seed: Seed = 0,
+    threads: options.Threads = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Make every result anew.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Extract, adapt, calibrate, evaluate, export and report in one folder.
+
+    A result is made again only when its settings or its inputs changed, so the
+    same command goes on where it was cut off. Without target labels there is no
+    metrics.json, and the report says what is expected.
+
+    \b
+    Examples:
+      covcal run model.onnx source/ target/
+      covcal run model.onnx source/ target/ -o out/ --preprocess imagenet
+      covcal run nets:build source/ target/ --weights best.pth --method temp
+    """
+    from covcal_cli.extract.sampling import Selection
+    from covcal_cli.extract.settings import ExtractSettings
+    from covcal_cli.run.pipeline import RunSettings
+    from covcal_cli.run.pipeline import run as run_steps
+
+    console = Console(quiet=quiet, verbose=verbose)
+
+    def tell(step: "Step") -> None:
+        console.warn(step.warnings)
+        console.note(f"{step.output} {'stands as it was' if step.reused else 'made'}")
+
+    extraction = ExtractSettings(
+        preprocessing=options.preprocessing_of(
+            size=size,
+            resize=resize,
+            crop=crop,
+            resample=resample,
+            exif=exif,
+            color=color,
+            layout=layout,
+            scale=scale,
+            mean=mean,
+            std=std,
+        ),
+        preprocess=preprocess,
+        classes=classes,
+        fractions=options.fractions_of(fractions),
+        seed=seed,
+        selection=Selection(sample=sample),
+        threads=threads,
+        weights=weights,
+        model_output=model_output,
+        phi=phi,
+    )
+    try:
+        with console.progress() as progress:
+            report = run_steps(
+                model,
+                source,
+                target,
+                output,
+                settings=RunSettings(method=method.value, device=device.value, seed=seed),
+                extraction=extraction,
+                tell=tell,
+                force=force,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        console.warn([f"what was made in {output} stays; the same command goes on there"])
+        raise
+    console.result(_summary(report))
+    console.wrote(report.model)
+    console.wrote(report.page)
+
+
+def _summary(report: "RunReport") -> str:
+    if report.evaluation is None:
+        from covcal_cli.cli.render import calibration_summary
+
+        return calibration_summary(report.calibration, verbose=False)
+    from covcal_cli.cli.render_evaluation import RENDERERS, Report
+
+    return RENDERERS["table"](Report(report.evaluation))

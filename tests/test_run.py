@@ -1,0 +1,244 @@
+"""``covcal run``: the whole way in one folder, each result reused while what it rests on stands."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from covcal_cli.models.onnx_classifier import OnnxClassifier
+from tests.cli_runner import Outcome, covcal
+
+RESULTS = (
+    "features.h5",
+    "adapted.h5",
+    "cal.json",
+    "metrics.json",
+    "calibrated.onnx",
+    "report.html",
+)
+
+
+def run(folder: Path, *arguments: str) -> Outcome:
+    inputs = ("digits.onnx", "source.npz", "target.npz")
+    return covcal("run", *inputs, "-o", "out", *arguments, cwd=folder)
+
+
+def state(done: Outcome) -> dict[str, bool]:
+    """Which results were made, and which stood, by name."""
+    notes = [
+        line.removeprefix("note: out/") for line in done.err.splitlines() if "note: out/" in line
+    ]
+    return {note.split()[0]: note.endswith(" made") for note in notes}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "out").iterdir())}
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    return {name: content for name, content in contents(folder).items() if name in RESULTS}
+
+
+def edit(path: Path, **arrays: NDArray[Any]) -> None:
+    with np.load(path) as found:
+        np.savez(path, **{**dict(found), **arrays})
+
+
+@pytest.fixture(scope="module")
+def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """A folder after one run; not to be changed."""
+    folder = tmp_path_factory.mktemp("run")
+    for name in ("digits.onnx", "source.npz", "target.npz"):
+        shutil.copy(digits / name, folder)
+    return folder, run(folder).require_success()
+
+
+@pytest.fixture
+def folder(whole: tuple[Path, Outcome], tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(whole[0], tmp_path / "copy"))
+
+
+def test_it_makes_every_result_and_prints_the_evaluation(whole: tuple[Path, Outcome]) -> None:
+    folder, done = whole
+    assert state(done) == dict.fromkeys(RESULTS, True)
+    assert sorted(path.name for path in (folder / "out").iterdir()) == sorted(
+        [*RESULTS, "run.json"]
+    )
+    metrics = json.loads((folder / "out" / "metrics.json").read_text())["metrics"]
+    method = json.loads((folder / "out" / "cal.json").read_text())["method_used"]
+    assert f"{100 * metrics[method]['ece']:.2f}%" in done.out
+    assert done.err.splitlines()[-2:] == [
+        "wrote out/calibrated.onnx",
+        "wrote out/report.html",
+    ]
+
+
+def test_the_exported_model_is_as_honest_as_evaluate_says(whole: tuple[Path, Outcome]) -> None:
+    """Bare ONNX Runtime on the target's test rows: the same ECE, the original's labels."""
+    folder, _ = whole
+    with np.load(folder / "target.npz") as arrays:
+        test = arrays["split"] == 2
+        x, y = arrays["x"][test].astype(np.float32)[:, None] / 255, arrays["y"][test]
+    session = onnxruntime.InferenceSession(folder / "out" / "calibrated.onnx")
+    (name,) = [entry.name for entry in session.get_inputs()]
+    label, confidence = session.run(["label", "confidence"], {name: x})
+    original = onnxruntime.InferenceSession(folder / "digits.onnx").run(None, {name: x})[0]
+    np.testing.assert_array_equal(label, original.argmax(axis=1))
+    ece = 0.0
+    for b in range(15):
+        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
+        if inside.any():
+            ece += abs(confidence[inside].sum() - (label == y)[inside].sum()) / len(y)
+    found = json.loads((folder / "out" / "metrics.json").read_text())["metrics"]
+    (method,) = set(found) - {"none"}
+    assert ece == pytest.approx(found[method]["ece"], abs=1e-4)
+
+
+def test_the_steps_are_those_of_the_commands(folder: Path) -> None:
+    """Each file is to the byte what its own command makes."""
+    covcal("extract", "digits.onnx", "source.npz", "target.npz", cwd=folder).require_success()
+    assert (folder / "features.h5").read_bytes() == (folder / "out" / "features.h5").read_bytes()
+    covcal("calibrate", "out/adapted.h5", "-o", "out/own.json", cwd=folder).require_success()
+    assert (folder / "out/own.json").read_bytes() == (folder / "out/cal.json").read_bytes()
+    arguments = (
+        "out/adapted.h5",
+        "-c",
+        "out/cal.json",
+        "--bootstrap",
+        "1000",
+        "-o",
+        "out/own2.json",
+    )
+    covcal("evaluate", *arguments, cwd=folder).require_success()
+    assert (folder / "out/own2.json").read_bytes() == (folder / "out/metrics.json").read_bytes()
+
+
+def test_a_second_run_makes_nothing_anew(folder: Path) -> None:
+    before = contents(folder)
+    done = run(folder).require_success()
+    assert state(done) == dict.fromkeys(RESULTS, False)
+    assert contents(folder) == before
+
+
+def test_what_threads_cannot_change_stands(folder: Path) -> None:
+    assert not any(state(run(folder, "--threads", "1").require_success()).values())
+
+
+@pytest.mark.parametrize(
+    ("lost", "made"),
+    [
+        ("report.html", {"report.html"}),
+        ("calibrated.onnx", {"calibrated.onnx"}),
+        ("cal.json", {"cal.json"}),
+    ],
+)
+@pytest.mark.parametrize("how", ["deleted", "edited"])
+def test_only_what_is_missing_or_edited_is_made(
+    lost: str, made: set[str], how: str, folder: Path
+) -> None:
+    """A calibration that comes out the same leaves everything after it as it was."""
+    before = contents(folder)
+    path = folder / "out" / lost
+    path.unlink() if how == "deleted" else path.write_bytes(path.read_bytes() + b"\n")
+    found = state(run(folder).require_success())
+    assert {name for name, fresh in found.items() if fresh} == made
+    assert contents(folder) == before
+
+
+def test_another_method_leaves_the_features(folder: Path) -> None:
+    found = state(run(folder, "--method", "temp").require_success())
+    assert found == {
+        "features.h5": False,
+        "cal.json": True,
+        "metrics.json": True,
+        "calibrated.onnx": True,
+        "report.html": True,
+    }
+    assert json.loads((folder / "out" / "cal.json").read_text())["method_used"] == "temp"
+
+
+def test_all_is_made_anew_by_force(folder: Path) -> None:
+    run(folder, "--method", "temp").require_success()
+    before = contents(folder)
+    assert all(state(run(folder, "--method", "temp", "--force").require_success()).values())
+    assert contents(folder) == before
+
+
+def test_changed_data_is_noticed(folder: Path) -> None:
+    with np.load(folder / "target.npz") as arrays:
+        x = arrays["x"]
+    edit(folder / "target.npz", x=x[:, ::-1])
+    found = state(run(folder, "--method", "temp").require_success())
+    assert found["features.h5"]
+    assert found["cal.json"]
+
+
+def test_without_target_labels_there_are_no_metrics(folder: Path) -> None:
+    with np.load(folder / "target.npz") as arrays:
+        unknown = np.full_like(arrays["y"], -1, dtype=np.int64)
+    edit(folder / "target.npz", y=unknown)
+    done = run(folder, "--method", "cot", "-o", "unlabelled").require_success()
+    made = {path.name for path in (folder / "unlabelled").iterdir()}
+    assert "metrics.json" not in made
+    assert "nothing here is measured" in (folder / "unlabelled" / "report.html").read_text()
+    assert "ECE" not in done.out
+
+
+def test_labels_that_went_away_take_their_metrics_along(folder: Path) -> None:
+    """A metrics.json of labels that are no longer there would be read as measured."""
+    with np.load(folder / "target.npz") as arrays:
+        unknown = np.full_like(arrays["y"], -1, dtype=np.int64)
+    edit(folder / "target.npz", y=unknown)
+    run(folder, "--method", "cot").require_success()
+    assert not (folder / "out" / "metrics.json").exists()
+
+
+def test_a_step_that_fails_leaves_what_was_made(folder: Path) -> None:
+    before = results(folder)
+    shutil.copy(folder / "source.npz", folder / "target.npz")
+    (folder / "target.npz").write_bytes(b"not an archive")
+    assert "target.npz" in run(folder).error_line()
+    assert results(folder) == before
+
+
+def test_an_extraction_that_was_cut_off_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that were done are not run again, and the bytes are those of one run."""
+    before = (folder / "out" / "features.h5").read_bytes()
+    shutil.rmtree(folder / "out")
+    asked: list[int] = []
+    original = OnnxClassifier.run
+
+    def cut_off(self: OnnxClassifier, batch: dict[str, Any]) -> Any:
+        asked.append(len(next(iter(batch.values()))))
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return original(self, batch)
+
+    monkeypatch.setattr(OnnxClassifier, "run", cut_off)
+    done = run(folder)
+    assert done.code == 130
+    assert "what was made in out stays; the same command goes on there" in done.err
+    first = len(asked)
+    run(folder, "--method", "temp").require_success()
+    assert (folder / "out" / "features.h5").read_bytes() == before
+    whole = len(asked) - first
+    asked.clear()
+    asked += [0] * 10
+    run(folder, "--method", "temp", "--force").require_success()
+    assert whole < len(asked) - 10
+
+
+def test_a_folder_of_other_things_is_left_alone(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").write_text("mine")
+    done = covcal("run", "digits.onnx", "source.npz", "target.npz", "-o", "mine", cwd=folder)
+    assert done.error_line() == "mine exists and covcal run did not make it: name another with -o"
+    assert [path.name for path in (folder / "mine").iterdir()] == ["notes.txt"]
