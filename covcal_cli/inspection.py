@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from covcal_cli import calibration, estimation
+from covcal_cli.apply.rowfiles.hdf5rows import SCHEMA as APPLIED_SCHEMA
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate import evaluated
+from covcal_cli.featurechecks import open_hdf5
 from covcal_cli.featurefile import SPLITS, Domain, FeatureFile
 from covcal_cli.files import require_file
+from covcal_cli.run import journal
 
 _SHOWN_CLASSES = 8
 
@@ -30,6 +33,9 @@ def describe(path: Path) -> str:
 
 
 def _hdf5_lines(path: Path) -> list[tuple[str, str]]:
+    with open_hdf5(path) as applied:
+        if applied.attrs.get("schema") == APPLIED_SCHEMA:
+            return _applied_lines(path, applied)
     with FeatureFile(path) as file:
         lines = [("schema", file.schema), ("classes", _classes(file.classes))]
         lines += [
@@ -44,6 +50,22 @@ def _hdf5_lines(path: Path) -> list[tuple[str, str]]:
             if name not in hidden
         ]
         return lines
+
+
+def _applied_lines(path: Path, file: Any) -> list[tuple[str, str]]:
+    if "complete" not in file.attrs:
+        raise CovcalError(f"{path} was never finished: run covcal apply again")
+    classes = [bytes(name).decode("utf-8") for name in file["classes"][:]]
+    what = "probabilities" if "probabilities" in file else "confidences alone"
+    lines = [
+        ("schema", APPLIED_SCHEMA),
+        ("classes", _classes(classes)),
+        ("rows", f"{len(file['id'])}, {what}"),
+    ]
+    hidden = ("schema", "complete")
+    return lines + [
+        (name, _text(value)) for name, value in sorted(file.attrs.items()) if name not in hidden
+    ]
 
 
 def _domain(domain: Domain) -> str:
@@ -71,10 +93,12 @@ def _json_lines(path: Path) -> list[tuple[str, str]]:
             return _estimation_lines(content, path)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise CovcalError(f"{path} is damaged ({error!r}): estimate again") from error
+    if schema == journal.SCHEMA:
+        return [("schema", journal.SCHEMA), *journal.Journal(path).describe()]
     raise CovcalError(
         f"{path} has schema {schema!r}; this version knows {calibration.SCHEMA}, "
-        f"{evaluated.SCHEMA} and {estimation.SCHEMA}: make it with covcal calibrate, evaluate "
-        "or estimate"
+        f"{evaluated.SCHEMA}, {estimation.SCHEMA} and {journal.SCHEMA}: make it with covcal "
+        "calibrate, evaluate, estimate or run"
     )
 
 
@@ -85,6 +109,7 @@ def _calibration_lines(path: Path) -> list[tuple[str, str]]:
         ("method", f"{read.method_used} (asked for: {read.method})"),
         ("reason", read.reason),
         ("T_f", f"{read.forecaster_temperature:.6g}"),
+        ("T_g", ", ".join(f"{value:.4g}" for value in read.discriminator_temperatures) or "none"),
         ("classes", _classes(list(read.classes))),
         ("model", f"{read.model['name']} {read.model['sha256'][:12]}"),
     ]

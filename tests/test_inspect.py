@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.files import sha256_of
+from covcal_cli.run.journal import Journal
 from tests.cli_runner import covcal
 
 
@@ -126,3 +127,23 @@ def test_nothing_but_text_is_printed(small_files: Path) -> None:
     out: Any = covcal("inspect", small_files / "adapted.h5").require_success().out
     assert "b'" not in out
     assert "dtype" not in out
+
+
+def test_applied_rows(small_files: Path, tmp_path: Path) -> None:
+    """What apply writes as HDF5 shows its rows and where they come from."""
+    path = tmp_path / "rows.h5"
+    arguments = (small_files / "adapted.h5", "-c", small_files / "temp.json", "-o", path)
+    covcal("apply", *arguments).require_success()
+    found = shown(path)
+    assert found["schema"] == "covcal.applied/1"
+    assert found["rows"] == "350, probabilities"
+    assert found["calibration_sha256"] == sha256_of(small_files / "temp.json")
+
+
+def test_the_journal_of_a_run(tmp_path: Path) -> None:
+    """run.json shows its results."""
+    output = tmp_path / "cal.json"
+    output.write_text("{}")
+    Journal(tmp_path / "run.json").record(output, "key", ["few rows"])
+    found = shown(tmp_path / "run.json")
+    assert found["cal.json"] == f"sha256 {sha256_of(output)[:12]}, warnings: 1"

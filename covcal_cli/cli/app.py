@@ -76,6 +76,11 @@ def covcal(
       covcal evaluate                              where some labels are known
 
     \b
+    Then for rows, as a model, as a page; or all of it at once:
+      covcal apply, covcal export, covcal report
+      covcal run model.onnx source/ target/
+
+    \b
     Try it on embedded data:
       covcal demo
     """

@@ -65,6 +65,13 @@ class Journal:
             return None
         return entry if sha256_of(output) == entry.sha256 else None
 
+    def describe(self) -> list[tuple[str, str]]:
+        """Return every result's name with its hash and how many warnings it came with."""
+        return [
+            (name, f"sha256 {entry.sha256[:12]}, warnings: {len(entry.warnings)}")
+            for name, entry in sorted(self._entries.items())
+        ]
+
     def was_begun(self, output: Path, key: str) -> bool:
         """Return whether the step that makes `output` with `key` was begun and did not end."""
         return self._begun.get(output.name) == key
