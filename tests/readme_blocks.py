@@ -13,7 +13,7 @@ import tempfile
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from covcal_cli.cli.app import run
+from covcal_cli.cli.app import LIMIT_EXCEEDED, run
 from covcal_cli.demo import write_demo
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -54,7 +54,7 @@ def _output(command: str) -> str:
     os.environ.update(COLUMNS="88", TERMINAL_WIDTH="88")
     try:
         with redirect_stdout(page), redirect_stderr(page):
-            run(arguments)
+            code = run(arguments)
     finally:
         for key, value in before.items():
             if value is None:
@@ -62,7 +62,9 @@ def _output(command: str) -> str:
             else:
                 os.environ[key] = value
     page.seek(0)
-    return page.read()
+    text = page.read()
+    assert code in (0, LIMIT_EXCEEDED), text  # an error must never become the README's truth
+    return text
 
 
 if __name__ == "__main__":
