@@ -10,6 +10,23 @@ from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_adapted, write_features
 
 SIZES = (120, 150, 80)
+LONGEST = (
+    "test_install.py",
+    "test_demo.py",
+    "test_readme.py",
+    "test_run.py",
+    "test_paper_driver.py",
+    "test_adapt_examples.py",
+    "test_benchmark_driver.py",
+    "test_adapt.py",
+    "test_export_torch.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the files that take longest, so that two workers end at about the same time."""
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
 @pytest.fixture(scope="session")
