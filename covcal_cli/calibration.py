@@ -18,6 +18,7 @@ from covcal_cli.methods import SOURCE_PRIOR, Forecaster, method_named
 
 SCHEMA = "covcal.calibration/1"
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
+_AGAIN = "calibrate this file itself"
 
 
 def _source_prior() -> Mapping[str, Any]:
@@ -183,31 +184,39 @@ class Calibration:
             ],
         }
 
-    def require_fit(self, file: FeatureFile) -> None:
-        """Refuse a file whose model, classes or networks are not those of this calibration.
+    def require_same_classifier(self, file: FeatureFile) -> None:
+        """Refuse a file whose model or classes are not those of this calibration.
 
         Raises
         ------
         CovcalError
             Naming the file and what differs.
         """
-        again = "calibrate this file itself"
         if len(file.classes) != len(self.classes):
             raise CovcalError(
                 f"{file.path} has {len(file.classes)} classes, the calibration "
-                f"{len(self.classes)}: {again}"
+                f"{len(self.classes)}: {_AGAIN}"
             )
         for index, (found, expected) in enumerate(zip(file.classes, self.classes, strict=True)):
             if found != expected:
                 raise CovcalError(
                     f"{file.path} has other class names than the calibration (class {index} is "
-                    f"{found}, not {expected}): {again}"
+                    f"{found}, not {expected}): {_AGAIN}"
                 )
         if model_of(file)["sha256"] != self.model["sha256"]:
             raise CovcalError(
                 f"{file.path} comes from another model than the calibration "
-                f"(made for {self.model['name']}): {again}"
+                f"(made for {self.model['name']}): {_AGAIN}"
             )
+
+    def require_same_networks(self, file: FeatureFile) -> None:
+        """Refuse a file without the aligned logits of this calibration, if it needs any.
+
+        Raises
+        ------
+        CovcalError
+            Naming the file and what it lacks.
+        """
         if self.forecaster == "aligned" and not file.is_adapted:
             raise CovcalError(
                 f"{file.path} has no aligned logits, which {self.method_used} needs: give the file "
@@ -216,7 +225,7 @@ class Calibration:
         networks = file.attributes.get("networks_sha256")
         if self.forecaster == "aligned" and networks != self.networks_sha256:
             raise CovcalError(
-                f"{file.path} holds other aligned networks than the calibration: {again}"
+                f"{file.path} holds other aligned networks than the calibration: {_AGAIN}"
             )
 
 

@@ -1,6 +1,5 @@
 """The files that a calibration names: what it was fitted on, and its aligned networks."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from covcal_cli.alignednetworks import AlignedNetworks, read_aligned_networks
@@ -62,13 +61,35 @@ def networks_for(
         If model, classes or networks differ from the calibration's, or the networks are missing.
     """
     if calibration.forecaster == "original" or file.is_adapted:
-        calibration.require_fit(file)
+        calibration.require_same_classifier(file)
+        calibration.require_same_networks(file)
         if networks is not None:
             why = "holds" if calibration.forecaster == "aligned" else "needs no"
             raise CovcalError(f"{file.path} {why} aligned logits: leave --networks out")
         return None
     # Aligned logits need not be stored in the file: model and classes are all that must agree.
-    replace(calibration, forecaster="original").require_fit(file)
+    calibration.require_same_classifier(file)
+    return fitted_networks(calibration, document, networks)
+
+
+def fitted_networks(
+    calibration: Calibration, document: Path, networks: Path | None = None
+) -> AlignedNetworks:
+    """Return the networks that a calibration of aligned logits was fitted with.
+
+    Parameters
+    ----------
+    calibration : Calibration
+    document : Path
+        Its cal.json, for messages.
+    networks : Path, optional
+        An adapted file to take them from; None: the one that the calibration names.
+
+    Raises
+    ------
+    CovcalError
+        If they are gone, or others than those of the calibration.
+    """
     path = networks or calibration.inputs[0].path
     if networks is None and not path.is_file():
         raise CovcalError(

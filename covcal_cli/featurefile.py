@@ -8,6 +8,7 @@ A `Domain` gives out no labels. Those of the source come from `SourceDomain.labe
 target come from ``target_labels.py`` alone, which nothing that trains or fits imports.
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -20,13 +21,13 @@ from numpy.typing import NDArray
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurechecks import checked_rows, open_hdf5, require_aligned
 from covcal_cli.files import sha256_of
+from covcal_cli.rowreading import cut, take
 
 FEATURES_SCHEMA = "covcal.features/1"
 ADAPTED_SCHEMA = "covcal.adapted/1"
 SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
 
-_BLOCK_BYTES = 4 << 20
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -113,8 +114,11 @@ class Domain:
 
     def ids(self, rows: Rows) -> list[str]:
         """Return the ids of `rows`: relative paths or row numbers."""
-        values = _take(self._group["ids"], rows, axis=0)
-        return [bytes(value).decode("utf-8") for value in values]
+        return [bytes(value).decode("utf-8") for value in self.id_bytes(rows)]
+
+    def id_bytes(self, rows: Rows) -> NDArray[np.bytes_]:
+        """Return the ids of `rows` in UTF-8, shape (m,), as the file holds them."""
+        return take(self._group["ids"], rows, axis=0)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -126,35 +130,46 @@ class Domain:
         dataset = self._group["columns"][name]
         if dataset.shape != (self.n,):
             raise self._error(f"columns/{name}", f"has shape {dataset.shape}, not ({self.n},)")
-        return _take(dataset, rows, axis=0)
+        return take(dataset, rows, axis=0)
 
-    def blocks(self, rows: Rows) -> Iterator[Rows]:
-        """Cut `rows` into runs that each read a few MiB, so that memory stays bounded."""
-        width = max(self.n_classes * max(1, self.n_members), self.n_features or 1)
-        size = max(256, _BLOCK_BYTES // (4 * width))
-        for start in range(0, len(rows), size):
-            yield rows[start : start + size]
+    def blocks(self, rows: Rows, *names: str) -> Iterator[Rows]:
+        """Cut `rows` into runs that each read a few MiB, so that memory stays bounded.
+
+        `names` (of ``features``, ``logits``, ``aligned_logits``) say what is read; none, anything.
+        """
+        widths = {
+            "features": self.n_features or 1,
+            "logits": self.n_classes,
+            "aligned_logits": self.n_classes * self.n_members,
+        }
+        return cut(rows, max(widths[name] for name in names or widths))
 
     def _read(self, name: str, rows: Rows, axis: int = 0) -> Floats:
         if name not in self._group:
             raise self._error(name, "is missing: run covcal adapt first")
         dataset = self._group[name]
         shape = [*dataset.shape]
+        shape[axis] = 1
+        parts = list(cut(rows, math.prod(shape)))
+        if len(parts) <= 1:
+            taken = take(dataset, rows, axis)
+            self._require_finite(name, taken, rows, axis)
+            return taken.astype(np.float32, copy=False)
         shape[axis] = len(rows)
         values = np.empty(shape, dtype=np.float32)
         start = 0
-        for block in self.blocks(rows):
-            taken = _take(dataset, block, axis)
-            self._require_finite(name, taken, block, axis)
-            stop = start + len(block)
+        for part in parts:
+            taken = take(dataset, part, axis)
+            self._require_finite(name, taken, part, axis)
+            stop = start + len(part)
             values[(slice(None),) * axis + (slice(start, stop),)] = taken
             start = stop
         return values
 
     def _require_finite(self, name: str, values: Floats, rows: Rows, axis: int) -> None:
-        # A sum is NaN or infinite when any term is, and costs no second array.
+        # A sum is NaN or infinite when any term is, or, at no harm, when it overflows.
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(values.sum(dtype=np.float64)):
+            if np.isfinite(values.sum()):
                 return
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
@@ -294,7 +309,7 @@ class FeatureFile:
 def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:
     """Return the labels of `rows` of any domain; for `SourceDomain` and ``target_labels`` only."""
     group = domain._group
-    labels: NDArray[np.int64] = _take(group["labels"], rows, axis=0).astype(np.int64, copy=False)
+    labels: NDArray[np.int64] = take(group["labels"], rows, axis=0).astype(np.int64, copy=False)
     outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
     if len(outside):
         row = int(rows[outside[0]])
@@ -303,16 +318,3 @@ def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:
             f"-1 (unknown) to {domain.n_classes - 1} are allowed"
         )
     return labels
-
-
-def _take(dataset: Any, rows: Rows, axis: int) -> NDArray[Any]:
-    """Read ascending `rows` as one contiguous span: far faster than HDF5's own row selection."""
-    if len(rows) == 0:
-        shape = list(dataset.shape)
-        shape[axis] = 0
-        return np.empty(shape, dtype=dataset.dtype)
-    start, stop = int(rows[0]), int(rows[-1]) + 1
-    span = dataset[start:stop] if axis == 0 else dataset[:, start:stop]
-    if stop - start == len(rows):
-        return np.asarray(span)
-    return np.asarray(np.take(span, rows - start, axis=axis))

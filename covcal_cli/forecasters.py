@@ -15,8 +15,11 @@ from covcal_cli.softmax import Array, LogitBlocks, class_major, exp, log_mean_so
 def forecaster_blocks(domain: Domain, rows: Rows, forecaster: Forecaster) -> LogitBlocks:
     """Return the forecaster's logits of `rows` as blocks (m, K), read anew at every call."""
     if forecaster == "original":
-        return lambda: (domain.logits(block) for block in domain.blocks(rows))
-    return lambda: (forecaster_logits(domain, block, forecaster).T for block in domain.blocks(rows))
+        return lambda: (domain.logits(block) for block in domain.blocks(rows, "logits"))
+    return lambda: (
+        forecaster_logits(domain, block, forecaster).T
+        for block in domain.blocks(rows, "aligned_logits")
+    )
 
 
 def forecaster_logits(
@@ -52,7 +55,7 @@ def target_confidence(
     if file.target is None or rows is None or len(rows) == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
     before = after = 0.0
-    for block in file.target.blocks(rows):
+    for block in file.target.blocks(rows, "logits", "aligned_logits"):
         original = forecaster_logits(file.target, block, "original")
         scaled = forecaster_logits(file.target, block, forecaster)
         label, columns = original.argmax(axis=0), np.arange(len(block))

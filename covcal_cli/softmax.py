@@ -5,6 +5,7 @@ reduces over classes with whole vectors of rows, several times faster than row b
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ def exp(block: Array) -> Array:
     NumPy's float64 exponential is not vectorised on most machines and would take most of the time
     of every fit; the float32 one is six times faster, and sums stay in float64.
     """
-    return np.exp(block.astype(np.float32)).astype(np.float64)
+    powers = block.astype(np.float32)
+    return np.exp(powers, out=powers).astype(np.float64)
 
 
 def log_softmax(block: Array, temperature: float) -> Array:
@@ -56,6 +58,42 @@ def log_softmax(block: Array, temperature: float) -> Array:
     scaled = block / temperature
     scaled -= np.log(exp(scaled).sum(axis=0))
     return scaled
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """softmax(z / T) of a block, and its logarithm at the few places where it is needed.
+
+    Attributes
+    ----------
+    logits : array of float64, shape (K, m)
+        Each row's highest is 0.
+    temperature : float
+    log_sums : array of float64, shape (m,)
+        log sum_k e^(z_k / T); less it, the highest log probability of a row is 0.
+    probabilities : array of float64, shape (K, m)
+    """
+
+    logits: Array
+    temperature: float
+    log_sums: Array
+    probabilities: Array
+
+    def logs_at(self, places: NDArray[np.int64]) -> Array:
+        """Return one log probability of each row, given k m + j for class k of row j."""
+        found: Array = self.logits.take(places)
+        found /= self.temperature
+        found -= self.log_sums
+        return found
+
+
+def softmax(block: Array, temperature: float) -> Softmax:
+    """Return `Softmax` of a block from `class_major`; its values are those of `log_softmax`."""
+    scaled = block if temperature == 1 else block / temperature
+    probabilities = exp(scaled)
+    sums = probabilities.sum(axis=0)
+    probabilities /= sums
+    return Softmax(block, temperature, np.log(sums), probabilities)
 
 
 def log_mean_softmax(members: NDArray[np.floating[Any]]) -> Array:

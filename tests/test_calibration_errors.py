@@ -48,6 +48,22 @@ class TestRankedRows:
         )
         assert list(found) == expected
 
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_sums_between_values(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Rows are cut at values, and runs summed, however many are looked at together."""
+        monkeypatch.setattr("covcal_cli.metrics.rankedrows._CHUNK", 7)
+        confidence, correct = made_rows(kind, 500)
+        ranked = ranked_rows(confidence, correct)
+        values = np.array([0.0, 0.3, 0.7, 0.8, 0.9])
+        starts = ranked.starts_of(values)
+        assert starts.tolist() == [int((confidence < value).sum()) for value in values]
+        starts = np.unique(starts)
+        sums, hits = ranked.sums_from(starts)
+        order = np.lexsort((correct, confidence))
+        for number, rows in enumerate(np.split(order, starts[1:])):
+            assert sums[number] == pytest.approx(confidence[rows].sum())
+            assert hits[number] == correct[rows].sum()
+
     def test_zero_one_and_the_smallest_number(self) -> None:
         """The ends of the interval, -0.0 and subnormal numbers keep their value."""
         values = np.array([1.0, -0.0, 1e-45, 0.0], dtype=np.float32)
@@ -103,6 +119,19 @@ class TestClasswise:
             counted.add(probabilities[:, part], labels[part])
         assert counted.ece() == pytest.approx(total / 4, abs=1e-12)
         assert counted.ece_by_class().shape == (4,)
+
+    @pytest.mark.parametrize("bins", [1, 3, 15, 49])
+    def test_every_edge_belongs_to_the_bin_below(self, bins: int) -> None:
+        """0, 1 and every edge, with a wrong row each: each bin's gap has its own probabilities."""
+        edges = np.arange(bins + 1) / bins
+        probabilities = np.stack([edges, np.zeros(bins + 1)])
+        labels = np.zeros(bins + 1, dtype=np.int64)
+        counted = ClasswiseBins(bins, 2)
+        counted.add(probabilities, labels)
+        # Every bin holds its upper edge, the first one 0 as well.
+        gaps = np.abs(edges[1:] - 1)
+        gaps[0] = abs(edges[1] - 2)
+        assert counted.ece_by_class() == pytest.approx([gaps.sum() / (bins + 1), 0])
 
     def test_no_rows(self) -> None:
         """Nothing counted is an error, not 0."""
@@ -228,6 +257,21 @@ class TestAURC:
         whole = aurc(ranked)
         monkeypatch.setattr("covcal_cli.metrics.riskcoverage._CHUNK", 7)
         assert aurc(ranked) == pytest.approx(whole, abs=1e-12)
+
+    def test_many_rows_equal_a_sum_over_runs(self) -> None:
+        """A third of a million rows, many of them tied, against fractions summed one by one."""
+        rng = np.random.default_rng(3)
+        confidence = np.sort(np.round(rng.beta(5, 1.2, size=333_333), 5))[::-1]
+        correct = rng.random(len(confidence)) < confidence
+        area, rank, wrong = 0.0, 0, 0
+        _, sizes = np.unique(-confidence, return_counts=True)
+        for size in sizes.tolist():
+            errors = size - int(correct[rank : rank + size].sum())
+            steps = np.arange(1, size + 1)
+            area += float(((wrong + steps * errors / size) / (rank + steps)).sum())
+            rank, wrong = rank + size, wrong + errors
+        found = aurc(ranked_rows(confidence, correct))
+        assert found == pytest.approx(area / len(confidence), abs=1e-12)
 
     def test_the_ends(self) -> None:
         """All right is 0, all wrong is 1."""

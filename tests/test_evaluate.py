@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covcal_cli.errors import UnlabelledError
+from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.files import sha256_of
 from tests.cli_runner import Argument, Outcome, covcal
 from tests.made_files import made_domain, write_features
@@ -159,7 +161,7 @@ class TestNumbers:
         whole = report(*arguments)
         monkeypatch.setattr(
             "covcal_cli.featurefile.Domain.blocks",
-            lambda _, rows: (rows[start : start + 7] for start in range(0, len(rows), 7)),
+            lambda _, rows, *_names: (rows[start : start + 7] for start in range(0, len(rows), 7)),
         )
         pieces = report(*arguments)
         assert (
@@ -208,6 +210,13 @@ class TestRows:
             f"{features} holds no label for its 80 target test rows, and evaluate needs them; "
             "covcal estimate prints the accuracy to expect without labels"
         )
+
+    def test_the_library_tells_no_labels_from_other_faults(self, features: Path) -> None:
+        """What can do without labels catches `UnlabelledError` alone."""
+        with h5py.File(features, "r+") as file:
+            file["target/labels"][...] = -1
+        with pytest.raises(UnlabelledError, match="holds no label for its 80 target test rows"):
+            evaluate(features, {})
 
     def test_an_empty_split(self, tmp_path: Path) -> None:
         """An empty split is an error that names the rows in each."""

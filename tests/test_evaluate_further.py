@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from covcal_cli.adapt.forward import networks_sha256, read_networks
 from tests.cli_runner import Argument, covcal
 
 
@@ -169,6 +170,26 @@ class TestNetworks:
         assert "pass --networks" in covcal("evaluate", *arguments, cwd=tmp_path).error_line()
         found = report(*arguments, "--networks", networks_folder / "adapted.h5", cwd=tmp_path)
         assert "fl+temp" in found["metrics"]
+
+    def test_two_networks_in_one_report(self, networks_folder: Path) -> None:
+        """Calibrations of different networks are told apart: each is judged as it is alone."""
+        shutil.copy(networks_folder / "adapted.h5", networks_folder / "second.h5")
+        with h5py.File(networks_folder / "second.h5", "r+") as file:
+            arrays = read_networks(file["networks"])
+            for name in arrays:
+                if "bias" in name:
+                    file["networks"][name][...] += 0.25 * np.arange(arrays[name].shape[-1])
+            changed = networks_sha256(read_networks(file["networks"]))
+            assert changed != file.attrs["networks_sha256"]
+            file.attrs["networks_sha256"] = changed
+        arguments = ("second.h5", "--method", "fl+temp", "-o", "other.json")
+        covcal("calibrate", *arguments, cwd=networks_folder).require_success()
+        names = ("fl", "other")
+        both = report("features.h5", "-c", "fl.json", "-c", "other.json", cwd=networks_folder)
+        for name in names:
+            alone = report("features.h5", "-c", f"{name}.json", cwd=networks_folder)
+            assert both["metrics"][name] == alone["metrics"]["fl+temp"]
+        assert both["metrics"]["fl"]["ece"] != both["metrics"]["other"]["ece"]
 
     def test_networks_that_nothing_needs(self, networks_folder: Path) -> None:
         """Without an fl calibration the option is a mistake."""

@@ -21,7 +21,13 @@ TENSOR, PIXELS, WORDS = (D_IN,), (CHANNELS, SIDE, SIDE), (TOKENS, D_IN)
 
 
 def prepared(
-    model: str | Path, folder: Path, *, fl: bool, weights: Path | None = None, width: int = D
+    model: str | Path,
+    folder: Path,
+    *,
+    fl: bool,
+    weights: Path | None = None,
+    width: int = D,
+    classes: int = K,
 ) -> Case:
     """Calibrate a torch model on made rows, as extract would have named it."""
     classifier = open_torch(model, weights=weights)
@@ -33,8 +39,8 @@ def prepared(
         phi=str(classifier.features_tensor),
         logits=classifier.logits_tensor,
         width=width,
-        classes=K,
-        networks=made_networks(width, K) if fl else None,
+        classes=classes,
+        networks=made_networks(width, classes) if fl else None,
         temperature=1.7,
         attributes={"model_sha256": classifier.sha256, "model_name": classifier.name},
     )
@@ -90,6 +96,23 @@ def test_functions(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     exported(f"{ZOO}:{name}", case).require_success()
     for n in (1, 7):
         require_right(module, case, rows(shape, n))
+
+
+@pytest.mark.parametrize("name", ["one_logit", "one_squeezed"])
+def test_one_number_per_row(name: str, tmp_path: Path) -> None:
+    """Calibrated probabilities of both classes beside the original's single number."""
+    module: Any = getattr(torch_modules, name)().eval()
+    case = prepared(f"{ZOO}:{name}", tmp_path, fl=False, classes=2)
+    exported(f"{ZOO}:{name}", case).require_success()
+    x = rows(TENSOR, 7)
+    after = answer(tmp_path, x)
+    with torch.inference_mode():
+        z = module.head(module.phi(x)).numpy()[:, 0]
+        np.testing.assert_array_equal(after["output"], module(x).numpy())
+    second = 1 / (1 + np.exp(-z.astype(np.float64) / 1.7))
+    expected = np.stack([1 - second, second], axis=1)
+    np.testing.assert_allclose(after["probabilities"], expected, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(after["label"], z > 0)
 
 
 class Plain(nn.Module):

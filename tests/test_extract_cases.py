@@ -155,6 +155,33 @@ def wrong_shape(folder: Path) -> None:
         rows(folder, domain, shape=(3, SIDE, SIDE))
 
 
+def one_folder(folder: Path) -> None:
+    """Save images once, with a link for the other domain."""
+    grey_images(folder)
+    for path in sorted((folder / "tgt").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (folder / "tgt").rmdir()
+    (folder / "tgt").symlink_to("src")
+
+
+def unlabelled_images(folder: Path) -> None:
+    """Save a source of images that lie in no class folder."""
+    grey_classifier(folder)
+    for domain in ("src", "tgt"):
+        images(folder / domain, [f"{i}.png" for i in range(9)])
+
+
+def unlabelled_rows(folder: Path) -> None:
+    """Save a source array without y."""
+    SOFTMAX.save(folder)
+    x = np.load(rows(folder, "tgt.npz"))["x"]
+    np.savez(folder / "src.npz", x=x + 1)
+
+
+NO_LABELS = (
+    r"has no labels, and the source needs them: give an \.npz or \.h5 with x and y, a label column "
+    r"in the table, class folders, or \.cls files in the \.tar"
+)
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 WHOLE = SOFTMAX.model().SerializeToString()
 
@@ -173,6 +200,13 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "colour": (grey_images, ("--color", "RGB"), "--color RGB does not fit .*: drop it or change"),
     "size": (grey_images, ("--size", 7), "--size 7 does not fit .*: pass --size 4"),
     "shape": (wrong_shape, (), r"\[N, 3, 4, 4\].*\[N, 1, 4, 4\]"),
+    "the target is the source": (
+        one_folder,
+        (),
+        r"tgt is the source and the target: give other data as the target",
+    ),
+    "source images without labels": (unlabelled_images, (), NO_LABELS),
+    "source rows without labels": (unlabelled_rows, (), NO_LABELS),
     "stateful": (save("a state"), (), "state holds no row per example"),
     "rank 3": (save("rank 3"), (), "rank 3"),
     "bad images": (
@@ -211,8 +245,9 @@ class TestPublicCases:
         grey_classifier(tmp_path)
         images(tmp_path / "src", [f"{name}/{i}.png" for name in "abc" for i in range(6)])
         images(tmp_path / "tgt", [f"{name}/{i}.png" for name in "ac" for i in range(4)])
-        extract(tmp_path).require_success()
+        done = extract(tmp_path).require_success()
         assert written(tmp_path)["target/labels"].tolist() == [0] * 4 + [2] * 4
+        assert "note: tgt has no rows of 1 of the 3 classes (b); no other class" in done.err
 
     def test_2_numbered_folders_in_the_order_of_their_text(self, tmp_path: Path) -> None:
         """pytorch/vision#714: folder 10 is class 10, not class 2."""

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import h5py
@@ -128,10 +129,11 @@ def test_one_class_among_the_first_rows_is_a_warning(tmp_path: Path) -> None:
         path = tmp_path / "src" / f"{i // 10}" / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (SIDE, SIDE), 8 * i).save(path)
-    done = covcal("extract", model, tmp_path / "src", tmp_path / "src", "--limit", 5, cwd=tmp_path)
+    copytree(tmp_path / "src", tmp_path / "tgt")
+    done = covcal("extract", model, tmp_path / "src", tmp_path / "tgt", "--limit", 5, cwd=tmp_path)
     assert "fewer than two classes" in done.require_success().err
     done = covcal(
-        "extract", model, tmp_path / "src", tmp_path / "src", "--sample", 20, "-f", cwd=tmp_path
+        "extract", model, tmp_path / "src", tmp_path / "tgt", "--sample", 20, "-f", cwd=tmp_path
     )
     assert "fewer than two classes" not in done.require_success().err
 
@@ -150,7 +152,8 @@ def corrupt(tmp_path: Path) -> Path:
 
 def test_a_skipped_file_is_named_on_stderr_and_in_the_file(corrupt: Path) -> None:
     """Its reason too."""
-    arguments = ("extract", "model.onnx", "src", "src")
+    copytree(corrupt / "src", corrupt / "tgt")
+    arguments = ("extract", "model.onnx", "src", "tgt")
     done = covcal(*arguments, "--on-error", "skip", cwd=corrupt).require_success()
     reason = "not an image, or of an unknown kind"
     assert done.err.count(f"warning: skipped 1/100.png: {reason}\n") == 2
@@ -162,10 +165,11 @@ def test_a_skipped_file_is_named_on_stderr_and_in_the_file(corrupt: Path) -> Non
 
 def test_on_error_fail_stops_at_the_first(corrupt: Path) -> None:
     """The file and the reason are named, and nothing is written."""
-    arguments = ("extract", "model.onnx", "src", "src", "--on-error", "fail")
+    copytree(corrupt / "src", corrupt / "tgt")
+    arguments = ("extract", "model.onnx", "src", "tgt", "--on-error", "fail")
     line = covcal(*arguments, cwd=corrupt).error_line()
     assert line.startswith("src: 1/100.png (not an image, or of an unknown kind) cannot be read: ")
-    assert sorted(path.name for path in corrupt.iterdir()) == ["model.onnx", "src"]
+    assert sorted(path.name for path in corrupt.iterdir()) == ["model.onnx", "src", "tgt"]
 
 
 def dynamic_quantised(folder: Path) -> Path:

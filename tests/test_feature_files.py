@@ -318,6 +318,30 @@ class TestReading:
             assert max(map(len, blocks)) * 3 * 1000 * 4 <= 8 << 20
         assert len(blocks) > 1
 
+    def test_blocks_are_cut_by_what_is_read(self, tmp_path: Path) -> None:
+        """Wide features do not make the reads of narrow logits short."""
+        target = made_domain("target", sizes=(3000, 0, 0), width=2048)
+        source = made_domain("source", sizes=(30, 0, 0), width=2048)
+        path = write_features(tmp_path / "f.h5", source=source, target=target)
+        with FeatureFile(path) as file:
+            domain = file.require_target()
+            rows = domain.rows("train")
+            assert [len(block) for block in domain.blocks(rows, "logits")] == [3000]
+            longest = {
+                max(len(block) for block in domain.blocks(rows, *names))
+                for names in ((), ("features",), ("logits", "features"))
+            }
+            assert longest == {512}
+
+    def test_ids_as_bytes(self, features: Path) -> None:
+        """The bytes of ids are those that the file holds."""
+        with FeatureFile(features) as file:
+            domain = file.require_target()
+            rows = domain.rows("test")
+            found = domain.id_bytes(rows)
+            assert [value.decode() for value in found.tolist()] == domain.ids(rows)
+            assert found.dtype == file.handle["target/ids"].dtype
+
     def test_an_empty_split_names_the_counts(self, tmp_path: Path) -> None:
         """A step that needs rows of an empty split says how many there are in each."""
         source = made_domain("source", sizes=(30, 0, 20))

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.metrics.metrics import METRICS, Metrics, MetricsAccumulator, ReliabilityBins
-from covcal_cli.softmax import class_major, log_softmax
+from covcal_cli.softmax import class_major, log_softmax, softmax
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -313,10 +313,12 @@ def test_the_largest_gap_of_a_bin() -> None:
         ReliabilityBins(15).mce()
 
 
-def test_probabilities_may_be_handed_over() -> None:
-    """Probabilities that the caller has already computed change nothing."""
+@pytest.mark.parametrize("temperature", [1.0, 1.3])
+def test_a_softmax_counts_as_its_logarithms_do(temperature: float) -> None:
+    """What the caller has already computed changes nothing, at any temperature."""
     logs, predictions, labels = made_rows()
+    block = class_major(logs.T)
     given = MetricsAccumulator(15, len(logs))
-    given.add(logs, predictions, labels, np.exp(logs))
-    expected = metrics_of(logs, predictions, labels)
+    given.add_softmax(softmax(block, temperature), predictions, labels)
+    expected = metrics_of(log_softmax(block, temperature), predictions, labels)
     assert given.result().to_json() == pytest.approx(expected.to_json(), abs=1e-7)

@@ -97,6 +97,53 @@ def test_heads_of_modules(name: str) -> None:
     assert classifier.exposure_error == 0
 
 
+# name -> (tail, factor and offset between the layer's result and the logit z)
+SINGLE = {
+    "one_logit": ("none", 1, 0),
+    "one_sigmoid": ("sigmoid", 1, 0),
+    "one_squeezed": ("sigmoid", 1, 0),
+    "one_scaled": ("none", 2, 1),
+    "one_label": ("argmax", 1, 0),
+    "one_of_each": ("sigmoid", 1, 0),
+    "one_by_two": ("softmax", 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_one_number_per_row_stands_for_two_classes(name: str) -> None:
+    """As of ONNX models: the logits are 0 and z, so their softmax is the sigmoid of z."""
+    tail, factor, offset = SINGLE[name]
+    module: Any = getattr(torch_modules, name)().eval()
+    x = rows(TENSOR)
+    classifier = open_torch(f"{ZOO}:{name}")
+    features, logits = run(classifier, x)
+    with torch.no_grad():
+        z = factor * module.head(module.phi(x)).double().numpy()[:, 0] + offset
+    assert (classifier.n_classes, classifier.n_features, classifier.tail) == (2, D, tail)
+    np.testing.assert_array_equal(logits[:, 0], 0)
+    np.testing.assert_allclose(logits[:, 1], z, rtol=1e-5, atol=1e-6)
+    assert classifier.weight is not None
+    assert classifier.bias is not None
+    assert classifier.weight.shape == (2, D)
+    assert relative(features @ classifier.weight.T + classifier.bias, logits) <= 1e-5
+    assert any("one number per row" in note for note in classifier.notes)
+    assert not any("a sigmoid per class" in note for note in classifier.notes)
+
+
+def test_one_number_without_a_layer_is_refused() -> None:
+    """Whether it is a logit or a probability cannot be told."""
+    with pytest.raises(CovcalError, match="no layer before it tells what it means: return one"):
+        open_torch(f"{ZOO}:one_relu", phi="none")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("with_sigmoid", "a sigmoid per class"), ("with_argmax", "labels alone")]
+)
+def test_what_the_output_does_not_say_is_noted(name: str, words: str) -> None:
+    """Confidences are the softmax of the logits, which such a model does not print."""
+    assert any(words in note for note in open_torch(f"{ZOO}:{name}").notes)
+
+
 @pytest.mark.parametrize("kind", ["traced", "scripted", "frozen", "static", "dynamic"])
 def test_files_give_what_the_module_gives(kind: str, tmp_path: Path) -> None:
     """TorchScript and exported programs: the same phi, logits, W and b, for any number of rows."""

@@ -33,7 +33,7 @@ REFUSED = {
         "--phi"
     ),
     "two_answers": " has 2 outputs that could hold the classes: left (from linear head), right",
-    "one_logit": ": linear 2 gives a single logit: return two logits, z and 0",
+    "one_relu": ": the output is neither the logits of linear head nor their softmax",
     "dice": (" gives another output for the same rows each time (relative error "),
     "no_layer": ": what it is fed cannot be told from its first layer: set module.example_input",
     "recurrent": ": what it is fed cannot be told from its first layer: set module.example_input",

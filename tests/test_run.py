@@ -251,3 +251,19 @@ def test_a_folder_of_other_things_is_left_alone(folder: Path) -> None:
     done = covcal("run", "digits.onnx", "source.npz", "target.npz", "-o", "mine", cwd=folder)
     assert done.error_line() == "mine exists and covcal run did not make it: name another with -o"
     assert [path.name for path in (folder / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_the_rows_per_run_of_the_model_can_be_chosen(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some models need: the error that says so names --batch."""
+    sizes: list[int] = []
+    unchanged = OnnxClassifier.run
+
+    def counted(classifier: OnnxClassifier, batch: Any) -> Any:
+        sizes.extend(len(rows) for rows in batch.values())
+        return unchanged(classifier, batch)
+
+    monkeypatch.setattr(OnnxClassifier, "run", counted)
+    run(folder, "--method", "temp", "--sample", "90", "--batch", "8").require_success()
+    assert sizes.count(8) >= 2 * (90 // 8)  # in one run of 90 rows a domain without --batch

@@ -23,10 +23,10 @@ class Made(nn.Module):
 
     row: tuple[int, ...] = (D_IN,)
 
-    def __init__(self, end: Callable[[Tensor], Any] | None = None) -> None:
+    def __init__(self, end: Callable[[Tensor], Any] | None = None, classes: int = K) -> None:
         super().__init__()
         self.body: nn.Module = nn.Linear(D_IN, D)
-        self.head: nn.Module = nn.Linear(D, K)
+        self.head: nn.Module = nn.Linear(D, classes)
         self.end = end
 
     def phi(self, x: Tensor) -> Tensor:
@@ -300,7 +300,16 @@ doubled = _seeded(lambda: Made().double())
 halved = _seeded(lambda: Made().half())
 brained = _seeded(lambda: Made().bfloat16())
 no_layer = _seeded(lambda: nn.Flatten())
-one_logit = _seeded(lambda: nn.Sequential(nn.Linear(D_IN, D), nn.ReLU(), nn.Linear(D, 1)))
+one_by_two = _seeded(
+    lambda: Made(lambda z: torch.cat([torch.sigmoid(-z), torch.sigmoid(z)], dim=1), classes=1)
+)
+one_logit = _seeded(lambda: Made(classes=1))
+one_sigmoid = _seeded(lambda: Made(torch.sigmoid, classes=1))
+one_squeezed = _seeded(lambda: Made(lambda z: torch.sigmoid(z)[:, 0], classes=1))
+one_scaled = _seeded(lambda: Made(lambda z: 2 * z[:, 0] + 1, classes=1))
+one_label = _seeded(lambda: Made(lambda z: (z[:, 0] > 0).long(), classes=1))
+one_of_each = _seeded(lambda: Made(lambda z: (z[:, 0] > 0, torch.sigmoid(z)[:, 0]), classes=1))
+one_relu = _seeded(lambda: Made(torch.relu, classes=1))
 recurrent = _seeded(lambda: nn.LSTM(D_IN, K, batch_first=True))
 lazy = _seeded(lambda: nn.Sequential(nn.LazyLinear(D), nn.ReLU(), nn.LazyLinear(K)))
 meta = _seeded(lambda: nn.Linear(D_IN, K, device="meta"))

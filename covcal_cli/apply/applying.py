@@ -7,7 +7,7 @@ its confidence is the probability that the calibrated forecaster gives to it (DE
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +108,6 @@ def apply(
             found.require_features(chosen)
         source = _Source(
             chosen,
-            file.handle[domain]["ids"],
             _chosen_rows(chosen, split),
             calibration,
             found,
@@ -137,7 +136,6 @@ class _Source:
     """The rows to write, and the sum of their confidence."""
 
     domain: Domain
-    ids: Any  # h5py.Dataset
     rows: Rows | range
     calibration: Calibration
     networks: AlignedNetworks | None
@@ -146,7 +144,8 @@ class _Source:
     confidence_sum: float = 0.0
 
     def layout(self, classes: Sequence[str], provenance: Mapping[str, str | int | float]) -> Layout:
-        return Layout(len(self.rows), classes, self.ids.dtype, self.with_probabilities, provenance)
+        dtype = self.domain.id_bytes(np.empty(0, dtype=np.int64)).dtype
+        return Layout(len(self.rows), classes, dtype, self.with_probabilities, provenance)
 
     def blocks(self) -> Iterator[AppliedRows]:
         width = self.domain.n_classes
@@ -174,14 +173,14 @@ class _Source:
         )
 
     def _ids(self, rows: Rows) -> NDArray[np.bytes_]:
-        span: NDArray[np.bytes_] = self.ids[int(rows[0]) : int(rows[-1]) + 1]
+        ids = self.domain.id_bytes(rows)
         try:
-            span.tobytes().decode("utf-8")
+            ids.tobytes().decode("utf-8")
         except UnicodeDecodeError as error:
             raise CovcalError(
                 f"{self.domain.path}: /{self.domain.name}/ids is not UTF-8: extract again"
             ) from error
-        return span if len(span) == len(rows) else span[rows - rows[0]]
+        return ids
 
 
 def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:

@@ -110,6 +110,3 @@ def output(text: str) -> typer.models.OptionInfo:
     """Return the option ``-o/--output`` with a command's own help text."""
     option: typer.models.OptionInfo = typer.Option("--output", "-o", help=text)
     return option
-
-
-OutputFile = Annotated[Path, output("File to write.")]

@@ -2,13 +2,10 @@
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from covcal_cli.adapt.report import AdaptReport
 from covcal_cli.calibration import Calibration, Candidate
-
-if TYPE_CHECKING:  # importing it would load onnxruntime
-    from covcal_cli.extract.extraction import ExtractReport
 
 
 def table(
@@ -41,20 +38,6 @@ def markdown_table(
         cells = (cell.replace("|", "\\|") for cell in row)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def extract_summary(report: "ExtractReport") -> str:
-    """Return what ``covcal extract`` ran and read."""
-    lines = [("model", report.head), ("input", report.preprocessing)]
-    for domain in report.domains:
-        rows = ", ".join(f"{name} {count}" for name, count in domain.rows.items())
-        total = sum(domain.rows.values())
-        skipped = f"; {len(domain.skipped)} files skipped" if domain.skipped else ""
-        lines.append((domain.name, f"{total} rows ({rows}), {domain.labelled} labelled{skipped}"))
-    if report.source_accuracy is not None:
-        lines.append(("accuracy", f"{report.source_accuracy:.2%} of the labelled source rows"))
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
 def adapt_summary(report: AdaptReport) -> str:

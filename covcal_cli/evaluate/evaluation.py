@@ -7,6 +7,7 @@ the only place where target labels are read; the rows that it used are left out 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.calibration import Calibration, Input
 from covcal_cli.calibrationfiles import networks_for
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluated import Evaluation, Predictions, metrics_document, write_metrics
 from covcal_cli.evaluate.grouping import Grouping, grouping
 from covcal_cli.evaluate.limits import NONE
@@ -25,12 +26,12 @@ from covcal_cli.methods import Forecaster
 from covcal_cli.metrics.bootstrap import intervals
 from covcal_cli.metrics.groups import GroupBins
 from covcal_cli.metrics.metrics import MetricsAccumulator
-from covcal_cli.softmax import Array, exp
+from covcal_cli.softmax import Array, Softmax, class_major, softmax
 from covcal_cli.target_labels import target_labels
 
 __all__ = ["Evaluation", "Predictions", "evaluate", "metrics_document", "named", "write_metrics"]
 
-_CACHED_VALUES = 1 << 18  # so many float64 logits at a time stay in the processor's cache
+_CACHED_VALUES = 1 << 16  # so many float64 logits at a time stay in the processor's cache
 Labels = NDArray[np.int64]
 
 
@@ -72,9 +73,10 @@ def evaluate(
 
     Raises
     ------
+    UnlabelledError
+        If no row of the split has a label.
     CovcalError
-        If the split is empty or unlabelled, a calibration does not fit the file, or `by` is
-        unknown.
+        If the split is empty, a calibration does not fit the file, or `by` is unknown.
     """
     with FeatureFile(path) as file:
         judged = {NONE: _Judged("original", 1.0, None)}
@@ -96,7 +98,7 @@ def evaluate(
         }
         unlabelled = _collect(target, rows, judged, collected, predictions)
         if unlabelled == len(rows):
-            raise CovcalError(
+            raise UnlabelledError(
                 f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
                 "needs them; covcal estimate prints the accuracy to expect without labels"
             )
@@ -143,6 +145,13 @@ class _Judged:
     networks: AlignedNetworks | None
 
     @property
+    def reads(self) -> str:
+        """What of a file its logits are made of."""
+        if self.networks is not None:
+            return "features"
+        return "logits" if self.forecaster == "original" else "aligned_logits"
+
+    @property
     def key(self) -> str:
         """What tells its logits from others'."""
         return self.forecaster if self.networks is None else self.networks.sha256
@@ -158,10 +167,8 @@ class _Collected:
         self.by = by
         self.groups = None if by is None else GroupBins(bins, len(by.names))
 
-    def add(
-        self, logs: Array, probabilities: Array, judged: Labels, labels: Labels, rows: Rows
-    ) -> None:
-        counted = self.metrics.add(logs, judged, labels, probabilities)
+    def add(self, forecast: Softmax, judged: Labels, labels: Labels, rows: Rows) -> None:
+        counted = self.metrics.add_softmax(forecast, judged, labels)
         if self.groups is not None and self.by is not None:
             self.groups.add(self.by.numbers(rows, labels, judged), counted)
 
@@ -176,30 +183,30 @@ def _collect(
     """Count every labelled row for every calibration, and return how many have no label."""
     unlabelled = 0
     size = max(256, _CACHED_VALUES // target.n_classes)
-    for block in target.blocks(rows):
+    for block in target.blocks(rows, *{entry.reads for entry in judged.values()}):
         labels = target_labels(target, block)
         known = labels >= 0
         if not known.all():
             unlabelled += int((~known).sum())
             block, labels = block[known], labels[known]
-        logits: dict[str, Array] = {"original": forecaster_logits(target, block, "original")}
+        logits: dict[str, NDArray[np.floating[Any]]] = {"original": target.logits(block)}
         for entry in judged.values():
             if entry.key not in logits:
-                logits[entry.key] = forecaster_logits(
-                    target, block, entry.forecaster, entry.networks
-                )
+                aligned = forecaster_logits(target, block, entry.forecaster, entry.networks)
+                logits[entry.key] = aligned.T
         for start in range(0, len(block), size):
             part = slice(start, start + size)
-            top = _top_class(logits["original"][:, part])
+            parts = {key: class_major(values[part]) for key, values in logits.items()}
+            top = _top_class(parts["original"])
             for name, entry in judged.items():
-                logs, probabilities = _softmax(logits[entry.key][:, part], entry.temperature)
-                chosen = top if predictions == "original" else logs.argmax(axis=0)
-                collected[name].add(logs, probabilities, chosen, labels[part], block[part])
+                forecast = softmax(parts[entry.key], entry.temperature)
+                chosen = top if predictions == "original" else _top_class(parts[entry.key])
+                collected[name].add(forecast, chosen, labels[part], block[part])
     return unlabelled
 
 
 def _top_class(logits: Array) -> Labels:
-    """Return the first class whose logit is 0, the highest of the classifier's own.
+    """Return the first class whose logit is 0, the highest.
 
     Comparing bytes class by class is many times faster than argmax along the first axis.
     """
@@ -211,16 +218,6 @@ def _top_class(logits: Array) -> Labels:
         np.maximum(rank, (row == 0).view(np.uint8) * np.uint8(classes - number), out=rank)
     top: Labels = classes - rank.astype(np.int64)
     return top
-
-
-def _softmax(logits: Array, temperature: float) -> tuple[Array, Array]:
-    """Return `forecasters.log_probabilities` and, from the same exponentials, probabilities."""
-    logs = (logits - logits.max(axis=0)) / temperature
-    powers = exp(logs)
-    sums = powers.sum(axis=0)
-    logs -= np.log(sums)
-    powers /= sums
-    return logs, powers
 
 
 def named(calibrations: Sequence[tuple[Path, Calibration]]) -> dict[str, Calibration]:

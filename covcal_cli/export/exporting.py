@@ -22,9 +22,8 @@ from covcal_cli.export.fitted import (
 )
 from covcal_cli.export.merged import Exported, Forecaster
 from covcal_cli.files import check_output, sha256_of
+from covcal_cli.models.classifier import is_torch
 
-_OUTPUTS = {".onnx": Path("calibrated.onnx"), ".pt2": Path("calibrated.pt2")}
-_TORCH_SUFFIXES = {".pt", ".pth", ".pt2", ".ckpt", ".safetensors"}
 _PREFIX = "covcal."
 
 
@@ -83,8 +82,8 @@ def export(
         If the model is not the calibration's, the networks are gone or others, or the merged model
         does not agree with the original and with NumPy; nothing is written then.
     """
-    is_torch = _is_torch(model)
-    path = _output(output, is_torch=is_torch)
+    torch_model = is_torch(model)
+    path = _output(output, torch_model=torch_model)
     inputs = [Path(model), document, *(extra for extra in (weights, networks) if extra)]
     check_output(path, force=force, inputs=inputs)
     calibration = read_calibration(document)
@@ -93,7 +92,7 @@ def export(
             f"{document} was fitted on logits from elsewhere, not on a model's: extract the model, "
             "calibrate that file, and export"
         )
-    if is_torch:
+    if torch_model:
         return _export_torch(
             model, document, calibration, path, weights, networks, model_output, force=force
         )
@@ -104,17 +103,11 @@ def export(
     )
 
 
-def _is_torch(model: str | Path) -> bool:
-    path = Path(model)
-    is_function = isinstance(model, str) and ":" in model and not path.exists()
-    return is_function or path.suffix.lower() in _TORCH_SUFFIXES
-
-
-def _output(output: Path | None, *, is_torch: bool) -> Path:
-    suffix, kind = (".pt2", "a torch model") if is_torch else (".onnx", "an ONNX model")
+def _output(output: Path | None, *, torch_model: bool) -> Path:
+    suffix, kind = (".pt2", "a torch model") if torch_model else (".onnx", "an ONNX model")
     if output is not None and output.suffix.lower() != suffix:
         raise CovcalError(f"{output}: {kind} is exported as {suffix}: pass another -o")
-    return output or _OUTPUTS[suffix]
+    return output or Path(f"calibrated{suffix}")
 
 
 def _export_onnx(
@@ -160,7 +153,7 @@ def _export_torch(
     force: bool,
 ) -> tuple[Exported, Calibration]:
     from covcal_cli.export.torch_export import TorchOriginal, export_torch
-    from covcal_cli.export.torch_program import open_program
+    from covcal_cli.models.torch_classifier import open_program
 
     program = open_program(model, weights)
     _require_model(program.sha256, model, calibration, document)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.alignednetworks import AlignedNetworks, read_aligned_networks
+from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.calibration import Calibration, model_of
+from covcal_cli.calibrationfiles import fitted_networks
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile, Floats
 
@@ -57,19 +58,7 @@ def calibrated_networks(
                 "--networks out"
             )
         return None
-    path = networks or calibration.inputs[0].path
-    if networks is None and not path.is_file():
-        raise CovcalError(
-            f"{document} was fitted with the networks of {path}, which is gone: pass --networks "
-            "with the adapted file"
-        )
-    found = read_aligned_networks(path)
-    if found.sha256 != calibration.networks_sha256:
-        raise CovcalError(
-            f"{path} holds other aligned networks than {document} was fitted with: pass --networks "
-            "with that adapted file, or calibrate again"
-        )
-    return found
+    return fitted_networks(calibration, document, networks)
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,9 @@ from covcal_cli.export.fitted import StoredRows
 from covcal_cli.export.merged import ADDED, Exported, Forecaster
 from covcal_cli.export.onnx_merging import FEATURES, LOGITS, forecaster_alone, merge
 from covcal_cli.export.onnx_original import OnnxOriginal
-from covcal_cli.export.onnx_weights import (
-    external_tensors,
-    location_of,
-    pack_weights,
-    relocate,
-)
+from covcal_cli.export.onnx_weights import location_of, pack_weights, relocate
 from covcal_cli.files import atomic_output, check_output
+from covcal_cli.models.onnx_external import external_tensors
 from covcal_cli.models.onnx_session import start_session
 
 

@@ -4,21 +4,16 @@ One file whatever the original had (some exporters write one per tensor), each t
 of 4096 bytes so that it can be mapped into memory.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
 import onnx
 
+from covcal_cli.models.onnx_external import external_entries
+
 _ALIGNMENT = 4096
 _BLOCK_BYTES = 1 << 24
-
-
-def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return every tensor of a model whose values lie in another file."""
-    nodes = [node for function in model.functions for node in function.node]
-    tensors = [*_tensors_of_graph(model.graph), *_tensors_of_nodes(nodes)]
-    return [tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL]
 
 
 def pack_weights(tensors: Iterable[onnx.TensorProto], folder: Path, packed: Path) -> None:
@@ -29,8 +24,8 @@ def pack_weights(tensors: Iterable[onnx.TensorProto], folder: Path, packed: Path
     places: dict[tuple[str, int, int], int] = {}
     with packed.open("wb") as output:
         for tensor in tensors:
-            entries = {entry.key: entry.value for entry in tensor.external_data}
-            location, start = location_of(tensor), int(entries.get("offset", 0))
+            entries = external_entries(tensor)
+            location, start = entries["location"], int(entries.get("offset", 0))
             length = int(entries.get("length", 0)) or (folder / location).stat().st_size - start
             place = (location, start, length)
             if place not in places:
@@ -48,7 +43,7 @@ def pack_weights(tensors: Iterable[onnx.TensorProto], folder: Path, packed: Path
 
 def location_of(tensor: onnx.TensorProto) -> str:
     """Return the name of the file with a tensor's values, relative to the model's folder."""
-    return next(str(entry.value) for entry in tensor.external_data if entry.key == "location")
+    return external_entries(tensor)["location"]
 
 
 def relocate(tensors: Iterable[onnx.TensorProto], name: str) -> None:
@@ -65,18 +60,3 @@ def _copy(path: Path, start: int, length: int, output: IO[bytes]) -> None:
         while length > 0 and (block := handle.read(min(length, _BLOCK_BYTES))):
             output.write(block)
             length -= len(block)
-
-
-def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _tensors_of_nodes(graph.node)
-
-
-def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _tensors_of_graph(graph)

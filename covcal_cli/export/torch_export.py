@@ -51,6 +51,7 @@ class TorchOriginal:
             for wanted, row in zip(program.inputs, program.rows, strict=True)
         }
         self.features, self.logits = classifier.run(batch)
+        self.is_single = classifier.is_single
         self.features_tensor, self.logits_tensor = (
             classifier.features_tensor,
             classifier.logits_tensor,
@@ -95,7 +96,9 @@ def export_torch(
     with torch.inference_mode():
         reader = ValueReader(graph)
         reader.run(*(row.clone() for row in rows))
-    logits = _find(program, reader.values, original.logits, "logits")
+    # Of two logits made of a single number the program holds the second alone.
+    held = original.logits[:, 1:] if original.is_single else original.logits
+    logits = _find(program, reader.values, held, "logits")
     features: tuple[Found, ...] = ()
     if forecaster.networks is not None and original.features is not None:
         features = _find(program, reader.values, original.features, "features")
@@ -105,6 +108,7 @@ def export_torch(
         kept,
         features=features,
         logits=logits,
+        is_single=original.is_single,
         forecaster=forecaster,
         added=added,
     )

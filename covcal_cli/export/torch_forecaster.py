@@ -81,6 +81,8 @@ class CalibratedModule(nn.Module):
     features : tuple of Found
         phi; empty where only the logits are scaled.
     logits : tuple of Found
+    is_single : bool
+        Whether `logits` is one number z per row, for the logits 0 and z of two classes.
     forecaster : Forecaster
     added : tuple of str
         Names of probabilities, label and confidence.
@@ -94,13 +96,14 @@ class CalibratedModule(nn.Module):
         *,
         features: tuple[Found, ...],
         logits: tuple[Found, ...],
+        is_single: bool,
         forecaster: Forecaster,
         added: tuple[str, ...],
     ) -> None:
         super().__init__()
         self.classifier, self.forecaster = classifier, TorchForecaster(forecaster)
         self._kept, self._added = kept, added
-        self._features, self._logits = features, logits
+        self._features, self._logits, self._is_single = features, logits, is_single
 
         def forward(*rows: Tensor) -> Outputs:
             return self._answer(*rows)
@@ -115,6 +118,8 @@ class CalibratedModule(nn.Module):
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
         logits = read_found(self._logits, reader.values)
+        if self._is_single:
+            logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
         features = read_found(self._features, reader.values) if self._features else None
         probabilities = self.forecaster(features, logits)
         label = logits.argmax(dim=1)

@@ -6,28 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from inspect import Parameter, Signature
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.torch_factory import open_function
-from covcal_cli.models.torch_file import open_file
 from covcal_cli.models.torch_program import Program, cause, floating_type
 
 # Where a program comes from: machine paths, and different bytes on every machine.
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
-
-
-def open_program(model: str | Path, weights: Path | None) -> Program:
-    """Open what extraction takes: a torch file, or ``module:function`` with its weights."""
-    if not Path(model).exists() and ":" in str(model):
-        return open_function(str(model), weights)
-    if weights is not None:
-        raise CovcalError(f"{model} holds its own weights: leave --weights out")
-    return open_file(Path(model))
 
 
 def example_rows(program: Program) -> tuple[Tensor, ...]:

@@ -74,6 +74,7 @@ class DomainExtraction:
 
     Attributes
     ----------
+    labels : array of int64, shape (n,)
     rows : array of int64, shape (m,)
     chosen : int
     kept : array of int64
@@ -94,7 +95,7 @@ class DomainExtraction:
         skip_unreadable: bool = True,
     ) -> None:
         self.name, self.data, self.rows, self.chosen = name, data, rows, chosen
-        self._labels, self._split = labels, split
+        self.labels, self._split = labels, split
         self._allowed = MAX_SKIPPED * chosen if skip_unreadable else 0
         self._skip_unreadable = skip_unreadable
         self.kept = rows
@@ -160,7 +161,7 @@ class DomainExtraction:
         ids = self.data.ids
         everything = len(self.kept) == len(ids)
         facts = RowFacts(
-            labels=self._labels[self.kept],
+            labels=self.labels[self.kept],
             split=self._split[self.kept],
             ids=utf8(ids if everything else [ids[row] for row in self.kept]),
             columns={
@@ -178,13 +179,13 @@ class DomainExtraction:
             name=self.name,
             path=self.data.path,
             rows=dict(zip(SPLITS, map(int, counts), strict=True)),
-            labelled=int((self._labels[self.kept] != UNKNOWN_LABEL).sum()),
+            labelled=int((self.labels[self.kept] != UNKNOWN_LABEL).sum()),
             skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
         )
 
     def accuracy(self) -> float | None:
         """Return the share of labelled rows that the classifier gets right; for the source only."""
-        return self.statistics.accuracy(self._labels[self.kept])
+        return self.statistics.accuracy(self.labels[self.kept])
 
     def warnings(self) -> list[str]:
         """Return what a user should look into, one line each."""
@@ -194,7 +195,7 @@ class DomainExtraction:
         if empty:
             hashed = self.data.given_split is None
             remedy = "pass other --fractions" if hashed else "the data's own splits leave them out"
-            if len(self.kept) < len(self._labels):
+            if len(self.kept) < len(self.labels):
                 remedy = "choose more rows"
             found.append(
                 f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
@@ -206,9 +207,9 @@ class DomainExtraction:
                 "check --scale, --mean and --std"
             )
         if self.name == "source":
-            labels = self._labels[self.kept]
+            labels = self.labels[self.kept]
             known = np.unique(labels[labels != UNKNOWN_LABEL])
-            if len(known) < 2 and len(self.kept) < len(self._labels):
+            if len(known) < 2 and len(self.kept) < len(self.labels):
                 found.append(
                     f"the rows chosen from {self.data.path} show fewer than two classes, which "
                     "says nothing about confidence: --sample draws from all of them"

@@ -24,9 +24,9 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.extract.spool import Config
 from covcal_cli.featurefile import UNKNOWN_LABEL
 from covcal_cli.featurewriter import Attribute
-from covcal_cli.inputs.classes import ClassMap, choose_classes
+from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
 from covcal_cli.inputs.classfile import read_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.domain import DomainData, open_domain, require_two_domains
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.splits import check_fractions, hashed_split
 from covcal_cli.models.classifier import Classifier, open_classifier
@@ -71,7 +71,10 @@ class ExtractPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know; complete after `probe`."""
-        return (*self.classifier.notes, *filter(None, (self.origin, self.runner.note)))
+        found = [*self.classifier.notes, self.origin, self.runner.note]
+        if (target := self.domains.get("target")) is not None:
+            found.append(missing_classes(target.data.path, target.labels, self.classes))
+        return tuple(note for note in found if note)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -152,6 +155,8 @@ def prepare(
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
         raise CovcalError("there is neither a source nor a target: give at least one")
+    if source is not None and target is not None:
+        require_two_domains(source, target)
     threads = settings.threads or available_cores()
     classifier, domains = _opened(model, source, target, settings, threads)
     asked = read_classes(settings.classes, classifier.n_classes) if settings.classes else None
@@ -186,8 +191,8 @@ def source_labels(data: DomainData, classes: ClassMap) -> NDArray[np.int64]:
     known = np.unique(labels[labels != UNKNOWN_LABEL])
     if len(known) == 0:
         raise CovcalError(
-            f"{data.path} has no labels, and the source needs them: put its images in class "
-            "folders, or add y to the .npz"
+            f"{data.path} has no labels, and the source needs them: give an .npz or .h5 with x and "
+            "y, a label column in the table, class folders, or .cls files in the .tar"
         )
     if len(known) == 1:
         raise CovcalError(

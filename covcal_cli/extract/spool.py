@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domainwriter import block_rows
-from covcal_cli.files import write_text
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Config = Mapping[str, str | int | None]
@@ -95,7 +94,11 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Spool, st
         note = f"an earlier run of {output} was stopped; --resume would have gone on with it"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    write_text(folder / _CONFIG, json.dumps(dict(config), sort_keys=True), force=True)
+    try:
+        (folder / _CONFIG).write_text(json.dumps(dict(config), sort_keys=True), encoding="utf-8")
+    except OSError:  # a full disk: the caller says so, in terms of the output
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return Spool(folder), note
 
 

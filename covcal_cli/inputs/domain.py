@@ -18,7 +18,7 @@ from covcal_cli.modelinput import ModelInput
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a domain, ready for the model.
+    """Some rows of a domain, ready for the model; valid until the next is asked for.
 
     Attributes
     ----------

@@ -59,7 +59,6 @@ class _Family:
 
 
 _CLIP = _Family(short=224, crop=224, mean=_CLIP_MEAN, std=_CLIP_STD)
-_IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
 _MOBILENET = _Family(short=256, crop=224, resample=_BILINEAR)
 _FAMILIES = {
     "Beit": _Family(),

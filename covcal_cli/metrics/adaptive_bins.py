@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.metrics.rankedrows import RankedRows, confidence_of, correct_of
+from covcal_cli.metrics.rankedrows import RankedRows
 from covcal_cli.softmax import Array
 
 
@@ -37,13 +37,14 @@ def adaptive_bins(rows: RankedRows, bins: int) -> AdaptiveBins:
     n = len(rows)
     if n == 0:
         raise ValueError("no rows were counted")
-    starts = [
-        rows.first_of_its_value(-(-(n - 1) * number // bins)) if number else 0
-        for number in range(bins)
-    ]
-    parts = [rows.keys[start:stop] for start, stop in zip(starts, [*starts[1:], n], strict=True)]
-    return AdaptiveBins(
-        counts=np.array([len(part) for part in parts], dtype=np.int64),
-        hits=np.array([np.count_nonzero(correct_of(part)) for part in parts], dtype=np.int64),
-        confidence_sums=np.array([confidence_of(part).sum() for part in parts]),
+    starts = np.array(
+        [
+            rows.first_of_its_value(-(-(n - 1) * number // bins)) if number else 0
+            for number in range(bins)
+        ]
     )
+    counts = np.diff(starts, append=n)
+    filled = counts > 0
+    confidence_sums, hits = np.zeros(bins), np.zeros(bins, dtype=np.int64)
+    confidence_sums[filled], hits[filled] = rows.sums_from(starts[filled])
+    return AdaptiveBins(counts, hits, confidence_sums)

@@ -14,7 +14,6 @@ The rules (DESIGN 3.7):
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +24,13 @@ from covcal_cli.metrics.classwise import ClasswiseBins
 from covcal_cli.metrics.debiased import debiased_ece
 from covcal_cli.metrics.groups import GroupBins, JudgedRows
 from covcal_cli.metrics.rankedrows import RowCollector
+from covcal_cli.metrics.reliability import ReliabilityBins, ratio
 from covcal_cli.metrics.riskcoverage import aurc
 from covcal_cli.metrics.smooth_ece import smooth_ece
 from covcal_cli.metrics.valuecells import ValueCells
-from covcal_cli.softmax import Array, exp
+from covcal_cli.softmax import Array, Softmax, exp
+
+__all__ = ["METRICS", "Metrics", "MetricsAccumulator", "ReliabilityBins"]
 
 _MAX_CELLS = 1_000_000
 
@@ -51,88 +53,6 @@ METRICS = (
     "aurc",
 )
 """The names of `Metrics` that are numbers: the keys of metrics.json and of ``--fail-above``."""
-
-
-class ReliabilityBins:
-    """Counts of rows, hits and confidence in equally wide bins, filled block by block.
-
-    Attributes
-    ----------
-    edges : array of float64, shape (bins + 1,)
-        From 0 to 1.
-    counts, hits : arrays of int64, shape (bins,)
-        Rows, and right rows, per bin.
-    confidence_sums : array of float64, shape (bins,)
-    """
-
-    def __init__(self, bins: int = 15) -> None:
-        self.edges = bin_edges(bins)
-        self.counts = np.zeros(bins, dtype=np.int64)
-        self.hits = np.zeros(bins, dtype=np.int64)
-        self.confidence_sums = np.zeros(bins)
-
-    def add(
-        self, confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
-        """Count a block of rows, and return the bin of each.
-
-        Parameters
-        ----------
-        confidence : float array, shape (m,)
-            Between 0 and 1, up to rounding.
-        correct : bool array, shape (m,)
-
-        Raises
-        ------
-        ValueError
-            If a confidence is NaN or outside [0, 1].
-        """
-        bins = len(self.counts)
-        values = checked_probabilities(confidence)
-        index = bin_index(values, self.edges)
-        self.counts += np.bincount(index, minlength=bins)
-        self.hits += np.bincount(index[np.asarray(correct, dtype=bool)], minlength=bins)
-        self.confidence_sums += np.bincount(index, weights=values, minlength=bins)
-        return index
-
-    @property
-    def n(self) -> int:
-        """Rows counted so far."""
-        return int(self.counts.sum())
-
-    @property
-    def confidence(self) -> Array:
-        """Mean confidence per bin, shape (bins,); NaN where a bin is empty."""
-        return _ratio(self.confidence_sums, self.counts)
-
-    @property
-    def accuracy(self) -> Array:
-        """Share of right rows per bin, shape (bins,); NaN where a bin is empty."""
-        return _ratio(self.hits.astype(np.float64), self.counts)
-
-    def over_ece(self) -> float:
-        """Return the part of the ECE from bins whose confidence exceeds their accuracy."""
-        return float(np.maximum(self._gaps(), 0.0).sum())
-
-    def under_ece(self) -> float:
-        """Return the part of the ECE from bins whose accuracy exceeds their confidence."""
-        return float(np.maximum(-self._gaps(), 0.0).sum())
-
-    def ece(self) -> float:
-        """Return the expected calibration error, the sum of its two parts."""
-        return self.over_ece() + self.under_ece()
-
-    def mce(self) -> float:
-        """Return the maximum calibration error, the largest |conf_b - acc_b| of a filled bin."""
-        if self.n == 0:
-            raise ValueError("no rows were counted")
-        return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
-
-    def _gaps(self) -> Array:
-        """Return n_b/n (conf_b - acc_b); an empty bin has none."""
-        if self.n == 0:
-            raise ValueError("no rows were counted")
-        return (self.confidence_sums - self.hits) / self.n
 
 
 @dataclass(frozen=True)
@@ -207,13 +127,13 @@ class MetricsAccumulator:
     """
 
     def __init__(self, bins: int, n_classes: int, *, keep_losses: bool = False) -> None:
-        self.bins = ReliabilityBins(bins)
+        self._edges = bin_edges(bins)
         self._n_classes = n_classes
+        self._few = bins * n_classes <= _MAX_CELLS
         cells = bins * n_classes * n_classes
         self._cells = np.zeros(cells, dtype=np.int64) if cells <= _MAX_CELLS else None
-        few = bins * n_classes <= _MAX_CELLS
-        self._classwise = ClasswiseBins(bins, n_classes) if few else None
-        self._by_class = GroupBins(bins, n_classes) if few else None
+        self._counts = GroupBins(bins, n_classes if self._few else 1)
+        self._classwise = ClasswiseBins(bins, n_classes) if self._few else None
         self._rows = RowCollector()
         names = ("mean_confidence", "nll", "brier") if keep_losses else ()
         self._losses = {name: ValueCells() for name in names}
@@ -225,7 +145,6 @@ class MetricsAccumulator:
         log_probabilities: Array,
         predictions: NDArray[np.int64],
         labels: NDArray[np.int64],
-        probabilities: Array | None = None,
     ) -> JudgedRows:
         """Count a block of rows.
 
@@ -235,50 +154,76 @@ class MetricsAccumulator:
             Classes first, as `softmax.log_softmax` returns them.
         predictions, labels : arrays of int64, shape (m,)
             The label whose confidence is judged, and the true one, both 0 .. K-1.
-        probabilities : array of float64, shape (K, m), optional
-            Their exponentials, where the caller has them.
         """
-        if probabilities is None:
-            probabilities = exp(log_probabilities)
-        columns = np.arange(log_probabilities.shape[1])
-        logs = log_probabilities[predictions, columns]
-        confidence = exp(logs)
-        correct = predictions == labels
-        index = self.bins.add(confidence, correct)
-        confidence = np.clip(confidence, 0.0, 1.0)
-        losses = -log_probabilities[labels, columns]
-        of_labels = probabilities[labels, columns]
-        scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
+        highest = log_probabilities.max(axis=0)
+        return self.add_softmax(
+            Softmax(log_probabilities - highest, 1.0, -highest, exp(log_probabilities)),
+            predictions,
+            labels,
+        )
+
+    def add_softmax(
+        self, forecast: Softmax, predictions: NDArray[np.int64], labels: NDArray[np.int64]
+    ) -> JudgedRows:
+        """Count a block of rows, as `add` does, where the caller has more than the logarithms."""
+        probabilities = forecast.probabilities
+        m = len(labels)
+        columns = np.arange(m)
+        logs = forecast.logs_at(predictions * m + columns)
+        at_labels = labels * m + columns
+        confidence = checked_probabilities(exp(logs))
+        rows = JudgedRows(confidence, predictions == labels, bin_index(confidence, self._edges))
+        losses = -forecast.logs_at(at_labels)
+        of_labels = probabilities.take(at_labels)
         self._nll += float(losses.sum())
-        self._brier += float(scores.sum())
-        self._agreeing += int((logs == log_probabilities.max(axis=0)).sum())
-        rows = JudgedRows(confidence, correct, index)
-        self._rows.add(confidence, correct)
-        for name, cells in self._losses.items():
-            cells.add({"mean_confidence": confidence, "nll": losses, "brier": scores}[name])
-        if self._classwise is not None and self._by_class is not None:
-            self._classwise.add(probabilities, labels, of_labels)
-            self._by_class.add(predictions, rows)
-        if self._cells is not None:
-            cell = (predictions * len(self.bins.counts) + index) * self._n_classes + labels
-            self._cells += np.bincount(cell, minlength=len(self._cells))
+        self._brier += float(np.vdot(probabilities, probabilities)) + m - 2 * float(of_labels.sum())
+        self._agreeing += int(np.count_nonzero(logs == -forecast.log_sums))
+        self._rows.add(confidence, rows.correct)
+        if self._losses:
+            scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
+            of_rows = {"mean_confidence": confidence, "nll": losses, "brier": scores}
+            for name, cells in self._losses.items():
+                cells.add(of_rows[name])
+        if self._classwise is not None:
+            self._classwise.add(probabilities, labels)
+        self._count(rows, predictions, labels)
         return rows
+
+    def _count(
+        self, rows: JudgedRows, predictions: NDArray[np.int64], labels: NDArray[np.int64]
+    ) -> None:
+        """Count rows once, in the finest cells kept; `result` adds the coarser ones up."""
+        counts = self._counts
+        if self._cells is None:
+            counts.add(predictions if self._few else np.zeros_like(predictions), rows)
+            return
+        cells = predictions * len(self._edges[1:]) + rows.index
+        sums = np.bincount(cells, rows.confidence, minlength=counts.confidence_sums.size)
+        counts.confidence_sums += sums.reshape(counts.confidence_sums.shape)
+        cells *= self._n_classes
+        cells += labels
+        self._cells += np.bincount(cells, minlength=len(self._cells))
 
     def result(self) -> Metrics:
         """Return the metrics of all rows counted; raise ValueError when there were none."""
-        n = self.bins.n
-        ece = self.bins.ece()
+        counts = self._counts
+        if self._cells is not None:
+            cells = self._cells.reshape(self._n_classes, -1, self._n_classes)
+            counts.counts, counts.hits = cells.sum(axis=2), np.einsum("kbk->kb", cells)
+        bins = ReliabilityBins.of_groups(counts)
+        n = bins.n
+        ece = bins.ece()
         brier = self._brier / n
         sharpness = self._sharpness()
         rows = self._rows.ranked()
-        adaptive = adaptive_bins(rows, len(self.bins.counts))
+        adaptive = adaptive_bins(rows, len(bins.counts))
         return Metrics(
             n=n,
-            accuracy=int(self.bins.hits.sum()) / n,
-            mean_confidence=float(self.bins.confidence_sums.sum()) / n,
+            accuracy=int(bins.hits.sum()) / n,
+            mean_confidence=float(bins.confidence_sums.sum()) / n,
             ece=ece,
-            over_ece=self.bins.over_ece(),
-            under_ece=self.bins.under_ece(),
+            over_ece=bins.over_ece(),
+            under_ece=bins.under_ece(),
             nll=self._nll / n,
             brier=brier,
             calibration=None if sharpness is None else brier - 1 + sharpness,
@@ -286,13 +231,13 @@ class MetricsAccumulator:
             agreement=self._agreeing / n,
             adaptive_ece=adaptive.ece(),
             classwise_ece=None if self._classwise is None else self._classwise.ece(),
-            debiased_ece=debiased_ece(self.bins.counts, self.bins.hits, self.bins.confidence_sums),
+            debiased_ece=debiased_ece(bins.counts, bins.hits, bins.confidence_sums),
             smooth_ece=smooth_ece(rows),
-            mce=self.bins.mce(),
+            mce=bins.mce(),
             aurc=aurc(rows),
-            bins=self.bins,
+            bins=bins,
             adaptive=adaptive,
-            by_class=self._by_class,
+            by_class=counts if self._few else None,
             losses=self._losses,
         )
 
@@ -301,11 +246,4 @@ class MetricsAccumulator:
             return None
         cells = self._cells.reshape(-1, self._n_classes).astype(np.float64)
         sizes = cells.sum(axis=1)
-        return float(_ratio((cells**2).sum(axis=1), sizes)[sizes > 0].sum() / sizes.sum())
-
-
-def _ratio(numerator: Array, denominator: NDArray[Any]) -> Array:
-    """Divide, giving NaN where the denominator is zero."""
-    ratio = np.full(len(numerator), np.nan)
-    np.divide(numerator, denominator, out=ratio, where=denominator > 0)
-    return ratio
+        return float(ratio((cells**2).sum(axis=1), sizes)[sizes > 0].sum() / sizes.sum())

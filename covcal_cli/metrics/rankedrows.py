@@ -5,7 +5,6 @@ highest one unused; shifted by one they make room for whether the row is right. 
 integers sorts the rows, far faster than an index sort.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.softmax import Array
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16  # rows whose arrays stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,29 @@ class RankedRows:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def chunks(self) -> Iterator[tuple[Array, NDArray[np.bool_]]]:
-        """Yield confidence and correctness of runs of rows, ascending; memory stays bounded."""
-        for start in range(0, len(self.keys), _CHUNK):
+    def starts_of(self, values: Array) -> NDArray[np.int64]:
+        """Return the number of rows below each of ascending `values` within [0, 1]."""
+        lowest = values.astype(np.float32)
+        lowest = np.where(lowest < values, np.nextafter(lowest, np.float32(2)), lowest)
+        return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
+
+    def sums_from(self, starts: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
+        """Return confidence and right rows, summed from each of `starts` to the next.
+
+        Parameters
+        ----------
+        starts : array of int64, shape (r,)
+            Row numbers, strictly ascending from 0.
+        """
+        sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
+        for start in range(0, len(self.keys), _CHUNK):  # so that memory stays bounded
             keys = self.keys[start : start + _CHUNK]
-            yield confidence_of(keys), correct_of(keys)
+            first = int(np.searchsorted(starts, start, side="right")) - 1
+            runs = slice(first, int(np.searchsorted(starts, start + len(keys))))
+            local = np.maximum(starts[runs] - start, 0)
+            sums[runs] += np.add.reduceat(confidence_of(keys), local)
+            hits[runs] += np.add.reduceat(keys & np.uint32(1), local, dtype=np.int64)
+        return sums, hits
 
     def first_of_its_value(self, row: int) -> int:
         """Return the first row that has the confidence of `row`."""

@@ -21,7 +21,7 @@ _REMEDY = "give the classifier as an ONNX file (.onnx)"
 
 
 class Classifier(Protocol):
-    """A trained classifier whose last layer is linear: logits = phi(x) W^T + b.
+    """A trained classifier, usually with a linear last layer: logits = phi(x) W^T + b.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ def open_classifier(
         If the file is not a model that covcal can use, with the reason.
     """
     path = Path(model)
-    if path.suffix.lower() in _TORCH_SUFFIXES or _names_a_function(str(model)):
+    if is_torch(model):
         from covcal_cli.models.torch_classifier import open_torch
 
         return open_torch(model, weights=weights, output=output, phi=phi, threads=threads)
@@ -158,6 +158,11 @@ def open_classifier(
     return OnnxClassifier(path, output=output, phi=phi, threads=threads, providers=providers)
 
 
-def _names_a_function(model: str) -> bool:
+def is_torch(model: str | Path) -> bool:
+    """Return whether `model` is a torch file by its ending, or ``module:function``."""
+    return Path(model).suffix.lower() in _TORCH_SUFFIXES or names_a_function(model)
+
+
+def names_a_function(model: str | Path) -> bool:
     """Return whether `model` reads ``module:function`` and is no existing file."""
-    return _FUNCTION.fullmatch(model) is not None and not Path(model).exists()
+    return _FUNCTION.fullmatch(str(model)) is not None and not Path(model).exists()

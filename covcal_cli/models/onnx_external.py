@@ -41,7 +41,7 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
         If a location leads out of the model's folder, or a file is missing or too short.
     """
     files: dict[str, Path] = {}
-    external = [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
+    external = external_tensors(model)
     for tensor in external:
         location = _location(path, tensor)
         if location not in files:
@@ -56,6 +56,16 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
             if entry.key == "location":
                 entry.value = files[entry.value].relative_to(folder).as_posix()
     return folder, files
+
+
+def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Return every tensor of a model, in subgraphs and functions too, that is in another file."""
+    return [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
+
+
+def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    """Return where an external tensor lies: location and, where given, offset and length."""
+    return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
@@ -94,12 +104,8 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
                 yield from _graph_tensors(graph)
 
 
-def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    return {entry.key: entry.value for entry in tensor.external_data}
-
-
 def _location(path: Path, tensor: onnx.TensorProto) -> str:
-    location = _entries(tensor).get("location", "")
+    location = external_entries(tensor).get("location", "")
     where = PurePosixPath(location.replace("\\", "/"))
     # A model from elsewhere must not make us read files outside its own folder.
     if not location or where.is_absolute() or ".." in where.parts:
@@ -125,7 +131,7 @@ def _existing(path: Path, location: str, tensor: str) -> Path:
 
 
 def _require_whole(path: Path, location: str, file: Path, tensor: onnx.TensorProto) -> None:
-    entries = _entries(tensor)
+    entries = external_entries(tensor)
     end = int(entries.get("offset", "0")) + int(entries.get("length", "0"))
     size = file.stat().st_size
     if end > size:

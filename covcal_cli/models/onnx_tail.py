@@ -10,6 +10,7 @@ from covcal_cli.models import proof
 from covcal_cli.models.onnx_head import Head
 from covcal_cli.models.onnx_linear import LOGITS_ONLY
 from covcal_cli.models.onnx_outputs import ClassOutput
+from covcal_cli.models.tail_notes import ONE_NUMBER, notes_on_tail
 
 Array = NDArray[Any]
 
@@ -17,15 +18,6 @@ Array = NDArray[Any]
 _SMALLEST = float(np.finfo(np.float32).tiny)
 _SUM_TO_ONE = 5e-3  # half precision
 
-_ONE_NUMBER = (
-    "the model gives one number per row, read as the logit z of the second of two classes: the "
-    "logits are 0 and z"
-)
-_SIGMOIDS = (
-    "the model prints a sigmoid per class, so its confidences are not those of method none, which "
-    "are the softmax of the same logits"
-)
-_LABELS_ONLY = "the model prints labels alone; confidences are the softmax of its logits"
 _LOGARITHMS = (
     "the model prints probabilities alone, so logits are their logarithms: float32 holds nothing "
     "below 1e-38, and what was smaller counts as that"
@@ -72,7 +64,7 @@ class Tail:
         self.outputs: tuple[ClassOutput, ...] = head.outputs
         self.is_single = n_scores == 1
         self.n_classes = 2 if self.is_single else n_scores
-        self.notes: tuple[str, ...] = (_ONE_NUMBER,) if self.is_single else ()
+        self.notes: tuple[str, ...] = (ONE_NUMBER,) if self.is_single else ()
         self.notes_of_batch: tuple[str, ...] = ()
         self._takes_logarithm: bool | None = None
         # Without a layer or a squashing operator the output itself is all there is.
@@ -119,7 +111,7 @@ class Tail:
 
     def logits(self, scores: Array) -> Array:
         """Return one logit per class, shape (m, K)."""
-        return np.concatenate([np.zeros_like(scores), scores], axis=1) if self.is_single else scores
+        return proof.two_logits(scores) if self.is_single else scores
 
     def hold(self, scores: Array, values: dict[str, Array], limit: float) -> None:
         """Recognise what makes the output of the scores, or hold a later batch to it.
@@ -140,12 +132,7 @@ class Tail:
         raise self._unknown()
 
     def _error(self, kind: str, scores: Array, found: Array) -> float:
-        rows = found.reshape(len(found), -1)
-        if kind != proof.ARGMAX and rows.shape[1] == scores.shape[1]:
-            if self.is_single and kind in ("softmax", "log_softmax"):
-                return float("inf")
-            return proof.tail_error(kind, scores, rows)
-        return proof.tail_error(kind, self.logits(scores), rows)
+        return proof.tail_error(kind, self.logits(scores), found.reshape(len(found), -1))
 
     def _limit(self, found: Array, limit: float) -> float:
         largest = float(np.abs(found).max(initial=0)) or 1.0
@@ -153,10 +140,7 @@ class Tail:
 
     def _decide(self, kind: str, output: ClassOutput) -> None:
         self.kind, self.outputs = kind, (output,)
-        if kind == "sigmoid" and not self.is_single:
-            self.notes_of_batch += (_SIGMOIDS,)
-        if kind == proof.ARGMAX:
-            self.notes_of_batch += (_LABELS_ONLY,)
+        self.notes_of_batch += notes_on_tail(kind, is_single=self.is_single)
 
     def _unknown(self) -> UnknownTailError:
         head = self._head

@@ -6,6 +6,7 @@
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ TAIL_TEXT = {
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 
 Array = NDArray[np.floating]
+Number = TypeVar("Number", bound=np.generic)
 
 
 def tolerance(dtype: np.dtype[np.generic]) -> float:
@@ -155,8 +157,11 @@ def tail_error(tail: str, logits: Array, output: NDArray[np.generic]) -> float:
         One of `TAILS`, or `ARGMAX`.
     logits : array, shape (m, K)
     output : array, shape (m, K); of integers, shape (m, 1), for `ARGMAX`
+        Or shape (m, 1) where the logits are those of `two_logits`: z or its sigmoid.
     """
     z = logits.astype(np.float64)
+    if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and _has_two_logits(z):
+        z = z[:, 1:]
     if tail == ARGMAX:
         return _argmax_error(z, output)
     if tail == "sigmoid":
@@ -166,6 +171,18 @@ def tail_error(tail: str, logits: Array, output: NDArray[np.generic]) -> float:
         total = np.exp(z).sum(axis=1, keepdims=True)
         z = np.exp(z) / total if tail == "softmax" else z - np.log(total)
     return relative_error(output.astype(np.float64), z)
+
+
+def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
+    """Return the logits 0 and z of two classes, shape (m, 2), of single numbers z, shape (m, 1).
+
+    The softmax of the two is the sigmoid of z, which makes z the logit of the second class.
+    """
+    return np.concatenate([np.zeros_like(scores), scores], axis=1)
+
+
+def _has_two_logits(z: NDArray[np.float64]) -> bool:
+    return z.shape[1:] == (2,) and not z[:, 0].any()
 
 
 def _argmax_error(z: NDArray[np.float64], output: NDArray[np.generic]) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.models import proof
-from covcal_cli.models.classifier import Floats, Inputs
+from covcal_cli.models.classifier import Floats, Inputs, names_a_function
 from covcal_cli.models.torch_factory import open_function
 from covcal_cli.models.torch_file import open_file
 from covcal_cli.models.torch_head import Head, Probe, find_head
@@ -56,19 +56,24 @@ def open_torch(
         If the model cannot be opened, does not run, or has no linear head while `phi` is None.
     """
     torch.set_num_threads(threads)
-    if _is_reference(model):
-        program = open_function(str(model), weights)
-    elif weights is not None:
+    return TorchClassifier(open_program(model, weights), output=output, phi=phi)
+
+
+def open_program(model: str | Path, weights: Path | None) -> Program:
+    """Open a torch file, or make the module of ``module:function``; nothing is sought in it yet.
+
+    Raises
+    ------
+    CovcalError
+        If it cannot be opened, or `weights` are given for a file, which holds its own.
+    """
+    if names_a_function(model):
+        return open_function(str(model), weights)
+    if weights is not None:
         raise CovcalError(
             f"{model} holds its own weights: drop --weights, or pass module:function as the model"
         )
-    else:
-        program = open_file(Path(model))
-    return TorchClassifier(program, output=output, phi=phi)
-
-
-def _is_reference(model: str | Path) -> bool:
-    return isinstance(model, str) and ":" in model and not Path(model).exists()
+    return open_file(Path(model))
 
 
 class TorchClassifier:
@@ -80,6 +85,11 @@ class TorchClassifier:
         What runs.
     output, phi : str, optional
         As in `open_torch`.
+
+    Attributes
+    ----------
+    is_single : bool
+        Whether the program gives one number z per row, read as the logits 0 and z of two classes.
     """
 
     def __init__(self, program: Program, *, output: str | None, phi: str | None) -> None:
@@ -119,8 +129,9 @@ class TorchClassifier:
             if isinstance(source, Head) and source.reads(values.features, values.logits):
                 self.weight = source.weight.astype(np.float32)
                 self.bias = source.bias.astype(np.float32)
-        notes = [*program.notes, tap.note if tap else "", source.note]
-        self.notes: tuple[str, ...] = tuple(note for note in notes if note)
+        self.is_single = isinstance(source, Head) and source.fit.is_single
+        tapped = [tap.note] if tap and tap.note else []
+        self.notes: tuple[str, ...] = (*program.notes, *tapped, *source.notes)
 
     @property
     def affine_error(self) -> float | None:

@@ -27,22 +27,28 @@ class Fit:
     factors : tuple of array, shape () or (K,)
         One per layer.
     offset : array, shape (K,)
+        K is the width of the results: 1 where a single number stands for two classes.
     """
 
     tail: str
     factors: tuple[Array, ...]
     offset: Array
 
+    @property
+    def is_single(self) -> bool:
+        """Whether the layers give one number per row, z, for the logits 0 and z of two classes."""
+        return len(self.offset) == 1
+
     def logits(self, results: Sequence[Array]) -> Array:
-        """Return the logits, shape (n, K), of the layers' results."""
-        only = results[0]
-        if len(results) == 1 and self.is_plain:
-            return only
-        total: Array = sum(
+        """Return the logits, shape (n, K), or (n, 2) of single numbers, of the layers' results."""
+        scores = results[0] if len(results) == 1 and self.is_plain else self._scores(results)
+        return proof.two_logits(scores) if self.is_single else scores
+
+    def _scores(self, results: Sequence[Array]) -> Array:
+        return sum(
             (factor * result for factor, result in zip(self.factors, results, strict=True)),
             start=self.offset,
         )
-        return total
 
     @property
     def is_plain(self) -> bool:
@@ -60,22 +66,20 @@ def fit(results: Sequence[Array], output: Array, limit: float) -> Fit | None:
     Parameters
     ----------
     results : sequence of array, shape (n, K)
-        What the last layers gave.
-    output : array, shape (n, K), or of integers, shape (n,)
+        What the last layers gave; K = 1 stands for two classes.
+    output : array, shape (n, K), or (n, 2) where K = 1, or of integers, shape (n,)
         The model's output.
     limit : float
         Largest relative error allowed.
     """
     k = results[0].shape[1]
-    nothing = np.zeros(k)
     if len(results) == 1:
-        if output.shape == results[0].shape:
-            tail = proof.recognise_tail(results[0], output, limit)
-        else:
-            error = proof.tail_error(proof.ARGMAX, results[0], output)
-            tail = proof.ARGMAX if error <= limit else None
-        if tail is not None:
-            return Fit(tail, (np.ones(()),), nothing)
+        for tail in proof.TAILS if output.ndim > 1 else (proof.ARGMAX,):
+            plain = Fit(tail, (np.ones(()),), np.zeros(k))
+            if proof.tail_error(tail, plain.logits(results), output) <= limit:
+                return plain
+    if k == 1 and len(output) < len(results) + 2:
+        return None  # so few numbers fit whatever follows the layers
     if any(result.shape != output.shape for result in results):
         return None
     for tail, target in _before_tail(output):

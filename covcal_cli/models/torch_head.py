@@ -14,6 +14,7 @@ from torch import Tensor
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.models import proof
+from covcal_cli.models.tail_notes import ONE_NUMBER, notes_on_tail
 from covcal_cli.models.torch_arrays import to_array
 from covcal_cli.models.torch_fit import Fit, fit
 from covcal_cli.models.torch_layers import LayerCall
@@ -65,6 +66,7 @@ class Head:
     fit : Fit
         How the output follows from the parts' results.
     weight : array, shape (K, d)
+        Where a single number stands for two classes, a row of zeros comes before its weights.
     bias : array, shape (K,)
     limit : float
         The relative error that rounding in the layers' precision explains.
@@ -88,9 +90,10 @@ class Head:
         return " + ".join(f"{part.name}.input" for part in self.parts)
 
     @property
-    def note(self) -> str:
-        """Nothing: a head needs no explanation."""
-        return ""
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know."""
+        single = self.fit.is_single
+        return (*([ONE_NUMBER] if single else []), *notes_on_tail(self.tail, is_single=single))
 
     @property
     def tail(self) -> str:
@@ -166,10 +169,6 @@ def find_head(probe: Probe) -> Head:
         few = ", as far as so few rows show" if probe.n < _ENOUGH_ROWS else ""
         other = f"export it with a dynamic batch, or {OTHER_WAYS}" if few else OTHER_WAYS
         raise CovcalError(f"{probe.where}: {reasons[0]}{few}: {other}")
-    if len(chosen.weight) == 1:
-        raise CovcalError(
-            f"{probe.where}: {chosen.layer} gives a single logit: return two logits, z and 0"
-        )
     return chosen
 
 
@@ -214,7 +213,11 @@ def _fitted(probe: Probe, found_layers: Sequence[LayerCall], name: str) -> Head 
             Part(layer.name, layer.op, layer.key, turn, position)
             for layer, turn in zip(layers, turns, strict=True)
         )
-        return Head(parts, name, found, np.concatenate(blocks, axis=1), bias, limit)
+        weight = np.concatenate(blocks, axis=1)
+        if found.is_single:
+            weight = np.concatenate([np.zeros_like(weight), weight])
+            bias = np.concatenate([np.zeros_like(bias), bias])
+        return Head(parts, name, found, weight, bias, limit)
     return None
 
 

@@ -42,11 +42,11 @@ def may_hold_classes(
         wanted = _USUAL
     chosen = {name: value for name, value in outputs.items() if wanted in (None, name)}
     usable = {name: value for name, value in chosen.items() if _is_answer(value, n)}
-    if usable:
-        return usable
+    # One number per row beside a row of scores is a loss or a by-product.
+    wide = {name: value for name, value in usable.items() if value.numel() > n}
     indices = {name: value for name, value in chosen.items() if _is_index(value, n)}
-    if indices:
-        return indices
+    if usable or indices:
+        return wide or usable | indices
     raise CovcalError(
         f"{where} is not a classifier that covcal can use: it gives {described or 'no tensor'} for "
         f"{n} rows, and covcal needs floats of shape [N, classes]: return the logits or "
@@ -95,22 +95,24 @@ class Answer:
         Raises
         ------
         CovcalError
-            If it holds indices or a single number.
+            If it holds indices, or a single number per row.
         """
         if output.ndim != 2 or output.shape[1] < 2:
             raise CovcalError(
-                f"{where} gives one number per row, not one per class: return the logits of at "
-                "least two classes"
+                f"{where} gives one number per row, and no layer before it tells what it means: "
+                "return one probability or logit per class"
             )
         sums = np.abs(output.sum(axis=1) - 1)
         return cls("softmax" if (output >= 0).all() and (sums < _SUM).all() else "none")
 
     @property
-    def note(self) -> str:
+    def notes(self) -> tuple[str, ...]:
         """What a user should know."""
         if self.tail == "none":
-            return "the output is taken as the logits"
-        return "the logits are the logarithms of the output, whose smallest values are rounded off"
+            return ("the output is taken as the logits",)
+        return (
+            "the logits are the logarithms of the output, whose smallest values are rounded off",
+        )
 
     def logits(self, output: Array) -> Array:
         """Return the logits, shape (n, K)."""
@@ -121,11 +123,11 @@ class Answer:
 
 
 def _is_answer(value: Tensor, n: int) -> bool:
-    """Return whether `value` is floats with one vector per row."""
+    """Return whether `value` is floats with one vector, or one number, per row."""
     if not value.is_floating_point() or value.numel() == 0:
         return False
     if value.ndim == 1:
-        return n == 1  # some models drop the axis of a single row
+        return n in (1, len(value))  # some models drop the axis of a single row
     return value.ndim > 1 and len(value) == n and all(size == 1 for size in value.shape[2:])
 
 

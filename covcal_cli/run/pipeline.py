@@ -19,7 +19,7 @@ from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from covcal_cli.fitting import calibrate
 from covcal_cli.methods import AUTO, METHODS
-from covcal_cli.models.classifier import open_classifier
+from covcal_cli.models.classifier import is_torch, open_classifier
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.run.datadigest import data_digest
 from covcal_cli.run.journal import Journal, step_key
@@ -274,7 +274,7 @@ class _Steps:
             )
             return ()
 
-        name = "calibrated.onnx" if Path(model).suffix.lower() == ".onnx" else "calibrated.pt2"
+        name = f"calibrated{'.pt2' if is_torch(model) else '.onnx'}"
         inputs = {"calibration": sha256_of(document)}
         return self._step(self.folder / name, _key(inputs, {}), make)
 

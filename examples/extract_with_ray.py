@@ -1,0 +1,319 @@
+"""``covcal extract`` over a Ray cluster: the rows in pieces, an actor pool, one features file.
+
+    pip install "ray[data]"
+    python examples/extract_with_ray.py MODEL SOURCE TARGET -o features.h5 --actors 8 --threads 4
+
+Model and data must lie where every node finds them under the same path. Each actor opens the model
+once and proves its head; then Ray Data hands it pieces of the rows, in any order. What comes back
+is joined by row number, each id checked, into the spool in which a stopped ``covcal extract`` keeps
+its rows. ``extract`` itself goes on from there, finds every row done and writes the file: so all
+its checks apply, and on machines of one kind the bytes are those of a run without Ray. After an
+error the spool stays, and ``--resume`` runs only what is missing.
+
+`Extractor`, `pieces_of` and `Join` know nothing of Ray: they fit any other engine as well.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.extract.extraction import ExtractReport, extract
+from covcal_cli.extract.plan import ExtractPlan, available_cores, prepare
+from covcal_cli.extract.settings import ExtractSettings, SettingsGiven
+from covcal_cli.extract.spool import DomainSpool, open_spool
+from covcal_cli.files import check_output
+
+Columns = Mapping[str, NDArray[Any]]
+NUMBERS = ("features", "logits")
+BATCHES_PER_PIECE = 8  # enough to decode ahead of the model, few enough to do again
+
+
+class Piece(TypedDict):
+    """Neighbours among the chosen rows of a domain: positions `first` to `last` - 1."""
+
+    domain: str
+    first: int
+    last: int
+
+
+class Extractor:
+    """Runs a model over pieces of the rows; made once per worker.
+
+    Parameters
+    ----------
+    model : str or Path
+        A file, or ``module:function``.
+    source, target : Path or None
+        The data.
+    **settings
+        The attributes of `covcal_cli.extract.settings.ExtractSettings`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        source: Path | None,
+        target: Path | None,
+        **settings: Unpack[SettingsGiven],
+    ) -> None:
+        self._plan = prepare(model, source, target, ExtractSettings(**settings))
+        self._plan.probe()
+
+    def __call__(self, pieces: Columns) -> dict[str, NDArray[Any]]:
+        """Return one row per row of the pieces.
+
+        Parameters
+        ----------
+        pieces : mapping of str to array, shape (p,)
+            The parts of p `Piece`.
+
+        Returns
+        -------
+        dict of str to array, shape (m, ...)
+            ``domain``, ``position``, ``id``; ``reason``, why a row could not be read, or an empty
+            text; ``logits`` and, where the model has them, ``features``: NaN for such rows.
+        """
+        found = [
+            self._run(str(domain), int(first), int(last))
+            for domain, first, last in zip(
+                pieces["domain"], pieces["first"], pieces["last"], strict=True
+            )
+        ]
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def _run(self, name: str, first: int, last: int) -> dict[str, NDArray[Any]]:
+        plan, domain = self._plan, self._plan.domains[name]
+        rows = domain.rows[first:last]
+        reasons = np.full(len(rows), "", dtype=object)
+        numbers = {
+            array: np.full((len(rows), width), np.nan, dtype=np.float32)
+            for array, width in plan.widths.items()
+        }
+        batches = domain.data.batches(
+            plan.classifier.inputs, plan.pipeline, rows, size=plan.runner.size, threads=plan.threads
+        )
+        with closing(batches):
+            for batch in batches:
+                for row, reason in batch.skipped:
+                    reasons[np.searchsorted(rows, row)] = reason
+                if len(batch.rows):
+                    results = zip(NUMBERS, plan.runner.run(batch.inputs), strict=True)
+                    places = np.searchsorted(rows, batch.rows)
+                    for array, values in results:
+                        if values is not None:
+                            numbers[array][places] = values
+        return {
+            "domain": np.full(len(rows), name, dtype=object),
+            "position": np.arange(first, last),
+            "id": np.array([domain.data.ids[row] for row in rows], dtype=object),
+            "reason": reasons,
+            **numbers,
+        }
+
+
+def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piece]:
+    """Cut the rows that the spools do not hold yet into pieces."""
+    length = BATCHES_PER_PIECE * plan.runner.size
+    return [
+        {"domain": name, "first": first, "last": min(first + length, len(domain.rows))}
+        for name, domain in plan.domains.items()
+        for first in range(spools[name].done, len(domain.rows), length)
+    ]
+
+
+class Join:
+    """Puts what workers return into its place in the spools, whatever order it comes in.
+
+    A spool is filled from the front; what comes early waits in memory.
+
+    Attributes
+    ----------
+    sound : bool
+        False once a logit or a feature of a readable row was not a number. Nothing is kept from
+        there on, so that ``extract`` meets that row itself and says what is wrong.
+    """
+
+    def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
+        self._plan, self._spools = plan, spools
+        self._waiting: dict[tuple[str, int], Columns] = {}
+        self.sound = True
+
+    def add(self, block: Columns) -> None:
+        """Take some rows that `Extractor` returned.
+
+        Raises
+        ------
+        CovcalError
+            If a worker read another row than the one asked for.
+        """
+        for run in _runs(block):
+            self._waiting[str(run["domain"][0]), int(run["position"][0])] = run
+        for name, spool in self._spools.items():
+            while self.sound and (name, spool.done) in self._waiting:
+                self._append(name, self._waiting.pop((name, spool.done)))
+
+    def require_complete(self) -> None:
+        """Refuse to go on while rows are missing.
+
+        Raises
+        ------
+        CovcalError
+            Naming the domain and the number of rows.
+        """
+        for name, spool in self._spools.items():
+            missing = len(self._plan.domains[name].rows) - spool.done
+            if self.sound and missing:
+                raise CovcalError(
+                    f"{missing} rows of the {name} did not come back from the workers: run the "
+                    "same command with --resume"
+                )
+
+    def _append(self, name: str, run: Columns) -> None:
+        spool, domain = self._spools[name], self._plan.domains[name]
+        done = spool.done + len(run["id"])
+        rows = domain.rows[spool.done : done]
+        for row, found in zip(rows, run["id"], strict=True):
+            if domain.data.ids[row] != found:
+                raise CovcalError(
+                    f"{domain.data.path}: row {row} is {domain.data.ids[row]} here and {found} for "
+                    "a worker: give every node the same data"
+                )
+        read = run["reason"] == ""
+        arrays = {array: run[array][read] for array in spool.widths}
+        if all(np.isfinite(values).all() for values in arrays.values()):
+            skipped = zip(rows[~read].tolist(), run["reason"][~read], strict=True)
+            spool.append(arrays, done, tuple((row, str(reason)) for row, reason in skipped))
+        else:
+            self.sound = False
+
+
+def _runs(block: Columns) -> Iterator[Columns]:
+    """Cut a block, which an engine may have put together at will, into runs of neighbours."""
+    breaks = (np.diff(block["position"]) != 1) | (block["domain"][1:] != block["domain"][:-1])
+    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(block["position"])]
+    for first, last in pairwise(edges):
+        if first < last:
+            yield {name: values[first:last] for name, values in block.items()}
+
+
+def run_on_ray(
+    pieces: list[Piece], actors: int, threads: int, job: tuple[Any, ...], settings: SettingsGiven
+) -> Iterator[Columns]:
+    """Yield what a pool of `actors` finds for the pieces, as it arrives.
+
+    Raises
+    ------
+    CovcalError
+        If a worker fails, with the error that it met.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    found = ray.data.from_items(pieces, override_num_blocks=len(pieces)).map_batches(
+        Extractor,
+        batch_size=1,
+        batch_format="numpy",
+        fn_constructor_args=job,
+        fn_constructor_kwargs=dict(settings),
+        compute=ray.data.ActorPoolStrategy(size=actors),
+        num_cpus=threads,
+    )
+    try:
+        yield from found.iter_batches(batch_size=None, batch_format="numpy")
+    except RayError as error:
+        raise CovcalError(f"a worker failed, and --resume goes on: {first_error(error)}") from error
+
+
+def first_error(error: Exception) -> str:
+    """Return the error that began a chain of quoted tracebacks, ``module.SomeError: message``."""
+    lines = str(error).strip().splitlines()
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return (named or lines or [type(error).__name__])[0]
+
+
+def extract_with_ray(
+    model: str | Path,
+    source: Path | None,
+    target: Path | None,
+    output: Path,
+    *,
+    actors: int,
+    force: bool = False,
+    resume: bool = False,
+    **settings: Unpack[SettingsGiven],
+) -> ExtractReport:
+    """Do what `covcal_cli.extract.extraction.extract` does, with the rows run by Ray actors.
+
+    Parameters
+    ----------
+    actors : int
+        Processes that open the model; each takes ``settings["threads"]`` cores.
+    """
+    model = Path(model).resolve() if Path(model).exists() else model
+    source, target = (path and path.resolve() for path in (source, target))
+    threads = settings.get("threads") or available_cores()
+    settings["threads"] = threads  # the same for all, whatever each node has
+    given = [Path(path) for path in (model, source, target) if path is not None]
+    check_output(output, force=force, inputs=given)
+    plan = prepare(model, source, target, ExtractSettings(**settings))
+    plan.probe()
+    spool, _ = open_spool(output, plan.config(), resume=resume)
+    with ExitStack() as stack:
+        spools = {
+            name: stack.enter_context(spool.domain(name, plan.widths)) for name in plan.domains
+        }
+        join = Join(plan, spools)
+        pieces = pieces_of(plan, spools)
+        if pieces:
+            job = (model, source, target)
+            for block in run_on_ray(pieces, actors, threads, job, settings):
+                join.add(block)
+                if not join.sound:
+                    break
+        join.require_complete()
+    return extract(model, source, target, output, force=force, resume=True, **settings)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("-o", "--output", type=Path, default=Path("features.h5"))
+    parser.add_argument("--actors", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=available_cores(), help="cores per actor")
+    parser.add_argument("--preprocess", help="as for covcal extract")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--force", action="store_true")
+    given = parser.parse_args()
+    try:
+        report = extract_with_ray(
+            given.model,
+            given.source,
+            given.target,
+            given.output,
+            actors=given.actors,
+            force=given.force,
+            resume=given.resume,
+            threads=given.threads,
+            preprocess=given.preprocess,
+        )
+    except CovcalError as error:
+        raise SystemExit(f"error: {error}") from None
+    for domain in report.domains:
+        print(f"{domain.name:<8}  {sum(domain.rows.values())} rows")
+    print(f"wrote {report.output}")
+
+
+if __name__ == "__main__":
+    main()
