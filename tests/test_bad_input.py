@@ -65,7 +65,8 @@ EXTRACT = ("extract", "digits.onnx", "source.npz", "target.npz", "-o", "new.h5")
     [
         (
             ("extract", "no.onnx", "source.npz", "target.npz", "-o", "new.h5"),
-            "no.onnx does not exist: give the classifier as an ONNX file (.onnx)",
+            "no.onnx does not exist: give the classifier first: an .onnx, .pt or .pt2 file, or "
+            "module:function",
         ),
         (
             ("extract", "digits.onnx", "no", "target.npz", "-o", "new.h5"),

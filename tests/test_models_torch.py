@@ -181,6 +181,7 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     assert assumed.notes == (
         "the input is taken as x float32 [N, 3, ?, ?], by its first layer (Conv2d); it runs on "
         "224x224",
+        f"{ZOO}:images came with its own weights: --weights loads others",
     )
 
 

@@ -188,6 +188,18 @@ def test_none_leaves_everything_to_the_model_and_the_flags() -> None:
     assert load_preprocessing("none", metadata=ULTRALYTICS).is_default
 
 
+@pytest.mark.parametrize("preset", ["imagenet", "resnet50.IMAGENET1K_V2"])
+def test_a_size_alone_takes_the_place_of_resizing_and_cropping(preset: str) -> None:
+    """A small model wants a preset's constants, not its 256 and 224 pixels."""
+    base = load_preprocessing(preset, metadata={})
+    found = base.overridden_by(Preprocessing(size=(16, 16)))
+    assert (found.size, found.crop, found.resize) == ((16, 16), None, None)
+    assert (found.mean, found.std, found.scale) == (base.mean, base.std, base.scale)
+    found.resolve((None, 3, 16, 16), np.dtype(np.float32))
+    kept = base.overridden_by(Preprocessing(size=(16, 16), crop=(8, 8)))
+    assert (kept.crop, kept.resize) == ((8, 8), base.resize)
+
+
 def test_flags_win_one_by_one() -> None:
     base = load_preprocessing("imagenet", metadata={})
     flags = Preprocessing(crop=(192, 192), resample="bicubic", mean=(0.5,))

@@ -127,7 +127,8 @@ def _require_adaptable(file: FeatureFile) -> int:
     for domain in (source, target):
         if domain.n_features is None:
             raise CovcalError(
-                f"{file.path}: /{domain.name}/features is missing: extract again with features"
+                f"{file.path}: /{domain.name}/features is missing, and adapt learns from it: "
+                "extract again without --phi none, or from a table with features"
             )
         for split in ("train", "validation"):
             domain.require_rows(split)

@@ -67,7 +67,12 @@ def dry_run(
         If the extraction would be refused.
     """
     given = [Path(path) for path in (model, source, target) if path is not None]
-    check_output(output, force=force, inputs=given)
+    check_output(output, force=True, inputs=given)
+    in_the_way = (
+        [f"{output} exists already: without --dry-run, pass --force to replace it"]
+        if output.exists() and not force
+        else []
+    )
     plan = prepare(model, source, target, ExtractSettings(**settings))
     plan.probe()
     domains = plan.domains.values()
@@ -81,7 +86,7 @@ def dry_run(
         size=sum(_bytes(plan, domain) for domain in domains),
         seconds=_seconds(plan),
         warnings=(*plan.warnings, *(text for domain in domains for text in domain.data.notes)),
-        notes=plan.notes,
+        notes=(*plan.notes, *in_the_way),
     )
 
 

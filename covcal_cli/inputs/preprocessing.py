@@ -73,6 +73,8 @@ class Preprocessing:
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
         """Return these settings with those that `flags` gives in their place, one by one.
 
+        A size alone takes the place of resizing and cropping, which would contradict it.
+
         Raises
         ------
         CovcalError
@@ -88,6 +90,8 @@ class Preprocessing:
                 f"{self.function.name} does the whole preprocessing and "
                 f"--{min(given).replace('_', '-')} would change nothing: drop one of them"
             )
+        if flags.size is not None and flags.crop is None and flags.resize is None:
+            given = {"resize": None, "crop": None, "crop_rule": None, **given}
         return replace(self, **given)
 
     def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:

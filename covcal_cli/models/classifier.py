@@ -17,7 +17,7 @@ Inputs = Mapping[str, NDArray[Any]]
 
 _TORCH_SUFFIXES = {".pt", ".pth", ".pt2", ".ckpt", ".safetensors"}
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_REMEDY = "give the classifier as an ONNX file (.onnx)"
+_REMEDY = "give the classifier first: an .onnx, .pt or .pt2 file, or module:function"
 
 
 class Classifier(Protocol):

@@ -38,7 +38,9 @@ def open_function(reference: str, weights: Path | None) -> Program:
         if isinstance(module, nn.DataParallel):
             module = module.module
         module = _on_cpu(reference, module).eval()
-        notes = load_weights(module, weights, reference) if weights is not None else ()
+        notes: tuple[str, ...] = (f"{reference} came with its own weights: --weights loads others",)
+        if weights is not None:
+            notes = load_weights(module, weights, reference)
         fed = find_inputs(module, reference, holders=(make, module))
     return Program(
         where=reference,
