@@ -178,10 +178,7 @@ def unlabelled_rows(folder: Path) -> None:
     np.savez(folder / "src.npz", x=x + 1)
 
 
-NO_LABELS = (
-    r"has no labels, and the source needs them: give an \.npz or \.h5 with x and y, a label column "
-    r"in the table, class folders, or \.cls files in the \.tar"
-)
+NO_LABELS = "has no labels, and the source needs them: "
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 WHOLE = SOFTMAX.model().SerializeToString()
 
@@ -205,8 +202,16 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
         (),
         r"tgt is the source and the target: give other data as the target",
     ),
-    "source images without labels": (unlabelled_images, (), NO_LABELS),
-    "source rows without labels": (unlabelled_rows, (), NO_LABELS),
+    "source images without labels": (
+        unlabelled_images,
+        (),
+        NO_LABELS + "put its images in class folders",
+    ),
+    "source rows without labels": (
+        unlabelled_rows,
+        (),
+        NO_LABELS + "save an array y of class numbers",
+    ),
     "stateful": (save("a state"), (), "state holds no row per example"),
     "rank 3": (save("rank 3"), (), "rank 3"),
     "bad images": (

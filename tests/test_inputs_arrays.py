@@ -99,7 +99,7 @@ def test_names_of_classes_are_mapped_by_name(tmp_path: Path) -> None:
     data = ArrayData(save(tmp_path, x=ROWS[:4], y=y))
     assert data.class_folders == ("cat", "dog", "eel")
     assert data.labels(named_classes(("dog", "eel", "cat"))).tolist() == [1, 2, -1, 0]
-    with pytest.raises(CovcalError, match=r"y 'dog' is not a class of the source \(cat, eel\)"):
+    with pytest.raises(CovcalError, match=r"y 'dog' is not a class of the model \(cat, eel\)"):
         data.labels(named_classes(("cat", "eel")))
 
 
@@ -107,7 +107,7 @@ def test_numbers_that_are_names_are_mapped_by_name(tmp_path: Path) -> None:
     """Angles, and classes from 1 to K, are no positions when the classes are called so."""
     data = ArrayData(save(tmp_path, x=ROWS[:4], y=np.array([270, 0, -1, 90])))
     assert data.labels(named_classes(("0", "90", "180", "270"))).tolist() == [3, 0, -1, 1]
-    with pytest.raises(CovcalError, match=r"y '270' is not a class of the source \(0, 90, 180\)"):
+    with pytest.raises(CovcalError, match=r"y '270' is not a class of the model \(0, 90, 180\)"):
         data.labels(named_classes(("0", "90", "180")))
 
 

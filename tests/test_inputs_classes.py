@@ -129,7 +129,7 @@ def test_a_name_of_two_classes_is_refused_when_used() -> None:
 
 def test_a_label_that_is_no_class_is_named_as_one() -> None:
     classes = ClassMap(PETS, by_number=False)
-    with pytest.raises(CovcalError, match=r"label .cow. is not a class of the source \(cat, dog"):
+    with pytest.raises(CovcalError, match=r"label .cow. is not a class of the model \(cat, dog"):
         classes.require(Path("src.csv"), "cow", what="label")
 
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import choose_classes
-from covcal_cli.inputs.logits import OutputTable, holds_both_domains, open_outputs
+from covcal_cli.inputs.domaincolumn import holds_both_domains
+from covcal_cli.inputs.logits import OutputTable, open_outputs
 from tests.made_files import write_features
 from tests.made_rows import write_csv, write_hdf5, write_parquet
 
@@ -184,7 +185,9 @@ def test_a_row_that_is_no_distribution_is_named(
     values = softmax(LOGITS)
     values[row] *= 0.9
     path = write(kind, tmp_path, values, probabilities=True)
-    with pytest.raises(CovcalError, match=rf"probabilities of {place} sum to 0\.9, not 1: give"):
+    with pytest.raises(
+        CovcalError, match=rf"probabilities of {place} sum to 0\.9, not 1, where 0.99"
+    ):
         open_outputs(path, probabilities=True)
 
 

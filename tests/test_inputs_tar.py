@@ -59,7 +59,7 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
     assert data.class_folders == ("cat", "eel")
     assert data.labels(choose_classes(None, None, [data], 2)).tolist() == [1, 0, 1]
     assert data.labels(named_classes(("eel", "cow", "cat"))).tolist() == [0, 2, 0]
-    with pytest.raises(CovcalError, match="label 'eel' is not a class of the source"):
+    with pytest.raises(CovcalError, match="label 'eel' is not a class of the model"):
         data.labels(named_classes(("cat", "cow")))
 
 

@@ -70,9 +70,7 @@ def extract(
         raise typer.BadParameter("give one of them", param_hint="--logits / --probabilities")
     tables = logits or probabilities
     if tables:
-        model, source, target = _tables(model, source, target)
-        if target_only is not None:
-            raise typer.BadParameter("name the table without it", param_hint="--target")
+        model, source, target = _tables(model, source, target, target_only)
     else:
         if model is None:
             raise typer.BadParameter("give MODEL, SOURCE and TARGET", param_hint="MODEL")
@@ -114,6 +112,7 @@ def extract(
         "skip_unreadable": on_error is options.OnErrorName.skip,
     }
     console = Console(quiet=quiet, verbose=verbose)
+    alone = target if tables and source is None and target_only is None else None
     if dry_run:
         from covcal_cli.cli.render_extract import dry_run_summary
         from covcal_cli.extract.dryrun import dry_run as run_one_batch
@@ -121,6 +120,7 @@ def extract(
         planned = run_one_batch(model, source, target, output, force=force, **settings)
         for note in planned.notes:
             console.note(note)
+        _note_on_one_table(alone, [domain.name for domain in planned.domains], console)
         console.warn(planned.warnings)
         console.result(dry_run_summary(planned))
         return
@@ -144,6 +144,7 @@ def extract(
         if was_stopped(output):
             console.warn([f"what was done for {output} is kept beside it; --resume goes on"])
         raise
+    _note_on_one_table(alone, [domain.name for domain in report.domains], console)
     _show(report, console, shard)
 
 
@@ -161,8 +162,10 @@ def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
     quoted = quote(str(report.output))
     if shard is not None:
         hint = f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"
-    elif len(report.domains) == 1:
+    elif len(report.domains) == 1 and report.domains[0].labelled:
         hint = f"evaluate {quoted} -c cal.json"
+    elif len(report.domains) == 1:
+        hint = f"apply {quoted} -c cal.json"
     elif report.has_features:
         hint = f"adapt {quoted}"
     else:
@@ -171,13 +174,27 @@ def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
 
 
 def _tables(
-    first: str | None, second: Path | None, third: Path | None
+    first: str | None, second: Path | None, third: Path | None, target_only: Path | None
 ) -> tuple[None, Path | None, Path]:
     """Return no model, source and target where the arguments are tables alone."""
     given = [Path(path) for path in (first, second, third) if path is not None]
+    if target_only is not None:
+        if given:
+            raise typer.BadParameter(
+                "give either [SOURCE] TARGET or --target", param_hint="--target"
+            )
+        return None, None, target_only
     if len(given) not in (1, 2):
         raise typer.BadParameter("give [SOURCE] TARGET and no MODEL", param_hint="TARGET")
     return None, given[0] if len(given) == 2 else None, given[-1]
+
+
+def _note_on_one_table(table: Path | None, domains: list[str], console: Console) -> None:
+    if table is not None and domains == ["target"]:
+        console.note(
+            f"{table} is read as the target: it has no column domain with rows of both; --target "
+            "says so without this note, and SOURCE TARGET gives both"
+        )
 
 
 def _selection(sample: int | None, limit: int | None, shard: str | None) -> "Selection":

@@ -15,8 +15,10 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.extract.sampling import Rows
 from covcal_cli.extract.settings import OutputKind
 from covcal_cli.inputs.classes import ClassMap
+from covcal_cli.inputs.classfile import read_classes
 from covcal_cli.inputs.domain import Batch
-from covcal_cli.inputs.logits import OutputTable, holds_both_domains, open_outputs
+from covcal_cli.inputs.domaincolumn import holds_both_domains
+from covcal_cli.inputs.logits import OutputTable, open_outputs
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.classifier import Floats, Inputs
@@ -59,6 +61,7 @@ class TableData:
             arrays = {"logits": logits}
             if features is not None:
                 arrays["features"] = features
+            self.notes = self.table.notes  # some rows are the first to show something
             yield Batch(arrays, chosen)
 
 
@@ -102,7 +105,7 @@ class TableClassifier:
 
 
 def open_tables(
-    source: Path | None, target: Path, kind: OutputKind
+    source: Path | None, target: Path, kind: OutputKind, classes: Path | None = None
 ) -> tuple[TableClassifier, dict[str, TableData]]:
     """Open tables of outputs.
 
@@ -113,6 +116,8 @@ def open_tables(
     target : Path
     kind : {"logits", "probabilities"}
         What the tables hold.
+    classes : Path, optional
+        What names the classes in order, as `covcal_cli.inputs.classfile.read_classes` reads it.
 
     Raises
     ------
@@ -132,7 +137,11 @@ def open_tables(
             for name, path in paths.items()
             if path is not None
         }
+        for name, table in tables.items():
+            others = [path for other, path in paths.items() if other != name]
+            table.require_domain(name, others[0])
     first = next(iter(tables.values()))
+    _match_classes(list(tables.values()), classes)
     for table in tables.values():
         for what, one, two in (
             ("classes", first.n_classes, table.n_classes),
@@ -141,7 +150,40 @@ def open_tables(
         ):
             if one != two:
                 raise CovcalError(
-                    f"{first.path} and {table.path} differ in their {what} ({one or 'none'} and "
-                    f"{two or 'none'}): give outputs of the same classifier"
+                    f"{first.path} and {table.path} differ in their {what} ({_said(one)} and "
+                    f"{_said(two)}): give outputs of the same classifier"
                 )
     return TableClassifier(first, kind), {name: TableData(table) for name, table in tables.items()}
+
+
+def _match_classes(tables: Sequence[OutputTable], classes: Path | None) -> None:
+    """Bring the classes of all tables into one order, where the columns have their names."""
+    first = tables[0]
+    asked = read_classes(classes, first.n_classes).names if classes is not None else None
+    order = _binary_classes(tables, asked)
+    if order is None and first.class_names is not None:
+        order = first.class_names
+        if asked is not None and set(asked) == set(order):
+            order = asked
+    for table in tables:
+        named = (table.positive,) if table.positive else table.class_names
+        if order is None or named is None or not set(named) <= set(order):
+            continue
+        if table.positive is not None or len(named) == len(order):
+            table.match_classes(order)
+
+
+def _binary_classes(
+    tables: Sequence[OutputTable], asked: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
+    """Return two classes in order where every table has one column, named like one of them."""
+    named = {table.positive for table in tables}
+    labels = next((t.class_folders for t in tables if t.class_folders), None)
+    for known in (asked, labels, ("0", "1") if labels is None else None):
+        if known is not None and len(known) == 2 and named <= set(known):
+            return known
+    return None
+
+
+def _said(value: int | tuple[str, ...] | None) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value or "none")

@@ -24,11 +24,14 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.extract.spool import Config
 from covcal_cli.featurefile import UNKNOWN_LABEL
 from covcal_cli.featurewriter import Attribute
+from covcal_cli.inputs.agreement import agree
 from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
 from covcal_cli.inputs.classfile import read_classes
 from covcal_cli.inputs.domain import DomainData, open_domain, require_two_domains
 from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.splits import check_fractions, hashed_split
+from covcal_cli.inputs.store import SUFFIXES, holds_parts, suffix_of
 from covcal_cli.models.classifier import Classifier, open_classifier
 
 _NAMES = 1 << 16
@@ -161,7 +164,11 @@ def prepare(
     classifier, domains = _opened(model, source, target, settings, threads)
     asked = read_classes(settings.classes, classifier.n_classes) if settings.classes else None
     classes = choose_classes(
-        asked, classifier.class_names, list(domains.values()), classifier.n_classes
+        asked,
+        classifier.class_names,
+        list(domains.values()),
+        classifier.n_classes,
+        "the model" if settings.outputs is None else "the columns",
     )
     path = Path(model) if model is not None and Path(model).is_file() else None
     pipeline, origin, warnings = image_pipeline(domains, classifier, settings, path)
@@ -191,8 +198,7 @@ def source_labels(data: DomainData, classes: ClassMap) -> NDArray[np.int64]:
     known = np.unique(labels[labels != UNKNOWN_LABEL])
     if len(known) == 0:
         raise CovcalError(
-            f"{data.path} has no labels, and the source needs them: give an .npz or .h5 with x and "
-            "y, a label column in the table, class folders, or .cls files in the .tar"
+            f"{data.path} has no labels, and the source needs them: {_way_to_label(data)}"
         )
     if len(known) == 1:
         raise CovcalError(
@@ -212,7 +218,7 @@ def _opened(
     if settings.outputs is not None:
         if model is not None or target is None:
             raise CovcalError("tables of outputs need a target and no model")
-        return open_tables(source, target, settings.outputs)
+        return open_tables(source, target, settings.outputs, settings.classes)
     if model is None:
         raise CovcalError("there is no model: give one, or say that the data holds logits")
     classifier = open_classifier(
@@ -224,7 +230,9 @@ def _opened(
         providers=settings.providers,
     )
     named = {"source": source, "target": target}
-    return classifier, {name: open_domain(path) for name, path in named.items() if path is not None}
+    domains = {name: open_domain(path) for name, path in named.items() if path is not None}
+    agree(domains, classifier.inputs)
+    return classifier, domains
 
 
 def _domain(
@@ -252,6 +260,17 @@ def _hashed_split(names: Sequence[str], settings: ExtractSettings) -> NDArray[np
         for start in range(0, len(names), _NAMES)
     ]
     return np.concatenate(pieces)
+
+
+def _way_to_label(data: DomainData) -> str:
+    suffix = suffix_of(data.path)
+    if suffix in (".npz", ".npy", ".h5", ".hdf5"):
+        return "save an array y of class numbers or names beside the rows, in an .npz or .h5"
+    if suffix in SUFFIXES or holds_parts(data.path):
+        return "add a column label with class numbers or names"
+    if suffix == ".tar" or holds_shards(data.path):
+        return "add a .cls file for each image"
+    return "put its images in class folders"
 
 
 def _listing(data: DomainData) -> str:

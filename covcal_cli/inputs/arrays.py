@@ -6,6 +6,7 @@ preprocessed; other numbers must have the model's own shape and go in as they ar
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,24 @@ from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.feeding import Feed, check_feed, fed, plain_numbers, plan_feeds
 from covcal_cli.inputs.images import Opener, decode_batches
 from covcal_cli.inputs.preprocessing import ImagePipeline, Pixels
-from covcal_cli.inputs.rowfacts import GROUP_PREFIX, PATH_NAMES, RowFacts, is_reserved
+from covcal_cli.inputs.rowfacts import (
+    GROUP_PREFIX,
+    PATH_NAMES,
+    RowFacts,
+    is_reserved,
+    note_on_ids,
+)
 from covcal_cli.inputs.store import Piece, Rows, Store, open_store, regrouped
 from covcal_cli.modelinput import ModelInput
 
 
 class ArrayData:
     """The rows of a file of arrays; see `covcal_cli.inputs.domain.DomainData`.
+
+    Attributes
+    ----------
+    store : Store
+        The file.
 
     Raises
     ------
@@ -36,26 +48,28 @@ class ArrayData:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._store = open_store(path)
-        self._n = count_rows(self._store)
+        self.store = open_store(path)
+        self._n = count_rows(self.store)
         self._path_name = next(
-            (name for name in self._store.entries if name.lower() in PATH_NAMES), None
+            (name for name in self.store.entries if name.lower() in PATH_NAMES), None
         )
         self._paths: list[str] = []
         groups = self._groups()
-        facts = RowFacts(self._store, self._n, groups.values())
+        facts = RowFacts(self.store, self._n, groups.values())
         self._labels = facts.labels
         self.given_split = facts.given_split
         self.ids = facts.ids
         if self._path_name is not None:
-            self._paths = self._store.texts(self._path_name)
+            self._paths = self.store.texts(self._path_name)
             self.ids = facts.ids if facts.has_ids else self._paths
         self.split_names = self.ids
         self.class_folders = facts.labels.names
         self.columns: Mapping[str, NDArray[Any]] = {
             name: facts.columns[key] for name, key in groups.items()
         }
-        self.notes: tuple[str, ...] = self._unused_notes(())
+        self._remarks: tuple[str, ...] = note_on_ids(path, self.ids) if self._has_ids(facts) else ()
+        self._column_order: tuple[str, ...] | None = None
+        self.notes: tuple[str, ...] = (*self._remarks, *self._unused_notes(()))
 
     def labels(self, classes: ClassMap) -> NDArray[np.int64]:
         """Return the class index of every row, shape (n,); -1 where unknown."""
@@ -66,12 +80,13 @@ class ArrayData:
         if self._path_name is not None:
             require_one_input(self.path, wanted)
             return True
-        feeds = plan_feeds(self._store, wanted)
-        self.notes = self._unused_notes([name for feed in feeds for name in feed.names])
+        feeds = self._feeds(wanted)
+        used = [name for feed in feeds for name in feed.names]
+        self.notes = (*self._remarks, *self._unused_notes(used))
         if len(feeds) == 1 and self._is_pixels(feeds[0]):
             return True
         for feed in feeds:
-            check_feed(self._store, self._n, feed)
+            check_feed(self.store, self._n, feed)
         return False
 
     def batches(
@@ -91,23 +106,50 @@ class ArrayData:
             openers = self._openers(wanted, rows, size)
             yield from decode_batches(openers, rows, name, pipeline, threads=threads)
             return
-        feeds = plan_feeds(self._store, wanted)
+        feeds = self._feeds(wanted)
         for chosen, inputs in regrouped(self._fed(feeds, rows, size), size):
             yield Batch(inputs, chosen)
 
+    def feature_columns(self, wanted: Sequence[ModelInput]) -> tuple[str, ...] | None:
+        """Return the columns that go in side by side, in order; None where nothing does.
+
+        Raises
+        ------
+        CovcalError
+            If an input of the model has no array.
+        """
+        if self._path_name is not None:
+            return None
+        feeds = self._feeds(wanted)
+        return feeds[0].names if feeds[0].side_by_side else None
+
+    def order_columns(self, names: tuple[str, ...], remark: str) -> None:
+        """Feed the feature columns in this order, which `remark` tells the user."""
+        self._column_order = names
+        self._remarks = (*self._remarks, remark)
+
+    def _feeds(self, wanted: Sequence[ModelInput]) -> list[Feed]:
+        feeds = plan_feeds(self.store, wanted)
+        if self._column_order is None or not feeds[0].side_by_side:
+            return feeds
+        return [replace(feeds[0], names=self._column_order)]
+
+    def _has_ids(self, facts: RowFacts) -> bool:
+        return facts.has_ids or self._path_name is not None
+
     def _fed(self, feeds: Sequence[Feed], rows: Rows, size: int) -> Iterator[Piece]:
         names = list(dict.fromkeys(name for feed in feeds for name in feed.names))
-        numbers = [name for name in names if not self._store.entries[name].is_text]
-        texts = {name: self._store.whole(name) for name in names if name not in numbers}
+        numbers = [name for name in names if not self.store.entries[name].is_text]
+        texts = {name: self.store.whole(name) for name in names if name not in numbers}
         pieces: Iterator[Piece] = (
-            self._store.pieces(numbers, rows, size) if numbers else iter([(rows, {})])
+            self.store.pieces(numbers, rows, size) if numbers else iter([(rows, {})])
         )
         for chosen, arrays in pieces:
             everything = arrays | {name: values[chosen] for name, values in texts.items()}
             yield (
                 chosen,
                 {
-                    feed.wanted.name: fed(self._store, feed, everything, chosen, self.ids)
+                    feed.wanted.name: fed(self.store, feed, everything, chosen, self.ids)
                     for feed in feeds
                 },
             )
@@ -121,24 +163,24 @@ class ArrayData:
                 names = (self._paths[row] for row in rows[start : start + size])
                 yield [partial(_open_file, folder / name) for name in names]
             return
-        (name,) = plan_feeds(self._store, wanted)[0].names
-        for _, arrays in regrouped(self._store.pieces([name], rows, size), size):
+        (name,) = self._feeds(wanted)[0].names
+        for _, arrays in regrouped(self.store.pieces([name], rows, size), size):
             yield [_opener(row) for row in arrays[name]]
 
     def _is_pixels(self, feed: Feed) -> bool:
-        entry = self._store.entries[feed.names[0]]
+        entry = self.store.entries[feed.names[0]]
         axes = len(entry.shape)
         pixels = axes == 3 or (axes == 4 and entry.shape[3] in (1, 3, 4))
         return not feed.side_by_side and entry.dtype == np.uint8 and pixels
 
     def _groups(self) -> dict[str, str]:
         """Return what is known of the rows beside their values: array by column's name."""
-        features = plain_numbers(self._store) if self._store.is_table else ()
+        features = plain_numbers(self.store) if self.store.is_table else ()
         if self._path_name is not None:
             features = ()
         return {
             name.removeprefix(GROUP_PREFIX): name
-            for name, entry in self._store.entries.items()
+            for name, entry in self.store.entries.items()
             if entry.shape == (self._n,)
             and entry.dtype.kind in "fiubSUO"
             and "/" not in name
@@ -150,7 +192,7 @@ class ArrayData:
     def _unused_notes(self, used: Sequence[str]) -> tuple[str, ...]:
         unused = [
             name
-            for name, entry in self._store.entries.items()
+            for name, entry in self.store.entries.items()
             if name not in used
             and name != self._path_name
             and not is_reserved(name)

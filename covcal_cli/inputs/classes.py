@@ -4,7 +4,7 @@ A class whose folder is missing shifts no other class.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from covcal_cli.errors import CovcalError
 
 _SHOWN = 12
+_ASKED = "--classes"
 _PLACEHOLDER = "LABEL_"  # what Hugging Face calls classes that nobody named
 
 
@@ -42,10 +43,13 @@ class ClassMap:
         Class names, length K.
     by_number : bool
         Whether a number that is no name is the class index, so that "3" and "03" are one class.
+    whose : str
+        Where the names come from, for messages.
     """
 
     names: tuple[str, ...]
     by_number: bool
+    whose: str = field(default="the model", compare=False)
 
     def index(self, folder: str) -> int | None:
         """Return the class index of a folder's or label's name, or None if it names no class."""
@@ -67,10 +71,10 @@ class ClassMap:
             remedy = (
                 "rename it, or start its name with a dot to leave it out"
                 if what == "folder"
-                else "correct it, or name the classes with --classes FILE"
+                else f"correct it{self.or_name_them('or name the classes')}"
             )
             raise CovcalError(
-                f"{path}: {what} {folder!r} is not a class of the source ({_list(self.names)}): "
+                f"{path}: {what} {folder!r} is not a class of {self.whose} ({_list(self.names)}): "
                 f"{remedy}"
             )
         if self.names.count(folder) > 1:
@@ -80,6 +84,10 @@ class ClassMap:
                 "number, or tell them apart with --classes FILE"
             )
         return index
+
+    def or_name_them(self, advice: str) -> str:
+        """Return `advice` to use ``--classes``, with a comma; nothing where the user did."""
+        return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
 def numbered_classes(count: int) -> ClassMap:
@@ -102,6 +110,7 @@ def choose_classes(
     model_names: Sequence[str] | None,
     domains: Sequence[NamesClasses],
     count: int,
+    whose: str = "the model",
 ) -> ClassMap:
     """Return the model's classes from the first of: the user, the model, the source, numbers.
 
@@ -115,6 +124,8 @@ def choose_classes(
         The source first; the target where it is alone.
     count : int
         K, the classes of the model.
+    whose : str
+        What `model_names` come from, for messages.
 
     Raises
     ------
@@ -122,14 +133,14 @@ def choose_classes(
         If the names are not K many, or the source's folders do not say which classes they are.
     """
     if asked is not None:
-        return asked
+        return replace(asked, whose=_ASKED)
     if model_names is not None and not all(name.startswith(_PLACEHOLDER) for name in model_names):
         if len(model_names) != count:
             raise CovcalError(
                 f"the model names {len(model_names)} classes ({_list(model_names)}) and has "
                 f"{count} logits: name them with --classes FILE, one a line"
             )
-        return named_classes(model_names)
+        return replace(named_classes(model_names), whose=whose)
     folders = domains[0].class_folders if domains else None
     if not folders:
         return numbered_classes(count)
@@ -175,7 +186,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
             f"classes: {remedy} by class number, 0 to {count - 1}, or name the classes with "
             "--classes FILE"
         )
-    return ClassMap(tuple(ordered), by_number=False)
+    return ClassMap(tuple(ordered), by_number=False, whose="the source")
 
 
 def missing_classes(path: Path, labels: NDArray[np.int64], classes: ClassMap) -> str | None:

@@ -1,5 +1,6 @@
 """The labels of rows as data gives them: class numbers, or names."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class Labels:
         What they are called there.
     texts_are_numbers : bool
         Whether texts that are all whole numbers are class numbers, as in CSV.
+    place : callable, optional
+        Says where a row is in a table, for messages; without it a row is an array's index.
 
     Attributes
     ----------
@@ -41,9 +44,15 @@ class Labels:
     """
 
     def __init__(
-        self, values: NDArray[Any], path: Path, key: str, *, texts_are_numbers: bool = False
+        self,
+        values: NDArray[Any],
+        path: Path,
+        key: str,
+        *,
+        texts_are_numbers: bool = False,
+        place: Callable[[int], str] | None = None,
     ) -> None:
-        self._path, self._key = path, key
+        self._path, self._key, self._place = path, key, place
         self.names: tuple[str, ...] | None = None
         if values.dtype.kind in "iub":
             self._codes = values.astype(np.int64)
@@ -74,9 +83,14 @@ class Labels:
         outside = np.flatnonzero((self._codes < UNKNOWN) | (self._codes >= count))
         if len(outside):
             row = int(outside[0])
+            known = self._codes[self._codes != UNKNOWN]
+            if known.min() == 1 and known.max() == count:
+                remedy = f"the labels are 1 to {count}: subtract 1, or give class names as labels"
+            else:
+                other = classes.or_name_them("and other labels are named")
+                remedy = f"-1 (unknown) and 0 to {count - 1} are allowed{other}"
             raise self._error(
-                f"{self._key}[{row}] is {self._codes[row]} and the model has {count} classes: -1 "
-                f"(unknown) and 0 to {count - 1} are allowed; name other labels with --classes FILE"
+                f"{self._at(row, self._codes[row])} and the model has {count} classes: {remedy}"
             )
         return self._codes
 
@@ -86,8 +100,7 @@ class Labels:
         if len(wrong) or not np.isfinite(known).all():
             row = int(wrong[0]) if len(wrong) else int(np.flatnonzero(~np.isfinite(known))[0])
             raise self._error(
-                f"{self._key}[{row}] is {values[row]}: save class numbers as integers, -1 for "
-                "unknown"
+                f"{self._at(row, values[row])}: save class numbers as integers, -1 for unknown"
             )
         return known.astype(np.int64)
 
@@ -110,6 +123,11 @@ class Labels:
         self._codes = np.array(lookup, dtype=np.int64)[codes]
         if names:
             self.names = tuple(names)
+
+    def _at(self, row: int, value: object) -> str:
+        if self._place is None:
+            return f"{self._key}[{row}] is {value}"
+        return f"{self._key} in {self._place(row)} is {value}"
 
     def _error(self, what: str) -> CovcalError:
         return CovcalError(f"{self._path}: {what}")

@@ -6,6 +6,7 @@ features, labels, split, ids and groups. Probabilities become logits by their lo
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.arrays import count_rows
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.outputcolumns import Outputs, find_outputs
-from covcal_cli.inputs.rowfacts import GROUP_PREFIX, RowFacts, is_reserved
+from covcal_cli.inputs.domaincolumn import domain_of_rows, require_domain
+from covcal_cli.inputs.outputcolumns import Outputs, find_outputs, without_answer
+from covcal_cli.inputs.rowfacts import GROUP_PREFIX, RowFacts, is_reserved, note_on_ids
 from covcal_cli.inputs.store import Piece, Rows, Store, open_store, regrouped
 
 Floats = NDArray[np.float32]
@@ -24,9 +26,10 @@ Block = tuple[Rows, Floats | None, Floats]
 """Row numbers, features (m, d) or None, and logits (m, K)."""
 
 _TOLERANCE = 1e-3  # of a sum of probabilities
+_ROUNDED = 1e-2 + 1e-6  # of one of probabilities with two or three decimals
+_ROUNDING = "rounded probabilities: rows sum to 0.99 to 1.01, and are divided by their sum"
 _SMALLEST = float(np.finfo(np.float32).tiny)
 _PROBE = 1000
-_DOMAINS = ("source", "target")
 
 
 class OutputTable:
@@ -59,8 +62,6 @@ class OutputTable:
         The distinct labels where they are texts, as in `DomainData`.
     columns : mapping of str to array, shape (n,)
         Groups for ``covcal evaluate --by``.
-    notes : tuple of str
-        What a user should know about how the table was read.
 
     Raises
     ------
@@ -71,6 +72,7 @@ class OutputTable:
     def __init__(self, store: Store, *, probabilities: bool, domain: str | None = None) -> None:
         self.path = store.path
         self._store, self._probabilities = store, probabilities
+        answer = without_answer(store)
         self._found = find_outputs(store, probabilities=probabilities)
         n = count_rows(store)
         self._require_rows(n)
@@ -88,8 +90,45 @@ class OutputTable:
         self.columns: Mapping[str, NDArray[Any]] = {
             name: facts.columns[key][self._rows] for name, key in groups.items()
         }
-        self.notes = tuple(f"{self.path}: {note}" for note in self._found.notes)
+        self._positive_first = False
+        self._remarks = [*answer, *self._found.notes]
+        self._ids_notes = note_on_ids(self.path, self.ids) if facts.has_ids else ()
         self._probe()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know; complete after the last row was read."""
+        return (*(f"{self.path}: {note}" for note in self._remarks), *self._ids_notes)
+
+    @property
+    def positive(self) -> str | None:
+        """What a single column calls the class that it is of."""
+        return self._found.positive
+
+    def require_domain(self, domain: str, other: Path | None) -> None:
+        """Refuse a table that says of some rows that they are of the other domain."""
+        require_domain(self._store, domain, other, outputs=True)
+
+    def match_classes(self, names: tuple[str, ...]) -> None:
+        """Take the classes in this order: by the names of the columns, never by their place.
+
+        Parameters
+        ----------
+        names : tuple of str
+            The names of the columns in another order; of two classes with a single column, both
+            names, one of them the column's own.
+        """
+        found = self._found
+        if found.positive is not None:
+            self._positive_first = found.positive == names[0]
+            note = f"{found.outputs[0]} is taken for the class {found.positive}"
+            self._remarks = [one for one in self._remarks if one not in found.notes] + [note]
+        elif found.class_names is not None and found.class_names != names:
+            places = [found.class_names.index(name) for name in names]
+            outputs = tuple(found.outputs[place] for place in places)
+            self._found = replace(found, outputs=outputs)
+            self._remarks.append("the classes stand in another order there: they go by name")
+        self.class_names = names
 
     def labels(self, classes: ClassMap) -> NDArray[np.int64]:
         """Return the class index of every row, shape (n,); -1 where unknown."""
@@ -118,7 +157,8 @@ class OutputTable:
         for places, arrays in self._store.pieces(wanted, self._rows[rows], size):
             values = _stacked([arrays[name] for name in outputs])
             self._require_finite(values, outputs, places)
-            taken = {"logits": self._logits(values, places)}
+            logits = self._logits(values, places)
+            taken = {"logits": logits[:, ::-1] if self._positive_first else logits}
             if features:
                 taken["features"] = _stacked([arrays[name] for name in features])
                 self._require_finite(taken["features"], features, places)
@@ -141,13 +181,16 @@ class OutputTable:
         if values.shape[1] == 1:
             values = np.hstack([1 - np.minimum(values, 1), values])
         sums = values.sum(axis=1)
-        wrong = np.flatnonzero(np.abs(sums - 1) > _TOLERANCE)
+        wrong = np.flatnonzero(np.abs(sums - 1) > _ROUNDED)
         if len(wrong):
             raise self._error(
                 f"the probabilities of {self._place(rows[wrong[0]])} sum to {sums[wrong[0]]:g}, "
-                "not 1: give one column per class, of a softmax"
+                "not 1, where 0.99 to 1.01 is taken for rounding: give one column per class, of a "
+                "softmax, with more digits"
             )
-        logits: NDArray[np.float64] = np.log(np.maximum(values, _SMALLEST))
+        if (np.abs(sums - 1) > _TOLERANCE).any() and _ROUNDING not in self._remarks:
+            self._remarks.append(_ROUNDING)
+        logits: NDArray[np.float64] = np.log(np.maximum(values / sums[:, None], _SMALLEST))
         return logits
 
     def _probe(self) -> None:
@@ -162,13 +205,13 @@ class OutputTable:
         ]
         values = np.concatenate(parts).astype(np.float64)
         inside = bool(((values >= 0) & (values <= 1)).all())
-        if values.shape[1] > 1 and inside and (np.abs(values.sum(axis=1) - 1) < _TOLERANCE).all():
+        if values.shape[1] > 1 and inside and (np.abs(values.sum(axis=1) - 1) < _ROUNDED).all():
             raise self._error("every row sums to 1, as probabilities do: pass --probabilities")
 
     def _rows_of(self, domain: str | None, n: int) -> Rows:
         if domain is None:
             return np.arange(n, dtype=np.int64)
-        rows = np.flatnonzero(_domain_column(self._store) == domain).astype(np.int64)
+        rows = np.flatnonzero(domain_of_rows(self._store) == domain).astype(np.int64)
         if len(rows) == 0:
             raise self._error(
                 f"no row has {domain} in its column domain: give source and target there, or two "
@@ -222,38 +265,6 @@ def open_outputs(path: Path, *, probabilities: bool, domain: str | None = None) 
     if not path.exists():
         raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
     return OutputTable(open_store(path), probabilities=probabilities, domain=domain)
-
-
-def holds_both_domains(path: Path) -> bool:
-    """Return whether a table has rows of the source and of the target in a column ``domain``.
-
-    Raises
-    ------
-    CovcalError
-        If it cannot be read, or the column holds anything else.
-    """
-    if not path.exists():
-        raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
-    store = open_store(path)
-    if "domain" not in store.entries:
-        return False
-    found = sorted(set(_domain_column(store).tolist()))
-    other = [value for value in found if value not in _DOMAINS]
-    if other:
-        raise CovcalError(
-            f"{path}: domain holds {other[0]!r}: source and target are allowed; call the column "
-            f"{GROUP_PREFIX}domain where it means something else"
-        )
-    return len(found) == len(_DOMAINS)
-
-
-def _domain_column(store: Store) -> NDArray[Any]:
-    if "domain" not in store.entries:
-        raise CovcalError(
-            f"{store.path} has no column domain with source and target in it: give two tables"
-        )
-    found = [str(value).strip().lower() for value in store.whole("domain").tolist()]
-    return np.array(found, dtype=str)
 
 
 def _groups(store: Store, n: int, found: Outputs) -> dict[str, str]:

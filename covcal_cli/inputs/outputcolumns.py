@@ -9,6 +9,8 @@ from covcal_cli.inputs.store import Store
 _LOGITS = ("logit", "logits")
 _PROBABILITIES = ("prob", "probs", "proba", "probability", "probabilities")
 _FEATURES = ("features", "feature", "phi")
+_APPLIED = "p"  # before a class in what covcal apply writes
+_ANSWER = ("label_index", "confidence")
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
 _SHOWN = 12
 
@@ -31,6 +33,9 @@ class Outputs:
         d.
     notes : tuple of str
         What was taken for what.
+    positive : str or None
+        What a single column calls the class that it is of; None for several columns, or without a
+        name after ``prob_`` or ``logit_``.
     """
 
     outputs: tuple[str, ...]
@@ -39,6 +44,7 @@ class Outputs:
     features: tuple[str, ...]
     n_features: int | None
     notes: tuple[str, ...]
+    positive: str | None = None
 
 
 def find_outputs(store: Store, *, probabilities: bool) -> Outputs:
@@ -56,9 +62,12 @@ def find_outputs(store: Store, *, probabilities: bool) -> Outputs:
     CovcalError
         If there are none, or the other ones only.
     """
+    wanted: tuple[str, ...]
     wanted, other = (_PROBABILITIES, _LOGITS) if probabilities else (_LOGITS, _PROBABILITIES)
     features, n_features = _features(store)
     found = _array(store, wanted) or _columns(store, wanted)
+    if not found and probabilities:
+        found, wanted = _applied_columns(store, features), (_APPLIED,)
     what = "probabilities" if probabilities else "logits"
     if not found:
         others = _array(store, other) or _columns(store, other)
@@ -79,10 +88,43 @@ def find_outputs(store: Store, *, probabilities: bool) -> Outputs:
     else:
         columns, names = _in_order(_other_numbers(store, features), ())
         notes = (f"{_list(columns)} are taken for the {what} of the classes",)
+    positive = None
     if len(columns) == 1:
+        plain = _without(columns[0], tuple(f"{name}_" for name in wanted))
+        positive = plain if plain != columns[0] else None
         names = None
         notes = (f"{columns[0]} is taken for the {what} of class 1 of two",)
-    return _checked(store, Outputs(columns, len(columns), names, features, n_features, notes), what)
+    return _checked(
+        store, Outputs(columns, len(columns), names, features, n_features, notes, positive), what
+    )
+
+
+def without_answer(store: Store) -> tuple[str, ...]:
+    """Leave out the answer in rows that ``covcal apply`` wrote, and return what a user should know.
+
+    There the column label is the classifier's answer; read as the truth, it would always be right.
+
+    Parameters
+    ----------
+    store : Store
+        The file; its entries lose the answer.
+    """
+    prefixed = any(name.lower().startswith(f"{_APPLIED}_") for name in store.entries)
+    if not prefixed or not all(name in store.entries for name in _ANSWER):
+        return ()
+    answer = [name for name in ("label", *_ANSWER) if name in store.entries]
+    store.entries = {name: e for name, e in store.entries.items() if name not in answer}
+    return (
+        f"{_list(tuple(answer))} are the answer that covcal apply wrote and no truth, so they are "
+        "not read: give true classes as a column y",
+    )
+
+
+def _applied_columns(store: Store, features: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns p_CLASS, where no other column of numbers is left."""
+    numbers = _other_numbers(store, features)
+    named = [name for name in numbers if name.lower().startswith(f"{_APPLIED}_")]
+    return numbers if len(named) == len(numbers) > 1 else ()
 
 
 def _checked(store: Store, found: Outputs, what: str) -> Outputs:

@@ -1,6 +1,8 @@
 """What a file of arrays says of its rows beside their values: labels, split, ids and groups."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +61,13 @@ class RowFacts:
         self.labels = (
             unlabelled(n, store.path)
             if label is None
-            else Labels(self._column(label), store.path, label, texts_are_numbers=store.is_table)
+            else Labels(
+                self._column(label),
+                store.path,
+                label,
+                texts_are_numbers=store.is_table,
+                place=store.place if store.is_table else None,
+            )
         )
         found = self._only(ID_NAMES) or self._only(INDEX_NAMES)
         self.has_ids = found is not None
@@ -117,3 +125,39 @@ class RowFacts:
 
     def _error(self, what: str) -> CovcalError:
         return CovcalError(f"{self._store.path}: {what}")
+
+
+def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
+    """Return what a user should know of the ids of a domain: that some repeat or are empty.
+
+    Whoever joins the results by id would get rows too many, without an error.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for messages.
+    ids : sequence of str
+        One per row.
+    """
+    found: list[str] = []
+    empty = sum(not known.strip() for known in ids)
+    if empty:
+        found.append(
+            f"{path}: {empty} of {len(ids)} ids are empty, first that of row "
+            f"{next(row for row, known in enumerate(ids) if not known.strip())}: results cannot "
+            "be joined by id there"
+        )
+    # Hashes take 8 bytes an id; a set of a million ids would take 64 MB more.
+    hashes = np.fromiter(map(hash, ids), dtype=np.int64, count=len(ids))
+    order = np.sort(hashes)
+    suspects = set(order[1:][order[1:] == order[:-1]].tolist())
+    counts = Counter(known for known in ids if known.strip() and hash(known) in suspects)
+    repeated = {known: count for known, count in counts.items() if count > 1}
+    if repeated:
+        known, count = next(iter(repeated.items()))
+        more = f", as {len(repeated) - 1} more do" if len(repeated) > 1 else ""
+        found.append(
+            f"{path}: id {known!r} names {count} rows{more}: joining results by id would multiply "
+            "rows"
+        )
+    return tuple(found)

@@ -1,0 +1,231 @@
+"""Two tables mean the same by their names: domains, feature columns, classes; never by position."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from tests.cli_runner import covcal
+from tests.named_tables import ANIMALS, LOGITS, N, X, columns, dataset, model, outputs, save
+
+
+@pytest.mark.parametrize("kinds", [("csv", "csv"), ("parquet", "csv"), ("parquet", "parquet")])
+def test_columns_in_another_order_go_by_name(kinds: tuple[str, str], tmp_path: Path) -> None:
+    source = save(kinds[0], tmp_path, "s", columns("source"))
+    target = save(kinds[1], tmp_path, "t", columns("target", ("weight", "age", "height")))
+    done = covcal("extract", model(tmp_path), source, target, cwd=tmp_path).require_success()
+    assert f"{target} has its columns in another order than {source}: they go by name" in done.err
+    np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
+    np.testing.assert_allclose(dataset(tmp_path, "source/logits"), X["source"], rtol=1e-6)
+
+
+def test_columns_in_the_same_order_need_no_words(tmp_path: Path) -> None:
+    source, target = (save("csv", tmp_path, n[0], columns(n)) for n in ("source", "target"))
+    done = covcal("extract", model(tmp_path), source, target, cwd=tmp_path).require_success()
+    assert "order" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("renamed", "message"),
+    [
+        (
+            {"height": "size"},
+            "t.csv lacks height, which s.csv has and has size, which it lacks: give both the same",
+        ),
+        (
+            {"age": "a", "height": "b"},
+            "t.csv lacks age, which s.csv has and has a, which it lacks (2 more columns differ): ",
+        ),
+    ],
+)
+def test_other_columns_are_refused(renamed: dict[str, str], message: str, tmp_path: Path) -> None:
+    save("csv", tmp_path, "s", columns("source"))
+    table = {renamed.get(name, name): values for name, values in columns("target").items()}
+    save("csv", tmp_path, "t", table)
+    line = covcal("extract", model(tmp_path), "s.csv", "t.csv", cwd=tmp_path).error_line()
+    assert message in line
+
+
+def test_a_column_that_only_one_table_has_is_named(tmp_path: Path) -> None:
+    save("csv", tmp_path, "s", columns("source"))
+    save("csv", tmp_path, "t", {"year": [2024] * N, **columns("target")})
+    line = covcal("extract", model(tmp_path), "s.csv", "t.csv", cwd=tmp_path).error_line()
+    assert "t.csv has year, which s.csv lacks: give both" in line
+    save("csv", tmp_path, "t", {**columns("target"), "height": ["tall"] * N})
+    line = covcal("extract", model(tmp_path), "s.csv", "t.csv", cwd=tmp_path).error_line()
+    assert "t.csv lacks height as numbers, which s.csv has: give both" in line
+
+
+@pytest.mark.parametrize("place", ["source", "target", "alone"])
+def test_rows_of_the_other_domain_are_refused_beside_a_model(place: str, tmp_path: Path) -> None:
+    both = {**columns("source"), "domain": ["source", "target"] * (N // 2)}
+    save("csv", tmp_path, "both", both)
+    save("csv", tmp_path, "one", columns("target"))
+    given = {
+        "source": ("both.csv", "one.csv"),
+        "target": ("one.csv", "both.csv"),
+        "alone": ("--target", "both.csv"),
+    }[place]
+    line = covcal("extract", model(tmp_path), *given, cwd=tmp_path).error_line()
+    assert "both.csv is given as the " in line
+    assert "of 20 of 40 rows: save the rows of each domain as a table of their own" in line
+    assert ("beside one.csv" in line) == (place != "alone")
+
+
+@pytest.mark.parametrize("places", [("both.csv", "one.csv"), ("one.csv", "both.csv")])
+def test_rows_of_the_other_domain_are_refused_in_outputs(
+    places: tuple[str, str], tmp_path: Path
+) -> None:
+    labels = {"label": [ANIMALS[i % 3] for i in range(N)]}
+    both = {**outputs(), **labels, "Domain": ["Source ", "target"] * (N // 2)}
+    save("csv", tmp_path, "both", both)
+    save("csv", tmp_path, "one", {**outputs(), **labels})
+    line = covcal("extract", "--logits", *places, cwd=tmp_path).error_line()
+    assert "both.csv" in line
+    assert "beside one.csv" in line
+    assert "give this one table alone, or drop the column" in line
+    covcal("extract", "--logits", "both.csv", cwd=tmp_path).require_success()
+    assert len(dataset(tmp_path, "source/logits")) == N // 2
+
+
+def test_a_domain_that_agrees_with_its_place_is_no_obstacle(tmp_path: Path) -> None:
+    for name in ("source", "target"):
+        save("csv", tmp_path, name, {**columns(name), "domain": [name] * N})
+    arguments = ("extract", model(tmp_path), "source.csv", "target.csv")
+    covcal(*arguments, cwd=tmp_path).require_success()
+    line = covcal(*arguments[:2], "target.csv", "source.csv", "-f", cwd=tmp_path).error_line()
+    assert line.startswith("target.csv is given as the source beside source.csv, and its column ")
+    assert line.endswith("give it in the other place, or drop the column")
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_classes_in_another_order_go_by_name(kind: str, tmp_path: Path) -> None:
+    values = LOGITS if kind == "logits" else softmax(LOGITS.astype(np.float64), axis=1)
+    prefix = "logit" if kind == "logits" else "prob"
+    labels = {"label": [ANIMALS[i % 3] for i in range(N)]}
+    save("csv", tmp_path, "s", {**outputs(prefix=prefix, values=values), **labels})
+    save("csv", tmp_path, "t", {**outputs((2, 0, 1), prefix, values), **labels})
+    done = covcal("extract", f"--{kind}", "s.csv", "t.csv", cwd=tmp_path).require_success()
+    assert "t.csv: the classes stand in another order there: they go by name" in done.err
+    source, target = (dataset(tmp_path, f"{name}/logits") for name in ("source", "target"))
+    np.testing.assert_allclose(target, source, rtol=1e-6)
+    labelled, found = (dataset(tmp_path, f"{name}/labels") for name in ("source", "target"))
+    np.testing.assert_array_equal(found, labelled)
+
+
+def test_classes_asked_for_in_another_order_go_by_name(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("eel\ncat\ndog\n")
+    save("csv", tmp_path, "s", {**outputs(), "label": [ANIMALS[i % 3] for i in range(N)]})
+    save("csv", tmp_path, "t", outputs((1, 0, 2)))
+    arguments = ("extract", "--logits", "s.csv", "t.csv", "--classes", "names.txt")
+    covcal(*arguments, cwd=tmp_path).require_success()
+    for name in ("source", "target"):
+        found = dataset(tmp_path, f"{name}/logits")
+        np.testing.assert_allclose(found, LOGITS[:, [2, 0, 1]], rtol=1e-6)
+    assert dataset(tmp_path, "source/labels")[:3].tolist() == [1, 2, 0]
+
+
+def test_other_class_names_are_refused(tmp_path: Path) -> None:
+    save("csv", tmp_path, "s", {**outputs(), "label": [ANIMALS[i % 3] for i in range(N)]})
+    save("csv", tmp_path, "t", {**outputs((0, 1)), "logit_fox": [0.5] * N})
+    line = covcal("extract", "--logits", "s.csv", "t.csv", cwd=tmp_path).error_line()
+    assert "differ in their class names (cat, dog, eel and cat, dog, fox): give outputs" in line
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "order"),
+    [
+        ("benign", "benign", None),
+        ("malignant", "malignant", None),
+        ("benign", "malignant", None),
+        ("benign", "benign", "malignant\nbenign\n"),
+        ("malignant", "benign", "malignant\nbenign\n"),
+    ],
+)
+def test_a_single_probability_is_of_the_class_that_it_names(
+    source: str, target: str, order: str | None, tmp_path: Path
+) -> None:
+    p = np.linspace(0.02, 0.98, N)
+    labels = np.where(p > 0.5, "malignant", "benign")
+    of = {"malignant": p.tolist(), "benign": (1 - p).tolist()}
+    save("csv", tmp_path, "s", {f"prob_{source}": of[source], "label": labels.tolist()})
+    save("csv", tmp_path, "t", {f"prob_{target}": of[target]})
+    options: tuple[str, ...] = ()
+    names = ["benign", "malignant"]
+    if order is not None:
+        (tmp_path / "names.txt").write_text(order)
+        options, names = ("--classes", "names.txt"), order.split()
+    done = covcal("extract", "--probabilities", "s.csv", "t.csv", *options, cwd=tmp_path)
+    err = done.require_success().err
+    assert f"prob_{source} is taken for the class {source}" in err
+    assert "class 1 of two" not in err
+    assert [name.decode() for name in dataset(tmp_path, "classes")] == names
+    expected = np.stack([{"benign": 1 - p, "malignant": p}[name] for name in names], axis=1)
+    for domain in ("source", "target"):
+        found = softmax(dataset(tmp_path, f"{domain}/logits").astype(np.float64), axis=1)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    right = dataset(tmp_path, "source/logits").argmax(axis=1) == dataset(tmp_path, "source/labels")
+    assert right.all()
+
+
+@pytest.mark.parametrize(("column", "flipped"), [("prob_0", True), ("prob_1", False)])
+def test_a_single_numbered_probability_is_of_that_class(
+    column: str, flipped: bool, tmp_path: Path
+) -> None:
+    p = np.linspace(0.02, 0.98, N)
+    table = {column: (1 - p if flipped else p).tolist(), "label": (p > 0.5).astype(int).tolist()}
+    save("csv", tmp_path, "s", table)
+    save("csv", tmp_path, "t", {column: table[column]})
+    covcal("extract", "--probabilities", "s.csv", "t.csv", cwd=tmp_path).require_success()
+    found = softmax(dataset(tmp_path, "target/logits").astype(np.float64), axis=1)[:, 1]
+    np.testing.assert_allclose(found, p, atol=1e-6)
+
+
+def test_a_name_that_is_no_class_keeps_the_second_class(tmp_path: Path) -> None:
+    p = np.linspace(0.02, 0.98, N)
+    labels = np.where(p > 0.5, "spam", "ham")
+    table = {"prob_positive": p.tolist(), "label": labels.tolist()}
+    save("csv", tmp_path, "s", table)
+    save("csv", tmp_path, "t", {"prob_positive": p.tolist()})
+    done = covcal("extract", "--probabilities", "s.csv", "t.csv", cwd=tmp_path)
+    expected = "prob_positive is taken for the probabilities of class 1 of two"
+    assert expected in done.require_success().err
+
+
+@pytest.mark.parametrize("decimals", [2, 3])
+def test_rounded_probabilities_are_taken_with_a_note(decimals: int, tmp_path: Path) -> None:
+    exact = softmax(LOGITS.astype(np.float64), axis=1)
+    values = np.round(exact, decimals)
+    assert (np.abs(values.sum(axis=1) - 1) > 10.0**-decimals / 2).any()
+    if decimals == 3:
+        values[7, values[7].argmax()] += 0.003
+    values = np.maximum(values, 10.0**-decimals / 10)
+    save("csv", tmp_path, "t", outputs(prefix="prob", values=values))
+    done = covcal("extract", "--probabilities", "--target", "t.csv", cwd=tmp_path)
+    assert "rounded probabilities: rows sum to 0.99 to 1.01" in done.require_success().err
+    found = softmax(dataset(tmp_path, "target/logits").astype(np.float64), axis=1)
+    np.testing.assert_allclose(found, values / values.sum(axis=1, keepdims=True), atol=1e-6)
+
+
+def test_what_apply_wrote_is_read_back_without_its_answer_as_the_truth(tmp_path: Path) -> None:
+    values = softmax(LOGITS.astype(np.float64), axis=1)
+    predicted = values.argmax(axis=1)
+    applied = {
+        "id": list(range(N)),
+        "label": [ANIMALS[k] for k in predicted],
+        "label_index": predicted.tolist(),
+        "confidence": values.max(axis=1).tolist(),
+        **outputs(prefix="p", values=values),
+    }
+    save("csv", tmp_path, "probs", applied)
+    arguments = ("extract", "--probabilities", "--target")
+    done = covcal(*arguments, "probs.csv", cwd=tmp_path).require_success()
+    assert "label, label_index, confidence are the answer that covcal apply wrote" in done.err
+    found = softmax(dataset(tmp_path, "target/logits").astype(np.float64), axis=1)
+    np.testing.assert_allclose(found, values, atol=1e-6)
+    assert (dataset(tmp_path, "target/labels") == -1).all()
+    assert [name.decode() for name in dataset(tmp_path, "classes")] == list(ANIMALS)
+    save("csv", tmp_path, "true", {**applied, "y": [ANIMALS[i % 3] for i in range(N)]})
+    covcal(*arguments, "true.csv", "-f", cwd=tmp_path).require_success()
+    assert dataset(tmp_path, "target/labels").tolist() == [i % 3 for i in range(N)]
