@@ -10,66 +10,32 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from covcal_cli.calibrationparts import Candidate, Input
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
+from covcal_cli.jsonfields import DamagedFieldError, Fields
 from covcal_cli.labelfree.guards import Guard
-from covcal_cli.methods import SOURCE_PRIOR, Forecaster, method_named
+from covcal_cli.methods import LABELLED, METHODS, SOURCE_PRIOR, Forecaster, method_named
+
+__all__ = [
+    "SCHEMA",
+    "Calibration",
+    "Candidate",
+    "Input",
+    "model_of",
+    "read_calibration",
+    "write_calibration",
+]
 
 SCHEMA = "covcal.calibration/1"
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
 _AGAIN = "calibrate this file itself"
+_FORECASTERS: tuple[Forecaster, ...] = ("original", "aligned")
 
 
 def _source_prior() -> Mapping[str, Any]:
     return {"name": SOURCE_PRIOR, "shares": None}
-
-
-@dataclass(frozen=True)
-class Input:
-    """A file that a result was computed from.
-
-    Attributes
-    ----------
-    role : str
-        ``"features"`` or ``"adapted"``.
-    path : Path
-        Where it lay.
-    sha256 : str
-    """
-
-    role: str
-    path: Path
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A method that ``auto`` looked at.
-
-    Attributes
-    ----------
-    method : str
-    temperature : float
-        Its T_f.
-    target_confidence : float or None
-        Mean confidence on target training and validation rows.
-    estimated_accuracy : float or None
-        The target accuracy by `labelfree.combined`, the same for all.
-    expected_ece : float or None
-        The distance between the two.
-    chosen : bool
-    why : str
-        Why it was chosen or was not, in a few words.
-    """
-
-    method: str
-    temperature: float
-    target_confidence: float | None
-    estimated_accuracy: float | None
-    expected_ece: float | None
-    chosen: bool
-    why: str
 
 
 @dataclass(frozen=True)
@@ -260,64 +226,92 @@ def read_calibration(path: Path) -> Calibration:
             "covcal calibrate"
         )
     try:
-        calibration = _from_json(content, path)
-        known = calibration.forecaster in ("original", "aligned")
-        if not (known and calibration.inputs) or content["forecaster"] != calibration.forecaster:
-            raise ValueError("no inputs, or another method's forecaster")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CovcalError(f"{path} is damaged ({error!r}): calibrate again") from error
+        calibration = _from_json(Fields(content), path)
+    except DamagedFieldError as error:
+        raise CovcalError(f"{path} is damaged ({error}): calibrate again") from error
     temperature = calibration.forecaster_temperature
     if not _LEAST_TEMPERATURE < temperature < 1 / _LEAST_TEMPERATURE:
         raise CovcalError(f"{path} holds the temperature {temperature}: calibrate again")
     return calibration
 
 
-def _from_json(content: Mapping[str, Any], path: Path) -> Calibration:
+def _from_json(content: Fields, path: Path) -> Calibration:
+    temperatures, model = content.inside("temperatures"), content.inside("model")
+    inputs = tuple(
+        Input(entry.text("role"), path.parent / entry.text("path"), entry.text("sha256"))
+        for entry in content.each("inputs")
+    )
+    if not inputs:
+        raise DamagedFieldError("inputs is empty")
     return Calibration(
-        method=content["method"],
-        method_used=content["method_used"],
-        reason=content["reason"],
-        forecaster=method_named(content["method_used"]).forecaster or content["forecaster"],
-        forecaster_temperature=_number(content["temperatures"]["forecaster"]),
-        discriminator_temperatures=tuple(map(_number, content["temperatures"]["discriminator"])),
-        discriminator=content["discriminator"],
-        max_weight=_number(content["max_weight"]),
-        loss=content["loss"],
-        fit=dict(content["fit"]),
-        weights=content["weights"],
-        bound=content["bound"],
-        estimates=dict(content["estimates"]),
-        seed=content["seed"],
-        classes=_texts(content["classes"]),
-        model={name: str(content["model"][name]) for name in ("name", "sha256")},
-        networks_sha256=content["networks_sha256"],
-        inputs=tuple(
-            Input(entry["role"], path.parent / entry["path"], entry["sha256"])
-            for entry in content["inputs"]
-        ),
-        notes=_texts(content["notes"]),
-        warnings=_texts(content["warnings"]),
+        method=content.text("method"),
+        method_used=content.text("method_used"),
+        reason=content.text("reason"),
+        forecaster=_forecaster(content),
+        forecaster_temperature=temperatures.number("forecaster"),
+        discriminator_temperatures=temperatures.numbers("discriminator"),
+        discriminator=content.text_or_null("discriminator"),
+        max_weight=content.number("max_weight"),
+        loss=content.text("loss"),
+        fit=content.mapping("fit"),
+        weights=content.mapping_or_null("weights"),
+        bound=content.mapping_or_null("bound"),
+        estimates=content.mapping("estimates"),
+        seed=content.integer("seed"),
+        classes=content.texts("classes"),
+        model={name: model.text(name) for name in ("name", "sha256")},
+        networks_sha256=content.text_or_null("networks_sha256"),
+        inputs=inputs,
+        notes=content.texts("notes"),
+        warnings=content.texts("warnings"),
         # Files of earlier versions have none of these.
-        guards=tuple(Guard(**entry) for entry in content.get("guards", [])),
-        candidates=tuple(Candidate(**entry) for entry in content.get("candidates", [])),
-        target_prior=dict(content.get("target_prior", _source_prior())),
-        used_target_labels=bool(content.get("used_target_labels", False)),
-        labelled_rows=_labelled_rows(content.get("labelled_rows")),
+        guards=tuple(map(_guard, content.each("guards"))) if "guards" in content else (),
+        candidates=tuple(map(_candidate, content.each("candidates")))
+        if "candidates" in content
+        else (),
+        target_prior=content.mapping("target_prior")
+        if "target_prior" in content
+        else _source_prior(),
+        used_target_labels="used_target_labels" in content and content.truth("used_target_labels"),
+        labelled_rows=_labelled_rows(content) if "labelled_rows" in content else None,
     )
 
 
-def _labelled_rows(rows: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _forecaster(content: Fields) -> Forecaster:
+    """Return the forecaster that is written down, which must be the method's own."""
+    method, written = content.text("method_used"), content.text("forecaster")
+    if method != LABELLED.name and method not in METHODS:
+        raise DamagedFieldError(f"method_used is {method!r}, which this version does not know")
+    for known in _FORECASTERS:
+        if written == known and method_named(method).forecaster in (known, None):
+            return known
+    raise DamagedFieldError(f"forecaster is {written!r}, which is not that of {method}")
+
+
+def _labelled_rows(content: Fields) -> Mapping[str, Any] | None:
+    rows = content.mapping_or_null("labelled_rows")
     # evaluate leaves these rows out: without their ids it would judge on them.
-    return None if rows is None else {**rows, "ids": list(_texts(rows["ids"]))}
+    ids = () if rows is None else content.inside("labelled_rows").texts("ids")
+    return None if rows is None else {**rows, "ids": list(ids)}
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
-    return float(value)
+def _guard(entry: Fields) -> Guard:
+    return Guard(
+        entry.text("name"),
+        entry.number("value"),
+        entry.number("threshold"),
+        entry.truth("passed"),
+        entry.text("sentence"),
+    )
 
 
-def _texts(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise TypeError("a list of texts is something else")
-    return tuple(values)
+def _candidate(entry: Fields) -> Candidate:
+    return Candidate(
+        entry.text("method"),
+        entry.number("temperature"),
+        entry.number_or_null("target_confidence"),
+        entry.number_or_null("estimated_accuracy"),
+        entry.number_or_null("expected_ece"),
+        entry.truth("chosen"),
+        entry.text("why"),
+    )

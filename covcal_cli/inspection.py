@@ -7,13 +7,20 @@ from typing import Any
 from covcal_cli import calibration, estimation
 from covcal_cli.apply.rowfiles.hdf5rows import SCHEMA as APPLIED_SCHEMA
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate import evaluated
+from covcal_cli.evaluate import estimatedevaluation, evaluated
 from covcal_cli.featurechecks import open_hdf5
 from covcal_cli.featurefile import SPLITS, Domain, FeatureFile
 from covcal_cli.files import require_file
+from covcal_cli.jsonfields import DamagedFieldError, Fields
 from covcal_cli.run import journal
 
 _SHOWN_CLASSES = 8
+_HDF5 = b"\x89HDF"
+_AGAIN = {
+    evaluated.SCHEMA: "evaluate",
+    estimatedevaluation.SCHEMA: "evaluate",
+    estimation.SCHEMA: "estimate",
+}
 
 
 def describe(path: Path) -> str:
@@ -27,9 +34,26 @@ def describe(path: Path) -> str:
     require_file(path, remedy="name a file that covcal wrote")
     with path.open("rb") as handle:
         start = handle.read(64).lstrip()
-    lines = _json_lines(path) if start.startswith(b"{") else _hdf5_lines(path)
+    if start.startswith(b"{"):
+        lines = _json_lines(path)
+    elif start.startswith(_HDF5):
+        lines = _hdf5_lines(path)
+    else:
+        raise CovcalError(
+            f"{path} is not a readable HDF5 file or JSON but {_kind_of(path, start)}: name one of "
+            "covcal's .h5 or .json files"
+        )
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+
+
+def _kind_of(path: Path, start: bytes) -> str:
+    """Return what else a file is, such as the tables that apply writes for other programs."""
+    if start.startswith(b"PAR1"):
+        return "a Parquet table"
+    if start.startswith(b"PK"):
+        return "a NumPy archive" if path.suffix.lower() == ".npz" else "a zip archive"
+    return "a table of text" if path.suffix.lower() in (".csv", ".tsv") else "something else"
 
 
 def _hdf5_lines(path: Path) -> list[tuple[str, str]]:
@@ -83,22 +107,22 @@ def _json_lines(path: Path) -> list[tuple[str, str]]:
     schema = content.get("schema")  # what starts with a brace is an object
     if schema == calibration.SCHEMA:
         return _calibration_lines(path)
-    if schema == evaluated.SCHEMA:
+    if schema in _AGAIN:
         try:
-            return _metrics_lines(content)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise CovcalError(f"{path} is damaged ({error!r}): evaluate again") from error
-    if schema == estimation.SCHEMA:
-        try:
-            return _estimation_lines(content, path)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise CovcalError(f"{path} is damaged ({error!r}): estimate again") from error
+            fields = Fields(content)
+            if schema == evaluated.SCHEMA:
+                return _metrics_lines(fields)
+            if schema == estimatedevaluation.SCHEMA:
+                return _estimated_lines(fields)
+            return _estimation_lines(fields, path)
+        except DamagedFieldError as error:
+            raise CovcalError(f"{path} is damaged ({error}): {_AGAIN[schema]} again") from error
     if schema == journal.SCHEMA:
         return [("schema", journal.SCHEMA), *journal.Journal(path).describe()]
     raise CovcalError(
         f"{path} has schema {schema!r}; this version knows {calibration.SCHEMA}, "
-        f"{evaluated.SCHEMA}, {estimation.SCHEMA} and {journal.SCHEMA}: make it with covcal "
-        "calibrate, evaluate, estimate or run"
+        f"{', '.join(_AGAIN)} and {journal.SCHEMA}: make it with covcal calibrate, evaluate, "
+        "estimate or run"
     )
 
 
@@ -120,36 +144,70 @@ def _calibration_lines(path: Path) -> list[tuple[str, str]]:
     return lines + [("warning", warning) for warning in read.warnings]
 
 
-def _estimation_lines(content: dict[str, Any], path: Path) -> list[tuple[str, str]]:
-    rows = content["rows"]
+def _estimation_lines(content: Fields, path: Path) -> list[tuple[str, str]]:
+    rows = content.inside("rows")
     lines = [
         ("schema", estimation.SCHEMA),
-        ("rows", f"{rows['source']} of the source, {rows['target']} of the target"),
-        ("prior", str(content["target_prior"]["name"])),
+        ("rows", f"{rows.integer('source')} of the source, {rows.integer('target')} of the target"),
+        ("prior", content.inside("target_prior").text("name")),
     ]
     lines += [
         (
-            entry["name"],
-            f"accuracy {entry['accuracy']:.1%} ({entry['low']:.1%} to {entry['high']:.1%})"
-            + ("" if entry["trusted"] else ", not to be trusted"),
+            entry.text("name"),
+            f"accuracy {entry.number('accuracy'):.1%} ({entry.number('low'):.1%} to "
+            f"{entry.number('high'):.1%})"
+            + ("" if entry.truth("trusted") else ", not to be trusted"),
         )
-        for entry in content["estimates"]
+        for entry in content.each("estimates")
     ]
     lines += [
-        (entry["role"], f"{path.parent / entry['path']} {entry['sha256'][:12]}")
-        for entry in content["inputs"]
+        (entry.text("role"), f"{path.parent / entry.text('path')} {entry.text('sha256')[:12]}")
+        for entry in content.each("inputs")
     ]
-    return lines + [("note", str(note)) for note in content["notes"]]
+    return lines + [("note", note) for note in content.texts("notes")]
 
 
-def _metrics_lines(content: dict[str, Any]) -> list[tuple[str, str]]:
+def _estimated_lines(content: Fields) -> list[tuple[str, str]]:
+    metrics = content.inside("estimated_metrics")
+    entries = [(name, metrics.inside(name)) for name in metrics.names()]
+    lines = [
+        ("schema", estimatedevaluation.SCHEMA),
+        ("split", f"{content.text('split')} of the target; estimates, no label was read"),
+    ]
+    for name, entry in entries:
+        low, high = _interval(entry, "estimated_accuracy_interval")
+        lines.append(
+            (
+                name,
+                f"{entry.integer('n')} rows, confidence {entry.number('mean_confidence'):.2%}, "
+                f"estimated accuracy {entry.number('estimated_accuracy'):.1%} ({low:.1%} to "
+                f"{high:.1%}), ECE then at least {entry.number('estimated_least_ece'):.2%}",
+            )
+        )
+    return lines + [("note", note) for note in content.texts("notes")]
+
+
+def _interval(entry: Fields, name: str) -> tuple[float, float]:
+    ends = entry.numbers(name)
+    if len(ends) != 2:
+        raise DamagedFieldError(f"{name} has {len(ends)} numbers, not 2")
+    return ends[0], ends[1]
+
+
+def _metrics_lines(content: Fields) -> list[tuple[str, str]]:
+    metrics = content.inside("metrics")
+    entries = [(name, metrics.inside(name)) for name in metrics.names()]
     lines = [
         ("schema", evaluated.SCHEMA),
-        ("rows", f"{content['n']} of the target's {content['split']} split"),
+        ("rows", f"{content.integer('n')} of the target's {content.text('split')} split"),
     ]
     return lines + [
-        (name, f"accuracy {entry['accuracy']:.2%}, ECE {entry['ece']:.2%}, NLL {entry['nll']:.4f}")
-        for name, entry in content["metrics"].items()
+        (
+            name,
+            f"accuracy {entry.number('accuracy'):.2%}, ECE {entry.number('ece'):.2%}, "
+            f"NLL {entry.number('nll'):.4f}",
+        )
+        for name, entry in entries
     ]
 
 

@@ -102,6 +102,11 @@ def _drawn(target: Domain, n: int, seed: int) -> tuple[Rows, NDArray[np.int64]]:
     everything = np.arange(target.n, dtype=np.int64)
     labels = target_labels(target, everything)
     known = np.flatnonzero(labels >= 0)
+    if len(known) == 0:
+        raise CovcalError(
+            f"{target.path} has no target labels, and calibrate-labelled needs some: extract a "
+            "labelled target, or use covcal calibrate, which needs none"
+        )
     if len(known) < n:
         raise CovcalError(
             f"{target.path} has {len(known)} labelled target rows, not {n}: ask for fewer --rows"

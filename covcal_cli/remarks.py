@@ -72,10 +72,17 @@ def notes_on_weights(weights: ImportanceWeights) -> list[str]:
 def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
     """Return warnings on weights that a fit must not rest on."""
     health, warnings = weights.health, []
-    if health.ess_share < MIN_ESS_SHARE or health.ess_fit < MIN_ESS_FIT:
+    few = []
+    if health.ess_share < MIN_ESS_SHARE:
+        few.append(f"fewer than the {MIN_ESS_SHARE * health.n:.1f} needed")
+    if health.ess_fit < MIN_ESS_FIT:
+        few.append(
+            f"{health.ess_fit:.1f} in the fit, fewer than the {MIN_ESS_FIT:.0f} needed there"
+        )
+    if few:
         warnings.append(
-            f"the importance weights are worth {health.ess:.1f} of {health.n} rows (in the fit "
-            f"{health.ess_fit:.1f}): T rests on a handful of rows; prefer the method without iw"
+            f"the importance weights are worth {health.ess:.1f} of {health.n} rows, "
+            f"{', and '.join(few)}: prefer the method without iw"
         )
     if abs(health.mean_weight - 1) > MAX_MEAN_WEIGHT_GAP:
         warnings.append(

@@ -207,6 +207,31 @@ def test_every_interval_is_around_its_metric() -> None:
     assert found["under_ece"][0] == 0
 
 
+@pytest.mark.parametrize("n", [40, 300, 3000])
+def test_no_part_exceeds_the_whole(n: int) -> None:
+    """The ECE's interval reaches as high as its parts', and no part starts above it.
+
+    They are made to agree by widening alone: each holds the interval of its own.
+    """
+    widened = 0
+    for seed in range(40):
+        metrics = made_metrics(n, seed)
+        found = intervals(metrics, resamples=60, seed=seed)
+        bins = metrics.bins
+        for name, part in (("ece", np.abs), ("over_ece", over), ("under_ece", under)):
+            alone = ece_interval(
+                *(bins.counts, bins.hits, bins.confidence_sums),
+                resamples=60,
+                seed=seed,
+                part=part,
+            )
+            assert found[name][0] <= alone[0] <= alone[1] <= found[name][1]
+            assert found[name][0] <= found["ece"][0]
+            assert found[name][1] <= found["ece"][1]
+            widened += found[name] != alone
+    assert widened > 0
+
+
 def test_means_are_covered() -> None:
     """The intervals of NLL and Brier hold the values of a very large sample in 90 to 99 %."""
     truth = made_metrics(200_000, seed=1000)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +23,8 @@ from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from covcal_cli.fitting import calibrate
 from covcal_cli.methods import AUTO, METHODS
+from covcal_cli.remarks import warnings_on_weights
+from covcal_cli.weights import importance_weights
 from tests.made_files import (
     Arrays,
     adapted_domain,
@@ -232,7 +235,10 @@ def test_weights_that_collapsed_are_used_when_asked_for_with_a_warning(tmp_path:
     path = write_features(tmp_path / "f.h5", shift=6.0)
     found = calibrate(path, method="iw+temp")
     assert found.method_used == "iw+temp"
-    assert any("a handful of rows; prefer the method without iw" in text for text in found.warnings)
+    assert any(
+        "needed: prefer the method without iw" in text or "needed there: prefer" in text
+        for text in found.warnings
+    )
     assert any("the mean importance weight is" in text for text in found.warnings)
 
 
@@ -466,6 +472,8 @@ DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
     "guards are texts": (("guards",), ["fine"]),
     "a candidate is empty": (("candidates",), [{}]),
     "labelled rows without ids": (("labelled_rows",), {"n": 3}),
+    "inputs are empty": (("inputs",), []),
+    "method is unknown": (("method_used",), "magic"),
 }
 
 
@@ -484,6 +492,65 @@ def test_a_damaged_cal_json_is_refused(tmp_path: Path, damage: str) -> None:
     with pytest.raises(CovcalError, match=r"cal\.json .*calibrate again") as caught:
         read_calibration(path)
     assert "\n" not in str(caught.value)
+    assert not any(word in str(caught.value) for word in PYTHON_WORDS), caught.value
+
+
+PYTHON_WORDS = ("Error", "NoneType", "object is not", "subscriptable", "argument", "'str'")
+WRONG_KINDS: tuple[Any, ...] = (None, True, 3, "text", [None], {"": 0})
+
+
+def every_place(content: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value inside."""
+    inside = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, value in inside:
+        yield (*keys, key)
+        if isinstance(value, dict | list):
+            yield from every_place(value, (*keys, key))
+
+
+def test_no_damage_speaks_python(tmp_path: Path) -> None:
+    """Every field removed and given every wrong kind: read, or refused in plain words."""
+    path = tmp_path / "cal.json"
+    write_calibration(calibrate(write_adapted(tmp_path / "a.h5")), path, force=False)
+    content = json.loads(path.read_text())
+    refused = []
+    for keys in every_place(content):
+        for kind in (*WRONG_KINDS, "REMOVED"):
+            damaged = json.loads(json.dumps(content))
+            place = damaged
+            for key in keys[:-1]:
+                place = place[key]
+            if kind == "REMOVED":
+                del place[keys[-1]]
+            else:
+                place[keys[-1]] = kind
+            path.write_text(json.dumps(damaged))
+            try:
+                read_calibration(path)
+            except CovcalError as error:
+                refused.append(str(error))
+    assert len(refused) > 100
+    assert not [text for text in refused if any(word in text for word in PYTHON_WORDS)]
+    assert f"{path} is damaged (temperatures.forecaster is missing): calibrate again" in refused
+    assert f"{path} is damaged (classes[0] is null, not a text): calibrate again" in refused
+
+
+@pytest.mark.parametrize(
+    ("ess_fit", "words"),
+    [
+        (95.0, "are worth 52.8 of 719 rows, 95.0 in the fit, fewer than the 100 needed there: "),
+        (200.0, None),
+    ],
+)
+def test_few_effective_rows_are_told_by_number(ess_fit: float, words: str | None) -> None:
+    """The warning names the number that is too small and what is needed, and no other."""
+    weights = importance_weights(np.zeros((1, 719)), np.zeros((1, 100)))
+    health = replace(
+        weights.health, ess=52.8, ess_share=52.8 / 719, ess_fit=ess_fit, n=719, clipped_share=0.0
+    )
+    found = warnings_on_weights(replace(weights, health=replace(health, mean_weight=1.0)))
+    assert len(found) == (words is not None)
+    assert words is None or words in found[0]
 
 
 @pytest.mark.parametrize(

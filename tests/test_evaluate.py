@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import UnlabelledError
 from covcal_cli.evaluate.evaluation import evaluate
+from covcal_cli.evaluate.limits import HIGHER_IS_BETTER
 from covcal_cli.files import sha256_of
 from tests.cli_runner import Argument, Outcome, covcal
 from tests.made_files import made_domain, write_features
@@ -441,8 +442,19 @@ class TestLimits:
         )
         path = write_features(tmp_path / "wide.h5", source=source, target=target)
         assert report(path)["metrics"]["none"]["sharpness"] is None
-        line = covcal("evaluate", path, "--fail-above", "sharpness=1").error_line()
-        assert line == "sharpness of none has no value, so it cannot be judged"
+        line = covcal("evaluate", path, "--fail-above", "calibration=1").error_line()
+        assert line == "calibration of none has no value, so it cannot be judged"
+
+    @pytest.mark.parametrize("metric", sorted(HIGHER_IS_BETTER))
+    def test_a_metric_that_is_better_when_higher_has_no_such_limit(
+        self, features: Path, metric: str
+    ) -> None:
+        """accuracy=0.9 would pass at 75 % and fail at 95 %: refused, with what to use instead."""
+        done = covcal("evaluate", features, "--fail-above", f"{metric}=0.9")
+        assert done.usage_error()
+        said = " ".join(done.err.split())
+        assert f"--fail-regression {metric}=0.01" in said
+        assert all(name in said for name in ("ece", "over_ece", "nll", "brier"))
 
 
 class TestFormats:
@@ -550,7 +562,7 @@ def test_an_infinite_loss_is_no_crash(features: Path, small_files: Path) -> None
 
 
 class TestArguments:
-    @pytest.mark.parametrize("limit", ["ece=5", "ece=-0.1", "brier=2.5", "accuracy=80", "nll=-1"])
+    @pytest.mark.parametrize("limit", ["ece=5", "ece=-0.1", "brier=2.5", "mce=80", "nll=-1"])
     def test_a_limit_that_could_never_or_always_fire(self, features: Path, limit: str) -> None:
         """A gate in percent, or below zero, is a usage error, not a job that is always green."""
         done = covcal("evaluate", features, "--fail-above", limit)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from covcal_cli.evaluate.junit import GateCase, junit_report
-from covcal_cli.evaluate.regression import HIGHER_IS_BETTER, NEITHER_IS_BETTER
+from covcal_cli.evaluate.limits import HIGHER_IS_BETTER
+from covcal_cli.evaluate.regression import NEITHER_IS_BETTER
 from covcal_cli.metrics.metrics import METRICS
 from tests.cli_runner import Argument, Outcome, covcal
 
@@ -126,6 +127,17 @@ class TestRegression:
         line = against(small_files, tmp_path, old, "--fail-regression", "ece=1").error_line()
         assert "has no calibration 'temp' (it has none)" in line
 
+    def test_other_rows_are_noted(
+        self, small_files: Path, tmp_path: Path, baseline: dict[str, Any]
+    ) -> None:
+        """A baseline of another number of rows compares, with a note of both numbers."""
+        arguments = ("--fail-regression", "ece=1")
+        n = baseline["n"]
+        done = against(small_files, tmp_path, baseline, *arguments).require_success()
+        assert "this evaluation" not in done.err
+        done = against(small_files, tmp_path, baseline | {"n": 2 * n}, *arguments)
+        assert f"judged {2 * n} rows, this evaluation {n}: " in done.require_success().err
+
     @pytest.mark.parametrize(
         ("option", "value"), [("split", "validation"), ("bins", 10), ("predictions", "own")]
     )
@@ -151,8 +163,11 @@ class TestRegression:
             ("{", "is not JSON"),
             ("[]", "has schema None"),
             ('{"schema": "covcal.calibration/1"}', "has schema 'covcal.calibration/1'"),
-            ('{"schema": "covcal.metrics/1"}', "is damaged"),
-            ('{"schema": "covcal.metrics/1", "metrics": 1, "split": 1}', "is damaged"),
+            ('{"schema": "covcal.metrics/1"}', "is damaged (metrics is missing)"),
+            (
+                '{"schema": "covcal.metrics/1", "metrics": 1, "split": 1}',
+                "is damaged (metrics is a number, not an object)",
+            ),
         ],
     )
     def test_what_is_no_baseline(
@@ -221,14 +236,46 @@ class TestJUnit:
         assert case.get("name") == 'a<b>"\ufffd&: ece <= 0.1'
         assert case[0].text == "\ufffdé"
 
-    def test_nothing_is_written_for_bad_input(self, small_files: Path, tmp_path: Path) -> None:
-        """An error leaves no report behind that a job could take for a pass."""
+    @pytest.mark.parametrize(
+        "bad", [("--by", "site"), ("-c", "missing.json"), ("-c", "adapted.h5")]
+    )
+    def test_bad_input_is_an_error_in_the_report(
+        self, small_files: Path, tmp_path: Path, bad: tuple[Argument, ...]
+    ) -> None:
+        """Where no gate could be judged the report says so; an earlier, green one is replaced."""
+        path = tmp_path / "junit.xml"
+        gate = ("--fail-above", "ece=1", "--junit", path, "--force")
+        covcal("evaluate", "adapted.h5", *gate, cwd=small_files).require_success()
+        assert ET.fromstring(path.read_text())[0].get("errors") == "0"
+        line = covcal("evaluate", "adapted.h5", *gate, *bad, cwd=small_files).error_line()
+        suite = ET.fromstring(path.read_text())[0]
+        assert (suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("1", "1", "0")
+        assert suite[0][0].tag == "error"
+        assert suite[0][0].get("message") == line
+
+    def test_a_first_report_of_an_error(self, small_files: Path, tmp_path: Path) -> None:
+        """A metric without a value leaves an error, too, where no report was before."""
         path = tmp_path / "junit.xml"
         covcal(
             *("evaluate", "adapted.h5", "--fail-above", "ece=1", "--by", "site", "--junit", path),
             cwd=small_files,
         ).error_line()
-        assert not path.exists()
+        assert ET.fromstring(path.read_text())[0].get("errors") == "1"
+
+    @pytest.mark.parametrize("force", [(), ("--force",)])
+    def test_an_error_replaces_nothing_but_a_report(
+        self, small_files: Path, tmp_path: Path, force: tuple[Argument, ...]
+    ) -> None:
+        """Any other file stays as it was, with --force too; without it a report as well."""
+        for content in ("mine", '<?xml version="1.0" encoding="UTF-8"?>\n<a/>')[: 2 - len(force)]:
+            path = tmp_path / "junit.xml"
+            path.write_text(content)
+            covcal(
+                *("evaluate", "adapted.h5", "-c", "missing.json", "--fail-above", "ece=1"),
+                *("--junit", path, *force),
+                cwd=small_files,
+            ).error_line()
+            assert path.read_text() == content
 
     def test_without_a_gate(self, small_files: Path, tmp_path: Path) -> None:
         """A report of no gates would always be green."""

@@ -122,6 +122,51 @@ def test_a_file_of_another_program(digits: Path, name: str) -> None:
     assert line.startswith(f"{digits / name} is not")
 
 
+def test_estimated_metrics(small_files: Path, tmp_path: Path) -> None:
+    """What evaluate --estimate writes: per calibration the estimates, named as such."""
+    path = tmp_path / "m.json"
+    arguments = ("adapted.h5", "-c", "temp.json", "--estimate", "-o", path)
+    covcal("evaluate", *arguments, cwd=small_files).require_success()
+    content = json.loads(path.read_text())["estimated_metrics"]
+    found = shown(path)
+    assert found["schema"] == "covcal.estimated-metrics/1"
+    assert found["split"].startswith("test of the target; estimates")
+    for name in ("none", "temp"):
+        entry = content[name]
+        assert found[name].startswith(
+            f"{entry['n']} rows, confidence {entry['mean_confidence']:.2%}"
+        )
+        assert f"estimated accuracy {entry['estimated_accuracy']:.1%} (" in found[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("rows.csv", "a table of text"), ("rows.npz", "a NumPy archive"), ("rows.parquet", "Parquet")],
+)
+def test_tables_that_apply_writes(small_files: Path, tmp_path: Path, name: str, what: str) -> None:
+    """Rows for other programs: said what they are, and what inspect reads."""
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    arguments = ("adapted.h5", "-c", "temp.json", "-o", path)
+    covcal("apply", *arguments, cwd=small_files).require_success()
+    line = covcal("inspect", path).error_line()
+    assert what in line
+    assert "covcal's .h5 or .json files" in line
+    assert "extract" not in line
+
+
+@pytest.mark.parametrize("schema", ["metrics", "estimated-metrics", "estimate", "calibration"])
+def test_damage_is_told_in_plain_words(tmp_path: Path, schema: str) -> None:
+    """The field that is missing is named, in no language of a program."""
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"schema": f"covcal.{schema}/1"}))
+    line = covcal("inspect", path).error_line()
+    assert line.startswith(f"{path} is damaged (")
+    assert " is missing): " in line
+    assert "Error" not in line
+
+
 def test_nothing_but_text_is_printed(small_files: Path) -> None:
     """Attributes of any type are shown as text, not as bytes or arrays' names."""
     out: Any = covcal("inspect", small_files / "adapted.h5").require_success().out

@@ -91,6 +91,20 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("fall", "words"),
+    [
+        (0.0132, "the mean confidence falls by 1.32 points, within 2 x its noise of 0.66; perhaps"),
+        (0.03, "the mean confidence falls too, by 3.00 points, more than 2 x its noise of 0.66"),
+        (0.0, "the mean confidence does not fall: it rises by 0.00 points (noise 0.66); perhaps"),
+        (-0.02, "the mean confidence does not fall: it rises by 2.00 points (noise 0.66); perhaps"),
+    ],
+)
+def test_the_second_witness_agrees_with_its_numbers(fall: float, words: str) -> None:
+    """A fall within the noise is a fall: the sentence says by how much, and how much is noise."""
+    assert words in guards.second_witness(fall, 0.0066, 0.2).sentence
+
+
 @pytest.mark.parametrize(("good", "bad", "words"), PAIRS)
 def test_a_guard_has_a_number_a_threshold_and_a_sentence(
     good: Callable[[], Guard], bad: Callable[[], Guard], words: str

@@ -172,13 +172,16 @@ def test_named_priors() -> None:
     assert asked == pytest.approx(label_shift(evidence, "bbse").prior)
 
 
-def test_a_prior_from_a_file(tmp_path: Path) -> None:
-    """Shares or counts by class name, in any order."""
+@pytest.mark.parametrize("rounded", [1, 1.01, 0.99])
+def test_a_prior_from_a_file(tmp_path: Path, rounded: float) -> None:
+    """Shares by class name, in any order; a sum that rounding moved off 1 is brought back to it."""
     evidence, _ = made_evidence()
     path = tmp_path / "prior.json"
-    path.write_text(json.dumps({"e": 1, "a": 5, "b": 2, "c": 1.5, "d": 0.5}))
+    path.write_text(json.dumps({"e": 0.1, "a": 0.5, "b": 0.2, "c": 0.15, "d": 0.05 * rounded}))
     found = target_prior(str(path), evidence, CLASSES)
-    assert found == pytest.approx(np.array([0.5, 0.2, 0.15, 0.05, 0.1]))
+    assert found == pytest.approx(np.array([0.5, 0.2, 0.15, 0.05, 0.1]), abs=1e-3)
+    assert found is not None
+    assert found.sum() == pytest.approx(1, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,10 @@ def test_a_prior_from_a_file(tmp_path: Path) -> None:
         ('{"a": true, "b": 1, "c": 1, "d": 1, "e": 1}', "give a number"),
         ('{"a": -1, "b": 1, "c": 1, "d": 1, "e": 1}', "give 0 or more"),
         ('{"a": NaN, "b": 1, "c": 1, "d": 1, "e": 1}', "give 0 or more"),
-        ('{"a": 0, "b": 0, "c": 0, "d": 0, "e": 0}', "at least one a share"),
+        ('{"a": 0, "b": 0, "c": 0, "d": 0, "e": 0}', "sum to 0, not to 1"),
+        ('{"a": 0.8, "b": 0.8, "c": 0, "d": 0, "e": 0}', "sum to 1.6, not to 1"),
+        ('{"a": 5, "b": 2, "c": 1, "d": 1, "e": 1}', "sum to 10, not to 1"),
+        ('{"a": 0.3, "b": 0.3, "c": 0.3, "d": 0, "e": 0.09}', "sum to 0.99, not to 1"),
     ],
 )
 def test_a_bad_prior_file_is_refused_in_words(tmp_path: Path, content: str, message: str) -> None:

@@ -108,6 +108,26 @@ def test_more_rows_than_labels_are_refused(path: Path) -> None:
         calibrate_labelled(path, 214)
 
 
+def test_no_label_at_all_is_said_so(tmp_path: Path, target: Arrays) -> None:
+    """Fewer --rows would not help a target without labels."""
+    target["labels"][:] = -1
+    path = write_features(tmp_path / "f.h5", target=target)
+    line = covcal("calibrate-labelled", path, "--rows", 10, cwd=tmp_path).error_line()
+    assert "has no target labels" in line
+    assert "fewer" not in line
+
+
+def test_rows_under_other_ids_are_noted(path: Path, target: Arrays, tmp_path: Path) -> None:
+    """A file in which no fitted row is found by id is judged whole, with a note that says so."""
+    covcal("calibrate-labelled", path, "--rows", 60, "-o", "l.json", cwd=tmp_path)
+    assert "by id" not in covcal("evaluate", path, "-c", "l.json", cwd=tmp_path).err
+    target["ids"] = np.array([b"new/" + name for name in target["ids"]])
+    write_features(tmp_path / "other.h5", target=target)
+    done = covcal("evaluate", "other.h5", "-c", "l.json", cwd=tmp_path).require_success()
+    note = "note: none of the 60 rows that l.json was fitted to is in other.h5 by id: "
+    assert note in done.err
+
+
 def test_nothing_left_to_judge_is_an_error(path: Path) -> None:
     """Every labelled row used: evaluate has no labelled row left, and says so."""
     found = calibrate_labelled(path, 213)

@@ -139,10 +139,11 @@ def evaluate(
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluate.estimatedevaluation import estimate_evaluation, write_estimated
     from covcal_cli.evaluate.evaluation import evaluate, named, write_metrics
-    from covcal_cli.evaluate.junit import junit_report
+    from covcal_cli.evaluate.junit import errors_reported, junit_report
     from covcal_cli.evaluate.limits import judge, parse_limit
     from covcal_cli.evaluate.regression import (
         compare,
+        other_rows,
         parse_regression,
         read_baseline,
         require_comparable,
@@ -178,77 +179,89 @@ def evaluate(
         )
     if junit is not None and not (limits or allowed):
         raise typer.BadParameter("needs --fail-above or --fail-regression", param_hint="--junit")
-    documents = calibration or []
-    if file is None and not documents:
-        documents = [Path("cal.json")]
-    read = [(document, read_calibration(document)) for document in documents]
-    if networks is not None and all(one.forecaster == "original" for _, one in read):
-        raise typer.BadParameter("no calibration given has a use for it", param_hint="--networks")
-    if file is None:
-        document, first = read[0]
-        file = require_unchanged(first, document, purpose="evaluate")
-        console.note(f"judging {document} on {file}")
-    inputs = [file, *documents, *(path for path in (baseline, networks) if path is not None)]
-    if diagram is not None:
-        check_diagram(diagram)
-    for path in written.values():
-        check_output(path, force=force, inputs=inputs)
-    calibrations = named(read)
-    if estimate:
-        found = estimate_evaluation(
+    with errors_reported(junit, force=force):
+        documents = calibration or []
+        if file is None and not documents:
+            documents = [Path("cal.json")]
+        read = [(document, read_calibration(document)) for document in documents]
+        if networks is not None and all(one.forecaster == "original" for _, one in read):
+            raise typer.BadParameter(
+                "no calibration given has a use for it", param_hint="--networks"
+            )
+        if file is None:
+            document, first = read[0]
+            file = require_unchanged(first, document, purpose="evaluate")
+            console.note(f"judging {document} on {file}")
+        inputs = [file, *documents, *(path for path in (baseline, networks) if path is not None)]
+        if diagram is not None:
+            check_diagram(diagram)
+        for path in written.values():
+            check_output(path, force=force, inputs=inputs)
+        calibrations = named(read)
+        if estimate:
+            found = estimate_evaluation(
+                file,
+                calibrations,
+                split=split.value,
+                documents=documents,
+                networks=networks,
+                seed=seed,
+            )
+            if output is not None and not to_stdout:
+                write_estimated(found, output, force=force)
+            console.result(ESTIMATED["json" if to_stdout else format.value](found))
+            for path in written.values():
+                console.wrote(path)
+            return
+        earlier = None if baseline is None else read_baseline(baseline)
+        own = predictions is PredictionsName.own
+        if earlier is not None:
+            settings = {"split": split.value, "bins": bins, "predictions": predictions.value}
+            require_comparable(earlier, settings)
+        evaluation = evaluate(
             file,
             calibrations,
             split=split.value,
+            bins=bins,
+            predictions="own" if own else "original",
             documents=documents,
-            networks=networks,
+            by=by,
+            resamples=bootstrap,
             seed=seed,
+            networks=networks,
         )
+        verdicts = judge(evaluation.metrics, limits, calibrations)
+        changes = (
+            [] if earlier is None else compare(evaluation.metrics, earlier, allowed, calibrations)
+        )
+        report = Report(evaluation, verdicts, changes, every_metric=metrics is MetricsName.all)
+        for note in evaluation.notes:
+            console.note(note)
+        differing = None if earlier is None else other_rows(earlier, evaluation.n)
+        if differing is not None:
+            console.note(differing)
+        if evaluation.unlabelled:
+            console.note(f"{evaluation.unlabelled} rows without a label are left out")
+        if evaluation.left_out:
+            console.note(
+                f"{evaluation.left_out} rows that a temperature was fitted to are left out"
+            )
         if output is not None and not to_stdout:
-            write_estimated(found, output, force=force)
-        console.result(ESTIMATED["json" if to_stdout else format.value](found))
+            write_metrics(evaluation, verdicts, output, force=force, changes=changes)
+        if diagram is not None:
+            title = f"{file.name}, target {split.value} rows"
+            draw_diagram(evaluation.metrics, diagram, title=title, force=force)
+        if junit is not None:
+            write_text(junit, junit_report(gate_cases(report)), force=force)
+        console.result(RENDERERS["json" if to_stdout else format.value](report))
+        if format is FormatName.github:
+            _append_to_step_summary(report)
+        if not documents:
+            console.note("no -c given: only the classifier as it is was judged")
         for path in written.values():
             console.wrote(path)
-        return
-    earlier = None if baseline is None else read_baseline(baseline)
-    own = predictions is PredictionsName.own
-    if earlier is not None:
-        settings = {"split": split.value, "bins": bins, "predictions": predictions.value}
-        require_comparable(earlier, settings)
-    evaluation = evaluate(
-        file,
-        calibrations,
-        split=split.value,
-        bins=bins,
-        predictions="own" if own else "original",
-        documents=documents,
-        by=by,
-        resamples=bootstrap,
-        seed=seed,
-        networks=networks,
-    )
-    verdicts = judge(evaluation.metrics, limits, calibrations)
-    changes = [] if earlier is None else compare(evaluation.metrics, earlier, allowed, calibrations)
-    report = Report(evaluation, verdicts, changes, every_metric=metrics is MetricsName.all)
-    if evaluation.unlabelled:
-        console.note(f"{evaluation.unlabelled} rows without a label are left out")
-    if evaluation.left_out:
-        console.note(f"{evaluation.left_out} rows that a temperature was fitted to are left out")
-    if output is not None and not to_stdout:
-        write_metrics(evaluation, verdicts, output, force=force, changes=changes)
-    if diagram is not None:
-        title = f"{file.name}, target {split.value} rows"
-        draw_diagram(evaluation.metrics, diagram, title=title, force=force)
-    if junit is not None:
-        write_text(junit, junit_report(gate_cases(report)), force=force)
-    console.result(RENDERERS["json" if to_stdout else format.value](report))
-    if format is FormatName.github:
-        _append_to_step_summary(report)
-    if not documents:
-        console.note("no -c given: only the classifier as it is was judged")
-    for path in written.values():
-        console.wrote(path)
-    if any(case.failed for case in gate_cases(report)):
-        raise LimitExceededError
+        if any(case.failed for case in gate_cases(report)):
+            raise LimitExceededError
 
 
 def _parsed(texts: list[str] | None, parse: "Callable[[str], Limit]", option: str) -> "list[Limit]":

@@ -49,6 +49,8 @@ class Evaluation:
         Of the bootstrap; 0 resamples: none was asked for.
     intervals : dict of str to dict of str to (float, float)
         Per calibration and metric, 95 %, where a bootstrap was asked for.
+    notes : tuple of str
+        What a reader should know of the rows.
     """
 
     split: str
@@ -64,6 +66,7 @@ class Evaluation:
     resamples: int = 0
     seed: int = 0
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:

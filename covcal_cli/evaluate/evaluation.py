@@ -133,6 +133,7 @@ def evaluate(
                 for name, entry in metrics.items()
                 if resamples
             },
+            notes=tuple(_notes_on_fitted(target, calibrations, documents)),
         )
 
 
@@ -263,3 +264,24 @@ def _without_fitted(
             "or another --split"
         )
     return rows[kept], int((~kept).sum())
+
+
+def _notes_on_fitted(
+    target: Domain, calibrations: Mapping[str, Calibration], documents: Sequence[Path]
+) -> list[str]:
+    """Return a note per calibration that was fitted to labelled rows of which none is here by id.
+
+    The file may hold other data, which is fine, or the same rows under other ids, which is not.
+    """
+    notes = []
+    for number, (name, calibration) in enumerate(calibrations.items()):
+        if calibration.labelled_rows is None:
+            continue
+        ids = calibration.labelled_rows["ids"]
+        if set(ids).isdisjoint(target.ids(np.arange(target.n, dtype=np.int64))):
+            document = documents[number] if number < len(documents) else name
+            notes.append(
+                f"none of the {len(ids)} rows that {document} was fitted to is in {target.path} by "
+                "id: if they are there under other ids they are judged too"
+            )
+    return notes

@@ -8,6 +8,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.metrics.metrics import METRICS, Metrics
 
 NONE = "none"
+HIGHER_IS_BETTER = frozenset({"accuracy", "sharpness", "agreement"})
 _HIGHEST = {"nll": math.inf, "brier": 2.0}
 
 
@@ -30,7 +31,26 @@ class Verdict:
 
 
 def parse_limit(text: str) -> Limit:
-    """Read ``METRIC=LIMIT``, such as ``ece=0.05``; raise ValueError saying what is wrong."""
+    """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05``.
+
+    Raises
+    ------
+    ValueError
+        Saying what is wrong. A metric that is better for being higher has no such limit: a gate on
+        the accuracy would pass whatever is bad and stop whatever is good.
+    """
+    metric = text.partition("=")[0]
+    if metric in HIGHER_IS_BETTER:
+        allowed = ", ".join(name for name in METRICS if name not in HIGHER_IS_BETTER)
+        raise ValueError(
+            f"{metric} is better for being higher, so being above a limit is no failure (limits "
+            f"are for {allowed}): use --baseline with --fail-regression {metric}=0.01"
+        )
+    return parse_metric(text)
+
+
+def parse_metric(text: str) -> Limit:
+    """Read ``METRIC=NUMBER`` for any metric; raise ValueError saying what is wrong."""
     metric, equals, number = text.partition("=")
     if not equals or metric not in METRICS:
         raise ValueError(f"{text!r} is not METRIC=LIMIT with METRIC one of {', '.join(METRICS)}")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.limits import NONE, Limit, parse_limit
+from covcal_cli.evaluate.limits import HIGHER_IS_BETTER, NONE, Limit, parse_metric
 from covcal_cli.files import require_file
+from covcal_cli.jsonfields import DamagedFieldError, Fields
 from covcal_cli.metrics.metrics import Metrics
 
-HIGHER_IS_BETTER = frozenset({"accuracy", "sharpness", "agreement"})
 NEITHER_IS_BETTER = frozenset({"mean_confidence"})
 _SCHEMA = "covcal.metrics/1"
 
@@ -62,18 +62,21 @@ class Baseline:
     path : Path
     settings : mapping
         ``split``, ``predictions`` and ``bins``, which must be the same now.
+    n : int
+        Rows that were judged.
     metrics : mapping of str to mapping
         Of every calibration, by name.
     """
 
     path: Path
+    n: int
     settings: Mapping[str, Any]
     metrics: Mapping[str, Mapping[str, Any]]
 
 
 def parse_regression(text: str) -> Limit:
     """Read ``METRIC=CHANGE``, such as ``ece=0.005``; raise ValueError saying what is wrong."""
-    limit = parse_limit(text)
+    limit = parse_metric(text)
     if limit.metric in NEITHER_IS_BETTER:
         raise ValueError(f"{limit.metric} is neither better nor worse for being higher")
     return limit
@@ -99,19 +102,32 @@ def read_baseline(path: Path) -> Baseline:
             "evaluate -o"
         )
     try:
+        fields = Fields(content)
+        metrics = fields.inside("metrics")
         return Baseline(
             path,
+            fields.integer("n"),
             {
-                "split": content["split"],
-                "predictions": content["predictions"],
-                "bins": len(content["bins"]["edges"]) - 1,
+                "split": fields.text("split"),
+                "predictions": fields.text("predictions"),
+                "bins": len(fields.inside("bins").numbers("edges")) - 1,
             },
-            {name: dict(entry) for name, entry in content["metrics"].items()},
+            {name: metrics.mapping(name) for name in metrics.names()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DamagedFieldError as error:
         raise CovcalError(
-            f"{path} is damaged ({error!r}): write it again with covcal evaluate -o"
+            f"{path} is damaged ({error}): write it again with covcal evaluate -o"
         ) from error
+
+
+def other_rows(baseline: Baseline, n: int) -> str | None:
+    """Return a note where the baseline judged another number of rows than the `n` of now."""
+    if baseline.n == n:
+        return None
+    return (
+        f"{baseline.path} judged {baseline.n} rows, this evaluation {n}: a change may come from "
+        "the rows, not from the calibration"
+    )
 
 
 def require_comparable(baseline: Baseline, settings: Mapping[str, Any]) -> None:

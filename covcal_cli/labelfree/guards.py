@@ -84,14 +84,17 @@ def second_witness(fall: float, standard_error: float, drift: float) -> Guard:
         )
     sigmas = _sigmas(fall, standard_error)
     passed = sigmas > MIN_SIGMA
-    verdict = "falls too" if passed else "does not fall: perhaps only class frequencies changed"
+    noise = f"{MIN_SIGMA:.0f} x its noise of {100 * standard_error:.2f}"
+    if passed:
+        verdict = f"falls too, by {100 * fall:.2f} points, more than {noise}"
+    elif fall > 0:
+        verdict = f"falls by {100 * fall:.2f} points, within {noise}"
+    else:
+        verdict = f"does not fall: it rises by {abs(100 * fall):.2f} points (noise "
+        verdict += f"{100 * standard_error:.2f})"
+    doubt = "" if passed else "; perhaps only class frequencies changed"
     return Guard(
-        "second witness",
-        sigmas,
-        MIN_SIGMA,
-        passed,
-        f"the mean confidence {verdict} ({100 * fall:.2f} points, noise {100 * standard_error:.2f}"
-        f", {MIN_SIGMA:.0f} times that needed)",
+        "second witness", sigmas, MIN_SIGMA, passed, f"the mean confidence {verdict}{doubt}"
     )
 
 

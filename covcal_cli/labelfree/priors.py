@@ -1,7 +1,7 @@
 """``--target-prior``: how often each class occurs on the target, as the user says.
 
 ``source`` (as often as on the source), ``uniform``, ``bbse`` (estimated, because it was asked for)
-or a JSON file that gives every class name a share or a count.
+or a JSON file that gives every class name a share; the shares sum to 1.
 """
 
 import json
@@ -17,6 +17,8 @@ from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.label_shift import label_shift
 from covcal_cli.softmax import Array
 
+_TOLERANCE = 1e-3
+
 
 def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Array | None:
     """Return the prior that `value` names, shape (K,), sum 1; None stands for the source's.
@@ -25,7 +27,7 @@ def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Arra
     ------
     CovcalError
         If a file is missing, is not JSON, does not give every class one non-negative number, or
-        gives nothing but zeros.
+        its shares do not sum to 1 (within 0.001, for shares are often rounded).
     """
     if value == "source":
         return None
@@ -55,6 +57,9 @@ def _read(path: Path, classes: Sequence[str]) -> Array:
         if not (math.isfinite(share) and share >= 0):
             raise CovcalError(f"{path}: the share of {name} is {share}: give 0 or more")
     values = np.array([float(shares[name]) for name in classes])
-    if values.sum() == 0:
-        raise CovcalError(f"{path} gives every class the share 0: give at least one a share")
+    if abs(values.sum() - 1) > _TOLERANCE:
+        raise CovcalError(
+            f"{path}: the shares sum to {values.sum():.6g}, not to 1: give each class its share of "
+            "the target's rows"
+        )
     return np.asarray(values / values.sum())

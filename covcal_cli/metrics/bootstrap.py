@@ -21,6 +21,11 @@ So the interval holds every true ECE that the data do not contradict:
 
 The cut makes 0 part of the interval for 95 % of the samples of a calibrated forecaster. An ECE as
 found may lie above its interval: then most of it is noise. Coverage is tested.
+
+The ECE and its over- and under-confident parts are tried separately, and could come out so that a
+part exceeds the whole. Then the intervals are widened, never cut, until they agree: the ECE's upper
+end is at least that of either part, and no part's lower end is above the ECE's. An interval that is
+widened covers the truth at least as often; one that is cut by another would not.
 """
 
 import math
@@ -64,10 +69,18 @@ def intervals(metrics: Metrics, *, resamples: int, seed: int) -> dict[str, Inter
         found[name] = ece_interval(
             bins.counts, bins.hits, bins.confidence_sums, resamples=resamples, seed=seed, part=part
         )
+    found |= _agreeing({name: found[name] for name in _PARTS})
     found["adaptive_ece"] = ece_interval(
         adaptive.counts, adaptive.hits, adaptive.confidence_sums, resamples=resamples, seed=seed
     )
     return found
+
+
+def _agreeing(found: dict[str, Interval]) -> dict[str, Interval]:
+    """Return the intervals of the ECE and its parts, widened until no part exceeds the whole."""
+    least = found["ece"][0]
+    widened = {name: (min(low, least), high) for name, (low, high) in found.items()}
+    return widened | {"ece": (least, max(high for _, high in found.values()))}
 
 
 def wilson(hits: int, n: int) -> Interval:
