@@ -348,7 +348,7 @@ def save(module: nn.Module, kind: str, path: Path, example: Tensor) -> Path:
     """Save a module as ``traced``, ``scripted``, ``frozen``, ``static`` or ``dynamic``."""
     module.eval()
     if kind in ("static", "dynamic"):
-        shapes = ({0: torch.export.Dim("n")},) if kind == "dynamic" else None
+        shapes = ({0: torch.export.Dim("n", max=65535)},) if kind == "dynamic" else None
         exporter: Any = torch.export
         exporter.save(exporter.export(module, (example,), dynamic_shapes=shapes), path)
         return path

@@ -135,7 +135,8 @@ def open_classifier(
     threads : int
         Threads within one operation.
     providers : sequence of str
-        Execution providers of ONNX Runtime in order of preference; the CPU when empty.
+        Where to compute, in order of preference: execution providers of ONNX Runtime, for a torch
+        model ``cpu`` or ``cuda``; the CPU when empty.
 
     Raises
     ------
@@ -146,7 +147,9 @@ def open_classifier(
     if is_torch(model):
         from covcal_cli.models.torch_classifier import open_torch
 
-        return open_torch(model, weights=weights, output=output, phi=phi, threads=threads)
+        return open_torch(
+            model, weights=weights, output=output, phi=phi, threads=threads, providers=providers
+        )
     if weights is not None:
         raise CovcalError(
             f"{path} holds its own weights: give --weights only with a torch model as "

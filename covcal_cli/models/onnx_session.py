@@ -1,6 +1,9 @@
 """Starting ONNX Runtime on a model: where it runs, and what to say where it cannot."""
 
+import os
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,10 @@ from covcal_cli.errors import CovcalError
 
 CPU = ("CPUExecutionProvider",)
 _SUFFIX = "ExecutionProvider"
+_GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 # Tensor cores round float32 products to ten bits by default, which would drown the proof.
 _PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
+_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # the only way to tell TensorRT
 _LOG_FATAL_ONLY = 4  # what goes wrong arrives as an exception; the log would print it twice
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
@@ -82,6 +87,7 @@ def start_session(
         If this ONNX Runtime cannot load the model, with its own words, or would silently run it
         elsewhere than asked.
     """
+    _prepare_gpu(providers)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -99,8 +105,11 @@ def start_session(
             sess_options=options,
             providers=list(providers),
             provider_options=[_PROVIDER_OPTIONS.get(name, {}) for name in providers],
+            enable_fallback=0,  # it would go on elsewhere, and say so on stdout
         )
     except Exception as error:  # ONNX Runtime's exceptions share no other base class
+        if set(providers) - set(CPU):
+            raise _no_start(providers, one_line(error)) from error
         raise CovcalError(
             f"{path}: onnxruntime {onnxruntime.__version__} cannot load the model, which uses "
             f"opset {opset} ({one_line(error)}): export it again with an older opset and standard "
@@ -108,12 +117,26 @@ def start_session(
         ) from error
     missing = set(providers) - set(session.get_providers())
     if missing:
-        raise CovcalError(
-            f"onnxruntime could not start {', '.join(sorted(missing))} (a driver or library it "
-            "needs is missing?) and would have used the CPU instead: mend it, or pass "
-            "--providers cpu"
-        )
+        raise _no_start(sorted(missing), "a driver or library that it needs is missing")
     return session
+
+
+def _no_start(providers: Sequence[str], reason: str) -> CovcalError:
+    names = ", ".join(name.removesuffix(_SUFFIX) for name in providers)
+    return CovcalError(
+        f"onnxruntime {onnxruntime.__version__} cannot compute on {names} ({reason}): install what "
+        "it needs (pip install 'onnxruntime-gpu[cuda,cudnn]' for CUDA), or pass --providers cpu"
+    )
+
+
+def _prepare_gpu(providers: Sequence[str]) -> None:
+    """Load the CUDA libraries that pip installed, which ONNX Runtime does not look for itself."""
+    if not set(providers) & set(_GPU):
+        return
+    os.environ.setdefault(_NO_TENSOR_CORES, "0")
+    onnxruntime.set_default_logger_severity(_LOG_FATAL_ONLY)
+    with redirect_stdout(StringIO()):  # it prints what it does not find; stdout carries results
+        onnxruntime.preload_dlls()
 
 
 def require_standard_operators(path: Path, model: onnx.ModelProto) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from covcal_cli.errors import CovcalError
 from covcal_cli.models import proof
 from covcal_cli.models.classifier import Floats, Inputs, names_a_function
+from covcal_cli.models.torch_device import CPU, device_of
 from covcal_cli.models.torch_factory import open_function
 from covcal_cli.models.torch_file import open_file
 from covcal_cli.models.torch_head import Head, Probe, find_head
@@ -33,6 +34,7 @@ def open_torch(
     output: str | None = None,
     phi: str | None = None,
     threads: int = 1,
+    providers: Sequence[str] = (),
 ) -> "TorchClassifier":
     """Open a TorchScript or torch.export file, or the module that a function returns.
 
@@ -49,18 +51,23 @@ def open_torch(
         what it reads.
     threads : int
         Threads within one operation. Torch has one such number per process; it is set here.
+    providers : sequence of str
+        ``cpu`` or ``cuda``, in order of preference; the CPU when empty.
 
     Raises
     ------
     CovcalError
         If the model cannot be opened, does not run, or has no linear head while `phi` is None.
     """
+    device = device_of(providers)
     torch.set_num_threads(threads)
-    return TorchClassifier(open_program(model, weights), output=output, phi=phi)
+    return TorchClassifier(open_program(model, weights, device), output=output, phi=phi)
 
 
-def open_program(model: str | Path, weights: Path | None) -> Program:
+def open_program(model: str | Path, weights: Path | None, device: torch.device = CPU) -> Program:
     """Open a torch file, or make the module of ``module:function``; nothing is sought in it yet.
+
+    Weights are read, and inputs found, on the CPU; then the module is moved to `device`.
 
     Raises
     ------
@@ -68,12 +75,12 @@ def open_program(model: str | Path, weights: Path | None) -> Program:
         If it cannot be opened, or `weights` are given for a file, which holds its own.
     """
     if names_a_function(model):
-        return open_function(str(model), weights)
+        return open_function(str(model), weights).on(device)
     if weights is not None:
         raise CovcalError(
             f"{model} holds its own weights: drop --weights, or pass module:function as the model"
         )
-    return open_file(Path(model))
+    return open_file(Path(model), device)
 
 
 class TorchClassifier:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
 from covcal_cli.modelinput import ModelInput, Shape
+from covcal_cli.models.torch_device import CPU, without_tensor_cores
 from covcal_cli.models.torch_inputs import ROWS, find_inputs
 from covcal_cli.models.torch_program import Program, cause, numpy_type
 
@@ -20,13 +21,13 @@ _PICKLE = b"\x80"
 _EXPORT_AGAIN = "save it again with torch.export.save or torch.jit.save"
 
 
-def open_file(path: Path) -> Program:
-    """Open a TorchScript or torch.export file.
+def open_file(path: Path, device: torch.device = CPU) -> Program:
+    """Open a TorchScript or torch.export file, to compute on `device`.
 
     Raises
     ------
     CovcalError
-        If the file is no program that this torch can run on the CPU.
+        If the file is no program that this torch can run there.
     """
     require_file(path, remedy="give a TorchScript or torch.export file, or module:function")
     kind = _kind(path)
@@ -37,9 +38,12 @@ def open_file(path: Path) -> Program:
         )
     module = _loaded(path, kind)
     if kind == "torch.export":
-        return _exported(path, module)
+        return _exported(path, module, device)
     module.eval()
     fed = find_inputs(module, str(path), holders=())
+    if device != CPU:
+        without_tensor_cores()
+        module = _loaded(path, kind, device).eval()  # `to` leaves the constants where they are
     return Program(
         where=str(path),
         name=path.name,
@@ -49,6 +53,7 @@ def open_file(path: Path) -> Program:
         rows=fed.rows,
         fixed_batch=None,
         notes=fed.notes,
+        device=device,
     )
 
 
@@ -82,14 +87,14 @@ def _kind(path: Path) -> str:
     raise CovcalError(f"{path} is a zip file and holds no torch program: {_EXPORT_AGAIN}")
 
 
-def _loaded(path: Path, kind: str) -> Any:
+def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
     try:
         with warnings.catch_warnings():
             # TorchScript is deprecated, which its user knows; the file is as good as ever.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             if kind == "torch.export":
                 return torch.export.load(path)
-            return _JIT.load(path, map_location="cpu")
+            return _JIT.load(path, map_location=device)
     except Exception as error:  # torch raises many kinds, RuntimeError for most
         raise CovcalError(
             f"{path} is a {kind} file that torch {torch.__version__} cannot load ({cause(error)}): "
@@ -97,30 +102,45 @@ def _loaded(path: Path, kind: str) -> Any:
         ) from error
 
 
-def _exported(path: Path, program: Any) -> Program:
-    """Return a torch.export program, whose inputs are declared."""
+def _exported(path: Path, program: Any, device: torch.device) -> Program:
+    """Return a torch.export program, whose inputs are declared and whose device is built in."""
     shapes = _declared(path, program)
     sizes = {shape[0] for _, shape, _ in shapes}
     fixed = next(iter(sizes)) if len(sizes) == 1 else None
     rows = _rows(program, shapes, fixed or ROWS)
     inputs = tuple(ModelInput(name, shape, numpy_type(kind)) for name, shape, kind in shapes)
-    module: nn.Module = program.module()
-    on_gpu = sorted({str(value.device) for value in module.parameters()} - {"cpu"})
-    if on_gpu:
-        raise CovcalError(
-            f"{path} was exported on {', '.join(on_gpu)}: move the model to the CPU and export it "
-            "again"
-        )
     return Program(
         where=str(path),
         name=path.name,
         sha256=sha256_of(path),
-        module=module,
+        module=_on(path, program, device).module(),
         inputs=inputs,
         rows=rows,
         fixed_batch=fixed,
         notes=(),
+        device=device,
     )
+
+
+def _on(path: Path, program: Any, device: torch.device) -> Any:
+    """Return an exported program whose weights, and the devices in its graph, are `device`."""
+    found = {value.device.type for value in (*program.state_dict.values(), *_constants(program))}
+    if found <= {device.type}:
+        return program
+    from torch.export.passes import move_to_device_pass  # imports much
+
+    without_tensor_cores()
+    try:
+        return move_to_device_pass(program, str(device))
+    except Exception as error:  # torch raises many kinds
+        raise CovcalError(
+            f"{path} was exported on {', '.join(sorted(found))} and cannot be moved to {device} "
+            f"({cause(error)}): move the model there and export it again"
+        ) from error
+
+
+def _constants(program: Any) -> list[Tensor]:
+    return [value for value in program.constants.values() if isinstance(value, Tensor)]
 
 
 def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
@@ -159,7 +179,9 @@ def _rows(program: Any, shapes: list[tuple[str, Shape, torch.dtype]], n: int) ->
         if kind.is_floating_point:
             rows.append(torch.randn(sizes, generator=generator).to(kind))
         elif isinstance(example, Tensor) and len(example):
-            rows.append(torch.cat([example] * n)[:n])  # numbers that the model is known to take
+            rows.append(
+                torch.cat([example.cpu()] * n)[:n]
+            )  # numbers that the model is known to take
         else:
             rows.append(torch.zeros(sizes, dtype=kind))
     return tuple(rows)

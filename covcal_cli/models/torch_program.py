@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from io import StringIO
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.modelinput import ModelInput
+from covcal_cli.models.torch_device import CPU, without_tensor_cores
 
 ONLY_OUTPUT = "output"  # what the one tensor of a module without names is called
 _SHOWN = 200
@@ -30,7 +31,7 @@ class Program:
     sha256 : str
         Hexadecimal sha256 of what it computes with.
     module : torch.nn.Module
-        On the CPU, in evaluation mode.
+        On `device`, in evaluation mode.
     inputs : tuple of ModelInput
         What it is fed, in the order of its arguments.
     rows : tuple of Tensor, shape (n, ...)
@@ -39,6 +40,8 @@ class Program:
         The only number of rows that it takes.
     notes : tuple of str
         What was assumed about it.
+    device : torch.device
+        Where it computes; rows may lie anywhere.
     """
 
     where: str
@@ -49,6 +52,25 @@ class Program:
     rows: tuple[Tensor, ...]
     fixed_batch: int | None
     notes: tuple[str, ...]
+    device: torch.device = CPU
+
+    def on(self, device: torch.device) -> "Program":
+        """Return the program on another device; the module itself is moved.
+
+        Raises
+        ------
+        CovcalError
+            If it does not fit there.
+        """
+        if device == self.device:
+            return self
+        without_tensor_cores()
+        try:
+            return replace(self, module=self.module.to(device), device=device)
+        except RuntimeError as error:  # out of memory, and whatever a module's own `to` raises
+            raise CovcalError(
+                f"{self.where} cannot be moved to {device} ({cause(error)}): pass --providers cpu"
+            ) from error
 
     def run(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the outputs by name.
@@ -59,7 +81,7 @@ class Program:
             If the module fails on these rows.
         """
         try:
-            return run_module(self.module, rows)
+            return run_module(self.module, [row.to(self.device) for row in rows])
         except Exception as error:  # a module may raise anything
             shapes = " and ".join(f"[{', '.join(map(str, row.shape))}]" for row in rows)
             raise CovcalError(
