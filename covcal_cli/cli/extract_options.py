@@ -98,7 +98,7 @@ Providers = Annotated[
     str | None,
     typer.Option(
         metavar="NAME,...",
-        help="Where ONNX Runtime computes, in order of preference: cpu, cuda, tensorrt.",
+        help="Where to compute, in order of preference: cpu, cuda; tensorrt for ONNX models.",
     ),
 ]
 Classes = Annotated[
