@@ -4,10 +4,10 @@ import numpy as np
 import onnx
 
 from tests.onnx_case import Array, Case
-from tests.onnx_float_cases import SOFTMAX, B, W
+from tests.onnx_float_cases import SOFTMAX, WT, B, W
 from tests.onnx_graphs import CONV_HIDDEN, GEMM, HIDDEN, IMAGE, Graph, node
 from tests.onnx_quantised_cases import CONVOLUTION, FLOAT_SOFTMAX
-from tests.onnx_wide_cases import KERNEL
+from tests.onnx_wide_cases import KERNEL, slice_of
 
 ML = "ai.onnx.ml:"
 NAMES = ["cat", "dog", "eel"]
@@ -159,6 +159,37 @@ CHOSEN_CASES: dict[str, Case] = {
         Graph(
             [*HIDDEN, GEMM, node("Clip", "z low high", "y")],
             constants={"low": np.array(-1, np.float32), "high": np.array(1, np.float32)},
+            shapes={"y": ["N", 3]},
+        ),
+        "no phi",
+        "none",
+        d=None,
+        head=False,
+        options={"phi": "none"},
+    ),
+    "no features of classes whose choice is not seen": Case(
+        Graph(
+            [*HIDDEN, node("MatMul", "phi wt", "m"), node("Slice", "m from to axis", "y")],
+            constants=slice_of(0, 2) | WT,
+            shapes={"y": ["N", 2]},
+        ),
+        "no phi",
+        "none",
+        d=None,
+        classes=2,
+        head=False,
+        options={"phi": "none"},
+    ),
+    "no features of classes along the rows": Case(
+        Graph(
+            [
+                *HIDDEN,
+                GEMM,
+                node("Transpose", "z", "t", perm=[1, 0]),
+                node("Gather", "t order", "g", axis=0),
+                node("Transpose", "g", "y", perm=[1, 0]),
+            ],
+            constants={"order": np.array([2, 0, 1], np.int64)},
             shapes={"y": ["N", 3]},
         ),
         "no phi",

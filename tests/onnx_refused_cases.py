@@ -84,6 +84,19 @@ REFUSED: dict[str, Refused] = {
         ),
         rf"Conv scores is the last layer .* not a 1x1 convolution.*: {CHOICE}",
     ),
+    "classes along the rows for a while": Refused(
+        Graph(
+            [
+                *HIDDEN,
+                GEMM,
+                node("Transpose", "z", "t", perm=[1, 0]),
+                node("Gather", "t order", "g", axis=0),
+                node("Transpose", "g", "y", perm=[1, 0]),
+            ],
+            constants={"order": np.array([2, 0, 1], np.int64)},
+        ),
+        r"output y is neither the logits of Gemm z .* \(Transpose follows them\): pass --phi none",
+    ),
     "relu as the tail": Refused(
         Graph([*HIDDEN, GEMM, node("Relu", "z", "y")]),
         r"output y is neither the logits of Gemm z nor .* \(Relu follows them\): pass --phi none",

@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.onnx_case import TOKEN_ROWS, Array, Case
 from tests.onnx_float_cases import SOFTMAX, WT, W
-from tests.onnx_graphs import CONV_HIDDEN, HIDDEN, IMAGE, D, Graph, node
+from tests.onnx_graphs import CONV_HIDDEN, GEMM, HIDDEN, IMAGE, D, Graph, node
 
 KERNEL = {"k": W[:, :, None, None]}
 TWO_HEADS = [
@@ -15,6 +15,7 @@ TWO_HEADS = [
 ]
 TOKEN_HIDDEN = [node("MatMul", "x w1", "h1"), node("Relu", "h1", "phi")]
 TOKEN_HEAD = [*TOKEN_HIDDEN, node("MatMul", "phi wt", "m"), node("Add", "m b", "all")]
+WIDE_SOFTMAX = node("Softmax", "some", "y", axis=1)
 FIRST = {"first": np.array(0, np.int64)}
 
 
@@ -27,6 +28,26 @@ def slice_of(start: int, end: int) -> dict[str, Array]:
 
 
 WIDE_CASES: dict[str, Case] = {
+    "classes in another order": Case(
+        Graph(
+            [*HIDDEN, GEMM, node("Gather", "z order", "some", axis=1), WIDE_SOFTMAX],
+            constants={"order": np.array([2, 0], np.int64)},
+            shapes={"y": ["N", 2]},
+        ),
+        "Gemm z",
+        "softmax",
+        classes=2,
+    ),
+    "the last classes alone": Case(
+        Graph(
+            [*HIDDEN, GEMM, node("Slice", "z from to axis", "y")],
+            constants=slice_of(1, 3),
+            shapes={"y": ["N", 2]},
+        ),
+        "Gemm z",
+        "none",
+        classes=2,
+    ),
     "1x1 convolution, then the mean": Case(
         Graph(
             [

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.extract.extraction import extract
 from covcal_cli.models.onnx_classifier import OnnxClassifier
 from tests.onnx_case import head_of, inputs_of
 from tests.onnx_chosen_cases import tree
-from tests.onnx_float_cases import SOFTMAX
+from tests.onnx_float_cases import SOFTMAX, WT
 from tests.onnx_graphs import D_IN, GEMM, HIDDEN, WEIGHTS, D, Graph, K, node
+from tests.onnx_wide_cases import slice_of
 
 W, B = WEIGHTS["w"], WEIGHTS["b"]
 
@@ -84,3 +86,15 @@ def test_scores_between_zero_and_one_are_read_as_logits_with_a_note(tmp_path: Pa
     _, logits = classifier.run({"x": x})
     np.testing.assert_array_equal(logits, x)
     assert any("lie between 0 and 1" in note for note in classifier.notes)
+
+
+def test_classes_that_only_the_first_batch_shows_are_refused(tmp_path: Path) -> None:
+    """The columns of the file must be the classes that it names; nothing is written otherwise."""
+    nodes = [*HIDDEN, node("MatMul", "phi wt", "m"), node("Slice", "m from to axis", "y")]
+    graph = Graph(nodes, constants=slice_of(0, 2) | WT, shapes={"y": ["N", "K"]})
+    x = np.random.default_rng(0).normal(size=(60, D_IN)).astype(np.float32)
+    np.savez(tmp_path / "source.npz", x=x, y=np.arange(60) % 3)
+    output = tmp_path / "features.h5"
+    with pytest.raises(CovcalError, match="gives 2 scores per row, and its last linear"):
+        extract(graph.save(tmp_path), tmp_path / "source.npz", None, output, phi="none")
+    assert list(tmp_path.glob("*features*")) == []

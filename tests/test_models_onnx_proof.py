@@ -1,5 +1,6 @@
 """The proof over many batches: what it holds every batch to, and what it says afterwards."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,10 @@ import pytest
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.models import proof
+from covcal_cli.models.classifier import Inputs
 from covcal_cli.models.onnx_classifier import OnnxClassifier
+from covcal_cli.models.onnx_original import OriginalModel
+from covcal_cli.models.onnx_runner import Runner
 from tests.onnx_case import Array, inputs_of
 from tests.onnx_float_cases import FLOAT_CASES
 from tests.onnx_graphs import D_IN, GEMM, HIDDEN, Graph, node
@@ -136,18 +140,29 @@ def test_logits_of_one_sigmoid_are_zero_and_its_argument(tmp_path: Path) -> None
 def test_a_model_whose_fused_operators_round_differently_is_read_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first batch decides, and its rows are then read in the same way as all others."""
     case = QUANTISED_CASES["QDQ"]
     classifier = OnnxClassifier(case.save(tmp_path))
-    compared: list[bool] = []
-    measured = {True: [0.1, 0.1], False: [0.0]}
+    measured = [0.1, 0.1, 0.0]  # as it is against fused; without fusing against fused, unfused
+    fused = classifier._runner
 
-    def error(*_: object, fuse: bool) -> float:
-        compared.append(fuse)
-        return measured[fuse].pop(0)
+    def error(*_: object) -> float:
+        return measured.pop(0)
 
-    monkeypatch.setattr(OnnxClassifier, "_exposure_error", error)
+    read: list[bool] = []
+    run = Runner.run
+
+    def recorded(runner: Runner, names: Sequence[str], batch: Inputs) -> dict[str, Array]:
+        read.append(runner is fused)
+        return run(runner, names, batch)
+
+    monkeypatch.setattr(OriginalModel, "difference", error)
+    monkeypatch.setattr(OriginalModel, "require_same", lambda *_, **__: None)
+    monkeypatch.setattr(OriginalModel, "require_repeatable", lambda *_: None)
+    monkeypatch.setattr(Runner, "run", recorded)
     classifier.run(inputs_of(case.graph))
-    assert compared == [True, True, False]
+    assert measured == []
+    assert read == [True, True, False, False]
     assert classifier.exposure_error == 0.0
     assert any("moves by up to 0.1" in note for note in classifier.notes)
 
@@ -155,7 +170,46 @@ def test_a_model_whose_fused_operators_round_differently_is_read_without_them(
 def test_a_model_that_changes_when_it_is_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OnnxClassifier, "_exposure_error", lambda *_, **__: 0.1)
+    monkeypatch.setattr(OriginalModel, "difference", lambda *_, **__: 0.1)
     classifier = OnnxClassifier(SOFTMAX.save(tmp_path))
     with pytest.raises(CovcalError, match="reading tensors inside the model changes its output"):
         classifier.run(rows(5))
+
+
+@pytest.mark.parametrize("phi", [None, "none"])
+def test_a_quantised_model_is_held_to_itself_on_every_batch(
+    phi: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators that reading keeps from being fused may move some rows only, in a later batch."""
+    case = QUANTISED_CASES["QDQ"]
+    classifier = OnnxClassifier(case.save(tmp_path), phi=phi)
+    batch = inputs_of(case.graph)
+    classifier.run(batch)
+    classifier.run(batch)
+    monkeypatch.setattr(OriginalModel, "difference", lambda *_: 0.3)
+    remedy = "pass --phi none to keep its own logits alone, or" if phi is None else "rows, where"
+    with pytest.raises(CovcalError, match=rf"changes its output by 0\.3 .*{remedy}") as error:
+        classifier.run(batch)
+    assert str(error.value).endswith("extract from the model before quantisation")
+
+
+@pytest.mark.parametrize("name", FLOAT_CASES)
+def test_a_float_model_is_run_twice_on_its_first_batch_alone(name: str, tmp_path: Path) -> None:
+    """There reading is exact, and twice the time would buy nothing."""
+    case = FLOAT_CASES[name]
+    classifier = OnnxClassifier(case.save(tmp_path), **case.options)
+    classifier.run(inputs_of(case.graph))
+    assert classifier._original is None
+
+
+def test_a_model_with_dice_inside_is_told_from_one_that_reading_changes(tmp_path: Path) -> None:
+    """Dropout that was left on, as its exporters write it."""
+    constants = {"ratio": np.array(0.5, np.float32), "training": np.array(True)}
+    nodes = [
+        node("Gemm", "x w1 b1", "hidden"),
+        node("Dropout", "hidden ratio training", "phi"),
+        node("Gemm", "phi w b", "y", transB=1),
+    ]
+    path = Graph(nodes, constants=constants).save(tmp_path)
+    with pytest.raises(CovcalError, match=r"another output for the same rows .*model\.eval\(\)"):
+        OnnxClassifier(path).run(rows(5))

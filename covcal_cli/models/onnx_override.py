@@ -72,9 +72,12 @@ def _found(graph: OnnxGraph, output: str | None) -> Head | None:
         head = find_head(graph, output)
     except CovcalError:
         return None
-    if head.follower is None:
-        return head
-    return head if head.follower in _TAIL_STARTS and _has_known_tail(graph, head) else None
+    declared = _declared_classes(graph, head.outputs[0].name)
+    if head.follower is not None and head.follower not in _TAIL_STARTS:
+        return None
+    if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
+        return None
+    return head if _has_known_tail(graph, head) else None
 
 
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
@@ -91,9 +94,9 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         (found,) = part.run([made])
     except CovcalError:
         return True
-    return found.size != made.size or (
-        proof.recognise_tail(made, found.reshape(made.shape), part.close) is not None
-    )
+    if found.size == made.size:
+        return proof.recognise_tail(made, found.reshape(made.shape), part.close) is not None
+    return found.shape[:1] != (_ROWS,) or found.ndim != made.ndim  # tokens; else other classes
 
 
 def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:

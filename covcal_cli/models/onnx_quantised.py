@@ -27,7 +27,14 @@ QUANTISED = {
     "DynamicQuantizeMatMul",
     "MatMulIntegerToFloat",
 }
+_ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
+
+
+def holds_quantised(graph: OnnxGraph) -> bool:
+    """Return whether any operator of a graph rounds to integers or reads them."""
+    rounding = QUANTISED | _ROUNDING
+    return any(node.op_type in rounding or node.op_type[:7] == "QLinear" for node in graph.nodes)
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:

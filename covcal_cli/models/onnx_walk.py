@@ -1,8 +1,8 @@
 """From a linear layer towards the output, over whatever keeps the result affine in phi.
 
-An added constant, a constant scale, a frozen batch normalisation, a reshape, a choice of one token,
-a mean over positions, a change of number format. Scales and shifts are folded into W and b. A wrong
-guess here does no harm: the numerical proof fails.
+An added constant, a constant scale, a frozen batch normalisation, a reshape, a choice of one token
+or of some classes, a mean over positions, a change of number format. Scales and shifts are folded
+into W and b. A wrong guess here does no harm: the numerical proof fails.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +18,8 @@ from covcal_cli.models.onnx_quantised import step_of
 _ARITHMETIC = {"Add", "Sub", "Mul", "Div"}
 _MEANS = {"GlobalAveragePool", "AveragePool", "ReduceMean"}
 _TOKENS = {"Gather", "Slice"}
+_KEEP_SHAPE = {"Identity", "Cast", "Dropout"}
+_TOKENS_RANK = 3
 # These hand the values of their first input on, perhaps in another shape.
 _PASS = {
     "Identity",
@@ -52,6 +54,8 @@ class Position:
         A scale computed from the input that is still to be multiplied to it.
     follower : str or None
         The operator that reads it and is not affine.
+    is_flat : bool
+        Whether its second axis is known to hold the classes; elsewhere it may hold tokens.
     """
 
     tensor: str
@@ -61,6 +65,7 @@ class Position:
     quantised: Quantised | None = None
     pending: str | None = None
     follower: str | None = None
+    is_flat: bool = False
 
 
 def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> Position:
@@ -79,6 +84,7 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
         quantised=linear.quantised,
         pending=linear.pending,
         step=step_of(graph, linear.quantised.scale) if linear.quantised else 0.0,
+        is_flat=linear.layer.startswith("Gemm "),
     )
     while at.tensor != output:
         readers = graph.readers(at.tensor, path)
@@ -118,13 +124,37 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
         return _arithmetic(graph, node, at)
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
         return None
+    if node.op_type == "Transpose" and len(attributes_of(node).get("perm", ())) < _TOKENS_RANK:
+        return None  # the rows are no longer the first axis
+    if node.op_type in _TOKENS and at.is_flat:
+        return _chosen_classes(graph, node, at)
     if node.op_type in _PASS:
-        return replace(at, tensor=node.output[0])
+        flat = at.is_flat and node.op_type in _KEEP_SHAPE
+        return replace(at, tensor=node.output[0], is_flat=flat)
     if node.op_type in _QUANTISE:
         return _requantised(graph, node, at)
     if node.op_type == "BatchNormalization" and graph.constants.issuperset(node.input[1:]):
         return _normalised(graph, node, at)
     return None
+
+
+def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
+    """Take over a fixed choice of the classes, in any order: rows of W and b."""
+    options, k = attributes_of(node), len(at.weight)
+    if not graph.constants.issuperset(node.input[1:]):
+        return None
+    constants = [graph.constant(name).reshape(-1) for name in node.input[1:]]
+    if node.op_type == "Gather":
+        axes, (index, *_) = [options.get("axis", 0)], constants
+    else:
+        named = [np.array(options[name]) for name in ("starts", "ends", "axes") if name in options]
+        starts, ends, *more = constants or named
+        axes = list(more[0]) if more else list(range(len(starts)))
+        step = int(more[1][0]) if len(more) > 1 else 1
+        index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
+    if axes not in ([1], [-1]) or len(index) < 2:
+        return None
+    return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])
 
 
 def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
