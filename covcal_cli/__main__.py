@@ -1,6 +1,24 @@
-"""Lets ``python -m covcal_cli`` stand for ``covcal``."""
+"""The program ``covcal``, also as ``python -m covcal_cli``.
 
-from covcal_cli.cli.app import main
+Loading the commands takes a moment, and Ctrl-C must end in one line then too: so nothing but this
+is imported before it is caught.
+"""
+
+import sys
+
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    try:
+        from covcal_cli.cli.app import main as run_command_line
+
+        run_command_line()
+    except KeyboardInterrupt:
+        print("interrupted: no partial output was left", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+
 
 if __name__ == "__main__":
     main()

@@ -155,15 +155,6 @@ def wrong_shape(folder: Path) -> None:
         rows(folder, domain, shape=(3, SIDE, SIDE))
 
 
-def one_folder(folder: Path) -> None:
-    """Save images once, with a link for the other domain."""
-    grey_images(folder)
-    for path in sorted((folder / "tgt").rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    (folder / "tgt").rmdir()
-    (folder / "tgt").symlink_to("src")
-
-
 def unlabelled_images(folder: Path) -> None:
     """Save a source of images that lie in no class folder."""
     grey_classifier(folder)
@@ -197,11 +188,6 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "colour": (grey_images, ("--color", "RGB"), "--color RGB does not fit .*: drop it or change"),
     "size": (grey_images, ("--size", 7), "--size 7 does not fit .*: pass --size 4"),
     "shape": (wrong_shape, (), r"\[N, 3, 4, 4\].*\[N, 1, 4, 4\]"),
-    "the target is the source": (
-        one_folder,
-        (),
-        r"tgt is the source and the target: give other data as the target",
-    ),
     "source images without labels": (
         unlabelled_images,
         (),

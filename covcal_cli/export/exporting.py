@@ -8,18 +8,14 @@ gets the prefix ``calibrated_``.
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from covcal_cli import __version__
 from covcal_cli.calibration import Calibration, read_calibration
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.fitted import (
-    Tensors,
-    calibrated_networks,
-    extracted_tensors,
-    stored_rows,
-)
+from covcal_cli.export.fitted import calibrated_networks, extracted_tensors, stored_rows
 from covcal_cli.export.merged import Exported, Forecaster
 from covcal_cli.files import check_output, sha256_of
 from covcal_cli.models.classifier import is_torch
@@ -65,7 +61,8 @@ def export(
     networks : Path, optional
         The adapted file, where it is no longer where the calibration says; fl methods only.
     model_output : str, optional
-        The model's output that holds the classes, where it has several.
+        The model's output that holds the classes, where it has several; by default the one that
+        was extracted, by the names of phi and the logits that the features file keeps.
     force : bool
         Replace `output` if it exists.
 
@@ -125,9 +122,15 @@ def _export_onnx(
     from covcal_cli.export.onnx_original import OnnxOriginal
     from covcal_cli.models.onnx_file import read_onnx
 
-    _require_model(read_onnx(model).sha256, model, calibration, document)
+    file = read_onnx(model)
+    _require_model(file.sha256, model, calibration, document)
     original, forecaster = _opened(
-        lambda phi: OnnxOriginal(model, model_output, phi), model, document, calibration, networks
+        partial(OnnxOriginal, model),
+        [model_output] if model_output else [None, *(e.name for e in file.model.graph.output)],
+        model,
+        document,
+        calibration,
+        networks,
     )
     written = export_onnx(
         original,
@@ -158,7 +161,8 @@ def _export_torch(
     program = open_program(model, weights)
     _require_model(program.sha256, model, calibration, document)
     original, forecaster = _opened(
-        lambda phi: TorchOriginal(program, model_output, phi),
+        partial(TorchOriginal, program),
+        [model_output] if model_output else [None, *program.run(program.rows)],
         model,
         document,
         calibration,
@@ -186,7 +190,8 @@ def _require_model(
 
 
 def _opened(
-    open_with: Callable[[str | None], Original],
+    open_with: Callable[[str | None, str | None], Original],
+    outputs: Sequence[str | None],
     model: str | Path,
     document: Path,
     calibration: Calibration,
@@ -194,35 +199,46 @@ def _opened(
 ) -> tuple[Original, Forecaster]:
     """Open a model so that phi and the logits are what was extracted.
 
-    Without networks phi is not needed, and need not be there.
+    Parameters
+    ----------
+    open_with : callable
+        Opens it by its output and ``--phi``, as extraction does.
+    outputs : sequence of (str or None)
+        Outputs that extraction may have been told to read, the likeliest first.
     """
     found = calibrated_networks(calibration, document, networks)
     extracted = extracted_tensors(calibration, networks)
-    original = open_with("none") if found is None else _with_features(open_with, extracted)
-    if extracted.logits not in (None, original.logits_tensor):
-        raise CovcalError(
-            f"{document} was made from the logits {extracted.logits} of {model}, and those found "
-            f"now are {original.logits_tensor}: pass the --model-output that was extracted"
-        )
-    if found is not None and found.n_features != original.n_features:
-        raise CovcalError(
-            f"{found.path}: its networks take {found.n_features} features and {model} gives "
-            f"{original.n_features}: pass --networks with the file adapted from this model"
-        )
-    arrays = None if found is None else found.arrays
-    return original, Forecaster(calibration.forecaster_temperature, arrays)
-
-
-def _with_features(open_with: Callable[[str | None], Original], extracted: Tensors) -> Original:
-    """Open a model with the phi of the head that is found, or else what ``--phi`` had chosen."""
-    try:
-        original = open_with(None)
-        if extracted.features in (None, original.features_tensor):
-            return original
-    except CovcalError:
-        if extracted.features is None:
-            raise
-    return open_with(extracted.features)
+    # Without networks phi is not needed, and need not be there.
+    phis = ["none", None] if found is None else [None, extracted.features]
+    if extracted.logits is None:
+        outputs = outputs[:1]  # nothing would tell which of several is right
+    refusal: CovcalError | None = None
+    for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
+        try:
+            original = open_with(output, phi)
+        except CovcalError as error:
+            refusal = refusal or error
+            continue
+        if extracted.logits not in (None, original.logits_tensor):
+            refusal = refusal or CovcalError(
+                f"{document} was made from the logits {extracted.logits} of {model}, and those "
+                f"found now are {original.logits_tensor}: pass the --model-output that was "
+                "extracted"
+            )
+        elif found is None:
+            return original, Forecaster(calibration.forecaster_temperature, None)
+        elif extracted.features in (None, original.features_tensor):
+            if found.n_features != original.n_features:
+                raise CovcalError(
+                    f"{found.path}: its networks take {found.n_features} features and {model} "
+                    f"gives {original.n_features}: pass --networks with the file adapted from "
+                    "this model"
+                )
+            return original, Forecaster(calibration.forecaster_temperature, found.arrays)
+    raise refusal or CovcalError(
+        f"{document} was made from the features {extracted.features} of {model}, which are not "
+        "found now: extract the model and calibrate again"
+    )
 
 
 def _metadata(calibration: Calibration, document: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Unpack
 
 import numpy as np
 
+from covcal_cli.extract.domaindoubts import is_one_place, warning_on_rows
 from covcal_cli.extract.domainextraction import DomainReport
 from covcal_cli.extract.outputstatistics import significant
 from covcal_cli.extract.plan import ExtractPlan, prepare
@@ -106,7 +107,7 @@ def extract(
     with atomic_output(output, force=force) as partial:
         spool, note = open_spool(output, plan.config(), resume=resume)
         try:
-            _run(plan, spool, partial, progress)
+            doubts = _run(plan, spool, partial, progress)
         except KeyboardInterrupt:
             raise  # the spool stays for --resume
         except BaseException:
@@ -125,13 +126,17 @@ def extract(
         warnings=(
             *plan.warnings,
             *(text for domain in domains.values() for text in domain.warnings()),
+            *doubts,
         ),
         notes=(*plan.notes, *([note] if note else [])),
         has_features=plan.classifier.n_features is not None,
     )
 
 
-def _run(plan: ExtractPlan, spool: Spool, partial: Path, progress: ProgressCallback | None) -> None:
+def _run(
+    plan: ExtractPlan, spool: Spool, partial: Path, progress: ProgressCallback | None
+) -> list[str]:
+    """Write every row, and return what both domains together say against the run."""
     plan.probe()
     widths = plan.widths
     with ExitStack() as stack:
@@ -154,7 +159,17 @@ def _run(plan: ExtractPlan, spool: Spool, partial: Path, progress: ProgressCallb
                 domain.write(writer, spools[name], plan.classifier)
             _write_head(writer, plan)
             _write_shard(writer, plan)
+            doubts = _doubts(writer, plan)
             _complete(writer, plan)
+    return doubts
+
+
+def _doubts(writer: HDF5Writer, plan: ExtractPlan) -> list[str]:
+    paths = {name: domain.data.path for name, domain in plan.domains.items()}
+    if len(paths) < 2 or is_one_place(paths["source"], paths["target"]):
+        return []  # one place for both is either asked for, by a column domain, or said already
+    doubt = warning_on_rows(writer.handle, paths)
+    return [doubt] if doubt else []
 
 
 def _write_head(writer: HDF5Writer, plan: ExtractPlan) -> None:

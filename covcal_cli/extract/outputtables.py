@@ -153,7 +153,9 @@ def open_tables(
                     f"{first.path} and {table.path} differ in their {what} ({_said(one)} and "
                     f"{_said(two)}): give outputs of the same classifier"
                 )
-    return TableClassifier(first, kind), {name: TableData(table) for name, table in tables.items()}
+    classifier = TableClassifier(first, kind)
+    classifier.notes += tuple(note for table in tables.values() for note in table.index_notes)
+    return classifier, {name: TableData(table) for name, table in tables.items()}
 
 
 def _match_classes(tables: Sequence[OutputTable], classes: Path | None) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner
+from covcal_cli.extract.domaindoubts import warning_on_place
 from covcal_cli.extract.domainextraction import DomainExtraction
 from covcal_cli.extract.imagepreparation import image_pipeline
 from covcal_cli.extract.outputtables import open_tables
@@ -27,7 +28,7 @@ from covcal_cli.featurewriter import Attribute
 from covcal_cli.inputs.agreement import agree
 from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
 from covcal_cli.inputs.classfile import read_classes
-from covcal_cli.inputs.domain import DomainData, open_domain, require_two_domains
+from covcal_cli.inputs.domain import DomainData, open_domain
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.splits import check_fractions, hashed_split
@@ -59,6 +60,8 @@ class ExtractPlan:
         What a user should look into.
     origin : str or None
         Where the preprocessing comes from, unless the user gave all of it.
+    remarks : tuple of str
+        What a user should know of the columns of tables.
     """
 
     settings: ExtractSettings
@@ -70,11 +73,12 @@ class ExtractPlan:
     domains: Mapping[str, DomainExtraction]
     warnings: tuple[str, ...]
     origin: str | None
+    remarks: tuple[str, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know; complete after `probe`."""
-        found = [*self.classifier.notes, self.origin, self.runner.note]
+        found = [*self.classifier.notes, self.origin, self.runner.note, *self.remarks]
         if (target := self.domains.get("target")) is not None:
             found.append(missing_classes(target.data.path, target.labels, self.classes))
         return tuple(note for note in found if note)
@@ -94,7 +98,17 @@ class ExtractPlan:
             )
             if batch is not None:
                 self.runner.probe(batch.inputs)
+                self._require_known_classes()
                 return
+
+    def _require_known_classes(self) -> None:
+        """Refuse a model whose output turns out to hold other classes than its layers promised."""
+        found, known = self.classifier.n_classes, len(self.classes.names)
+        if found != known:
+            raise CovcalError(
+                f"{self.classifier.name} gives {found} scores per row, and its last linear layer "
+                f"has {known} classes: export it with the shape of its output declared"
+            )
 
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
@@ -158,10 +172,8 @@ def prepare(
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
         raise CovcalError("there is neither a source nor a target: give at least one")
-    if source is not None and target is not None:
-        require_two_domains(source, target)
     threads = settings.threads or available_cores()
-    classifier, domains = _opened(model, source, target, settings, threads)
+    classifier, domains, remarks = _opened(model, source, target, settings, threads)
     asked = read_classes(settings.classes, classifier.n_classes) if settings.classes else None
     classes = choose_classes(
         asked,
@@ -172,6 +184,9 @@ def prepare(
     )
     path = Path(model) if model is not None and Path(model).is_file() else None
     pipeline, origin, warnings = image_pipeline(domains, classifier, settings, path)
+    if source is not None and target is not None:
+        doubt = warning_on_place(source, target)
+        warnings = [*warnings, *([doubt] if doubt else [])]
     return ExtractPlan(
         settings=settings,
         classifier=classifier,
@@ -182,6 +197,7 @@ def prepare(
         domains={name: _domain(name, data, classes, settings) for name, data in domains.items()},
         warnings=tuple(warnings),
         origin=origin,
+        remarks=remarks,
     )
 
 
@@ -214,11 +230,11 @@ def _opened(
     target: Path | None,
     settings: ExtractSettings,
     threads: int,
-) -> tuple[Classifier, Mapping[str, DomainData]]:
+) -> tuple[Classifier, Mapping[str, DomainData], tuple[str, ...]]:
     if settings.outputs is not None:
         if model is not None or target is None:
             raise CovcalError("tables of outputs need a target and no model")
-        return open_tables(source, target, settings.outputs, settings.classes)
+        return *open_tables(source, target, settings.outputs, settings.classes), ()
     if model is None:
         raise CovcalError("there is no model: give one, or say that the data holds logits")
     classifier = open_classifier(
@@ -231,8 +247,7 @@ def _opened(
     )
     named = {"source": source, "target": target}
     domains = {name: open_domain(path) for name, path in named.items() if path is not None}
-    agree(domains, classifier.inputs)
-    return classifier, domains
+    return classifier, domains, agree(domains, classifier.inputs)
 
 
 def _domain(

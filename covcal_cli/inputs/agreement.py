@@ -1,4 +1,7 @@
-"""What two domains given as tables must agree on: whose the rows are, and the feature columns."""
+"""What domains given as tables must agree on: whose the rows are, and the feature columns.
+
+With each other, and with the model: a column that numbers the rows is no feature of it.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,15 +9,17 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.arrays import ArrayData
 from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.domaincolumn import require_domain
-from covcal_cli.inputs.rowfacts import GROUP_PREFIX
+from covcal_cli.inputs.rowfacts import GROUP_PREFIX, ID_NAMES, note_on_index
+from covcal_cli.inputs.rownumbers import numbering_columns
 from covcal_cli.modelinput import ModelInput
 
 
-def agree(domains: Mapping[str, DomainData], wanted: Sequence[ModelInput]) -> None:
+def agree(domains: Mapping[str, DomainData], wanted: Sequence[ModelInput]) -> tuple[str, ...]:
     """Let the tables of both domains mean the same, or refuse them.
 
     A column ``domain`` must not contradict the place of its table. Feature columns that go into
-    the model side by side go by name: in the source's order in both domains.
+    the model side by side go by name: in the source's order in both domains. Where there are too
+    many, those that number the rows are named.
 
     Parameters
     ----------
@@ -23,17 +28,62 @@ def agree(domains: Mapping[str, DomainData], wanted: Sequence[ModelInput]) -> No
     wanted : sequence of ModelInput
         The inputs of the model.
 
+    Returns
+    -------
+    tuple of str
+        What a user should know of columns that number the rows.
+
     Raises
     ------
     CovcalError
-        If a table holds rows of the other domain, or the feature columns have other names.
+        If a table holds rows of the other domain, or the feature columns have other names, or are
+        as many as the model wants only without those that number the rows.
     """
     tables = {name: data for name, data in domains.items() if isinstance(data, ArrayData)}
     for name, table in tables.items():
         others = [data.path for other, data in domains.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
+    columns = {name: table.feature_columns(wanted) for name, table in tables.items()}
+    notes: list[str] = []
+    for name, table in tables.items():
+        features = columns[name]
+        if features is not None:
+            notes += note_on_index(table.store)
+            _require_no_row_numbers(table, features, wanted[0])
     if len(tables) == 2:
         _agree_on_columns(tables["source"], tables["target"], wanted)
+    for name, table in tables.items():
+        rising = numbering_columns(table.store, columns[name] or (), rising=True)
+        if rising:
+            notes.append(
+                f"{table.path}: {', '.join(rising)} rises by whole numbers from row to row, as "
+                "row numbers do, and goes into the model: if that is no feature, "
+                f"{_way_out(table, rising)}"
+            )
+            break  # the other table has the same columns
+    return tuple(notes)
+
+
+def _require_no_row_numbers(table: ArrayData, names: Sequence[str], wanted: ModelInput) -> None:
+    """Refuse columns that are too many for the model by just those that number the rows."""
+    width = wanted.shape[1] if len(wanted.shape) == 2 else None
+    if width is None or len(names) <= width:
+        return
+    for rising in (True, False):  # shuffled rows keep their numbers, but so might amounts be
+        found = numbering_columns(table.store, names, rising=rising)
+        if len(names) - len(found) == width:
+            raise CovcalError(
+                f"{table.path} has {len(names)} columns of numbers and the model wants "
+                f"{wanted.describe()}; another whole number in every row, as row numbers and ids "
+                f"have, is in {', '.join(found)}: {_way_out(table, found)}"
+            )
+
+
+def _way_out(table: ArrayData, names: Sequence[str]) -> str:
+    has_id = any(name.lower() in ID_NAMES for name in table.store.entries)
+    first = f"{GROUP_PREFIX}{names[0]}" if has_id else ID_NAMES[0]
+    others = f", others to {GROUP_PREFIX}NAME" if len(names) > 1 else ""
+    return f"rename {'it' if len(names) == 1 else names[0]} to {first}{others}"
 
 
 def _agree_on_columns(source: ArrayData, target: ArrayData, wanted: Sequence[ModelInput]) -> None:

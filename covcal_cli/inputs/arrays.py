@@ -1,8 +1,9 @@
 """Rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv`` and ``.parquet``.
 
 Wide arrays are streamed, so that their size does not matter; labels, ids and groups stay in memory.
-Images are uint8 [n, h, w] or [n, h, w, c], or the files that a column ``path`` names, and are
-preprocessed; other numbers must have the model's own shape and go in as they are.
+Images are uint8 [n, h, w] or [n, h, w, c], or the files that a column ``path`` names, or a column
+that holds the bytes of such files, and are preprocessed; other numbers must have the model's own
+shape and go in as they are.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from PIL import Image
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.domain import Batch, require_one_input
+from covcal_cli.inputs.encoded import image_column, image_names, open_encoded
 from covcal_cli.inputs.feeding import Feed, check_feed, fed, plain_numbers, plan_feeds
 from covcal_cli.inputs.images import Opener, decode_batches
 from covcal_cli.inputs.preprocessing import ImagePipeline, Pixels
@@ -53,6 +55,7 @@ class ArrayData:
         self._path_name = next(
             (name for name in self.store.entries if name.lower() in PATH_NAMES), None
         )
+        self._image_name = image_column(self.store)
         self._paths: list[str] = []
         groups = self._groups()
         facts = RowFacts(self.store, self._n, groups.values())
@@ -62,6 +65,8 @@ class ArrayData:
         if self._path_name is not None:
             self._paths = self.store.texts(self._path_name)
             self.ids = facts.ids if facts.has_ids else self._paths
+        elif self._image_name is not None and not facts.has_ids:
+            self.ids = image_names(self.store, self._image_name) or facts.ids
         self.split_names = self.ids
         self.class_folders = facts.labels.names
         self.columns: Mapping[str, NDArray[Any]] = {
@@ -77,11 +82,15 @@ class ArrayData:
 
     def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
         """Return whether the rows are pixels or files, refusing what is neither images nor rows."""
-        if self._path_name is not None:
+        if self._holds_files(wanted):
             require_one_input(self.path, wanted)
+            if self._image_name is not None:
+                self.notes = (*self._remarks, *self._unused_notes((self._image_name,)))
             return True
         feeds = self._feeds(wanted)
         used = [name for feed in feeds for name in feed.names]
+        if self._image_name is not None:  # before, its numbers passed for groups of images
+            self.columns = {name: v for name, v in self.columns.items() if name not in used}
         self.notes = (*self._remarks, *self._unused_notes(used))
         if len(feeds) == 1 and self._is_pixels(feeds[0]):
             return True
@@ -118,7 +127,7 @@ class ArrayData:
         CovcalError
             If an input of the model has no array.
         """
-        if self._path_name is not None:
+        if self._holds_files(wanted):
             return None
         feeds = self._feeds(wanted)
         return feeds[0].names if feeds[0].side_by_side else None
@@ -133,6 +142,17 @@ class ArrayData:
         if self._column_order is None or not feeds[0].side_by_side:
             return feeds
         return [replace(feeds[0], names=self._column_order)]
+
+    def _holds_files(self, wanted: Sequence[ModelInput]) -> bool:
+        """Return whether the rows are image files, and not numbers with a picture beside them."""
+        if self._image_name is None or self._path_name is not None:
+            return self._path_name is not None
+        try:
+            for feed in plan_feeds(self.store, wanted):
+                check_feed(self.store, self._n, feed)
+        except CovcalError:
+            return True
+        return False
 
     def _has_ids(self, facts: RowFacts) -> bool:
         return facts.has_ids or self._path_name is not None
@@ -157,8 +177,14 @@ class ArrayData:
     def _openers(
         self, wanted: Sequence[ModelInput], rows: Rows, size: int
     ) -> Iterator[list[Opener]]:
+        folder = self.path if self.path.is_dir() else self.path.parent
+        if self._image_name is not None:
+            pieces = self.store.pieces([self._image_name], rows, size)
+            for _, arrays in regrouped(pieces, size):
+                files = arrays[self._image_name].tolist()
+                yield [partial(open_encoded, folder, value) for value in files]
+            return
         if self._path_name is not None:
-            folder = self.path if self.path.is_dir() else self.path.parent
             for start in range(0, len(rows), size):
                 names = (self._paths[row] for row in rows[start : start + size])
                 yield [partial(_open_file, folder / name) for name in names]
@@ -176,7 +202,7 @@ class ArrayData:
     def _groups(self) -> dict[str, str]:
         """Return what is known of the rows beside their values: array by column's name."""
         features = plain_numbers(self.store) if self.store.is_table else ()
-        if self._path_name is not None:
+        if self._path_name is not None or self._image_name is not None:
             features = ()
         return {
             name.removeprefix(GROUP_PREFIX): name

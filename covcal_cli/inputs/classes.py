@@ -18,6 +18,12 @@ _ASKED = "--classes"
 _PLACEHOLDER = "LABEL_"  # what Hugging Face calls classes that nobody named
 
 
+class NumberedNames(tuple[str, ...]):
+    """Class names in the order of their numbers; others stand in no order."""
+
+    __slots__ = ()
+
+
 class NamesClasses(Protocol):
     """Data whose labels may be names.
 
@@ -155,7 +161,8 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     path : Path
         The domain, for messages.
     folders : sequence of str
-        Names of its class folders, empty ones included, or its distinct labels.
+        Names of its class folders, empty ones included, or its distinct labels. They are taken in
+        the order of numbers or of the alphabet, unless they are `NumberedNames`.
     count : int
         K, the classes of the model.
 
@@ -164,6 +171,13 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     CovcalError
         If the folders are not K many and are not numbers from 0 to K-1.
     """
+    if isinstance(folders, NumberedNames):
+        if len(folders) != count:
+            raise CovcalError(
+                f"{path} names {len(folders)} classes ({_list(folders)}) and the model has "
+                f"{count}: name the model's classes with --classes FILE"
+            )
+        return replace(named_classes(folders), whose="the source")
     numbered = {number: name for name in folders if (number := _number(name)) is not None}
     if len(numbered) < sum(_number(name) is not None for name in folders):
         raise CovcalError(

@@ -9,6 +9,7 @@ from covcal_cli.files import require_file
 from covcal_cli.inputs.classes import ClassMap, named_classes
 
 _REMEDY = "give one class name a line in the order of the logits, or a JSON list or object"
+_CALIBRATED = "classes"  # where covcal calibrate lists them
 
 
 def read_classes(path: Path, count: int) -> ClassMap:
@@ -18,7 +19,8 @@ def read_classes(path: Path, count: int) -> ClassMap:
     ----------
     path : Path
         Text with one name a line, or JSON: a list of names, an object from number to name or from
-        name to number, or a Hugging Face ``config.json`` with ``id2label``.
+        name to number, a Hugging Face ``config.json`` with ``id2label``, or what ``covcal
+        calibrate`` wrote.
     count : int
         K, the classes of the model.
 
@@ -55,7 +57,9 @@ def _from_json(path: Path, text: str) -> list[str]:
     except json.JSONDecodeError as error:
         raise CovcalError(f"{path} is not valid JSON ({error}): {_REMEDY}") from error
     if isinstance(content, dict):
-        return _from_object(path, content.get("id2label", content))
+        if not isinstance(content.get(_CALIBRATED), list):
+            return _from_object(path, content.get("id2label", content))
+        content = content[_CALIBRATED]
     if not all(isinstance(name, str | int) for name in content):
         raise CovcalError(f"{path} lists more than names: {_REMEDY}")
     return [str(name) for name in content]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
+from covcal_cli.inputs.parts import refuse_unnamed_parts
 from covcal_cli.inputs.preprocessing import ImagePipeline
 from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.store import holds_parts
@@ -109,7 +110,11 @@ def open_domain(path: Path) -> DomainData:
     if path.is_dir() and not holds_parts(path):
         from covcal_cli.inputs.folder import FolderData
 
-        return FolderData(path)
+        try:
+            return FolderData(path)
+        except CovcalError:
+            refuse_unnamed_parts(path)
+            raise
     from covcal_cli.inputs.arrays import ArrayData
 
     return ArrayData(path)
@@ -129,15 +134,3 @@ def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> None:
             f"{path} holds images, and the model has {len(wanted)} inputs ({names}): save one "
             "array per input, named like it, in an .npz or .h5 file"
         )
-
-
-def require_two_domains(source: Path, target: Path) -> None:
-    """Refuse one place given as both domains.
-
-    Raises
-    ------
-    CovcalError
-        Naming it.
-    """
-    if source.resolve() == target.resolve():
-        raise CovcalError(f"{target} is the source and the target: give other data as the target")

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.appliedfile import open_outputs_store
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX
-from covcal_cli.inputs.store import Store, open_store
+from covcal_cli.inputs.store import Store
 
 DOMAINS = ("source", "target")
 _NAME = "domain"
@@ -24,7 +25,7 @@ def holds_both_domains(path: Path) -> bool:
     """
     if not path.exists():
         raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
-    store = open_store(path)
+    store = open_outputs_store(path)
     if _column_name(store) is None:
         return False
     found = sorted(set(domain_of_rows(store).tolist()))
@@ -98,4 +99,5 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
 
 
 def _column_name(store: Store) -> str | None:
-    return next((name for name in store.entries if name.lower() == _NAME), None)
+    # Without an axis it says of no row what it is: `apply` notes there which rows it was given.
+    return next((n for n, e in store.entries.items() if n.lower() == _NAME and e.shape), None)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.classes import ClassMap
+from covcal_cli.inputs.classes import ClassMap, NumberedNames
 
 UNKNOWN = -1
 
@@ -31,11 +31,13 @@ class Labels:
         Whether texts that are all whole numbers are class numbers, as in CSV.
     place : callable, optional
         Says where a row is in a table, for messages; without it a row is an array's index.
+    number_names : tuple of str, optional
+        What the numbers stand for, where the data says so.
 
     Attributes
     ----------
     names : tuple of str or None
-        The distinct names; None for numbers.
+        The distinct names, or what the numbers stand for; None for plain numbers.
 
     Raises
     ------
@@ -51,6 +53,7 @@ class Labels:
         *,
         texts_are_numbers: bool = False,
         place: Callable[[int], str] | None = None,
+        number_names: tuple[str, ...] | None = None,
     ) -> None:
         self._path, self._key, self._place = path, key, place
         self.names: tuple[str, ...] | None = None
@@ -62,6 +65,8 @@ class Labels:
             self._read_texts(values, texts_are_numbers)
         else:
             raise self._error(f"{key} holds {values.dtype}: save class numbers or names")
+        if number_names is not None and self.names is None:
+            self._name_numbers(number_names)
 
     def indices(self, classes: ClassMap) -> NDArray[np.int64]:
         """Return the class index of every row, shape (n,); -1 where unknown.
@@ -71,9 +76,11 @@ class Labels:
         CovcalError
             If a label is no class.
         """
-        if self.names is not None:
-            found = [classes.require(self._path, name, what=self._key) for name in self.names]
-            return np.array([*found, UNKNOWN], dtype=np.int64)[self._codes]
+        if self.names is not None and not self._are_plain_numbers(classes):
+            found = np.full(len(self.names) + 1, UNKNOWN)
+            for code in np.unique(self._codes[self._codes != UNKNOWN]).tolist():
+                found[code] = classes.require(self._path, self.names[code], what=self._key)
+            return found[self._codes]
         if not classes.by_number and all(name.isdigit() for name in classes.names):
             distinct = np.unique(self._codes[self._codes != UNKNOWN])
             known = [classes.require(self._path, str(n), what=self._key) for n in distinct]
@@ -93,6 +100,25 @@ class Labels:
                 f"{self._at(row, self._codes[row])} and the model has {count} classes: {remedy}"
             )
         return self._codes
+
+    def _name_numbers(self, names: tuple[str, ...]) -> None:
+        outside = np.flatnonzero((self._codes < UNKNOWN) | (self._codes >= len(names)))
+        if len(outside):
+            row = int(outside[0])
+            raise self._error(
+                f"{self._at(row, self._codes[row])} and the data names {len(names)} classes: "
+                f"-1 (unknown) and 0 to {len(names) - 1} are allowed"
+            )
+        self.names = NumberedNames(names)
+
+    def _are_plain_numbers(self, classes: ClassMap) -> bool:
+        """Return whether named numbers meet classes without names, where only numbers can match."""
+        return (
+            isinstance(self.names, NumberedNames)
+            and classes.by_number
+            and all(name.isdigit() for name in classes.names)
+            and all(classes.index(name) is None for name in self.names)
+        )
 
     def _whole(self, values: NDArray[Any]) -> NDArray[np.int64]:
         known = np.where(np.isnan(values), UNKNOWN, values)

@@ -1,8 +1,9 @@
 """Tables of logits or probabilities from elsewhere: a classifier's outputs without the classifier.
 
-``.npz``, ``.npy`` and ``.h5`` hold them as an array, ``.csv`` and ``.parquet`` as one column per
-class (or Parquet as one list per row); ``outputcolumns.py`` finds them. Beside them may lie
-features, labels, split, ids and groups. Probabilities become logits by their logarithm.
+``.npz``, ``.npy`` and ``.h5`` hold them as an array, beside which an array ``classes`` may name its
+columns; ``.csv`` and ``.parquet`` as one column per class (or Parquet as one list per row);
+``outputcolumns.py`` finds them. Beside them may lie features, labels, split, ids and groups.
+Probabilities become logits by their logarithm.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.appliedfile import open_outputs_store
 from covcal_cli.inputs.arrays import count_rows
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.domaincolumn import domain_of_rows, require_domain
 from covcal_cli.inputs.outputcolumns import Outputs, find_outputs, without_answer
-from covcal_cli.inputs.rowfacts import GROUP_PREFIX, RowFacts, is_reserved, note_on_ids
-from covcal_cli.inputs.store import Piece, Rows, Store, open_store, regrouped
+from covcal_cli.inputs.rowfacts import (
+    GROUP_PREFIX,
+    RowFacts,
+    is_reserved,
+    note_on_ids,
+    note_on_index,
+)
+from covcal_cli.inputs.store import Piece, Rows, Store, regrouped
 
 Floats = NDArray[np.float32]
 Block = tuple[Rows, Floats | None, Floats]
@@ -62,6 +70,8 @@ class OutputTable:
         The distinct labels where they are texts, as in `DomainData`.
     columns : mapping of str to array, shape (n,)
         Groups for ``covcal evaluate --by``.
+    index_notes : tuple of str
+        What a user should know of an index that pandas saved.
 
     Raises
     ------
@@ -92,6 +102,7 @@ class OutputTable:
         }
         self._positive_first = False
         self._remarks = [*answer, *self._found.notes]
+        self.index_notes = note_on_index(store)
         self._ids_notes = note_on_ids(self.path, self.ids) if facts.has_ids else ()
         self._probe()
 
@@ -125,8 +136,12 @@ class OutputTable:
             self._remarks = [one for one in self._remarks if one not in found.notes] + [note]
         elif found.class_names is not None and found.class_names != names:
             places = [found.class_names.index(name) for name in names]
-            outputs = tuple(found.outputs[place] for place in places)
-            self._found = replace(found, outputs=outputs)
+            if found.order is not None:
+                order = tuple(found.order[place] for place in places)
+                self._found = replace(found, order=order)
+            else:
+                outputs = tuple(found.outputs[place] for place in places)
+                self._found = replace(found, outputs=outputs)
             self._remarks.append("the classes stand in another order there: they go by name")
         self.class_names = names
 
@@ -157,6 +172,8 @@ class OutputTable:
         for places, arrays in self._store.pieces(wanted, self._rows[rows], size):
             values = _stacked([arrays[name] for name in outputs])
             self._require_finite(values, outputs, places)
+            if self._found.order is not None:
+                values = values[:, self._found.order]
             logits = self._logits(values, places)
             taken = {"logits": logits[:, ::-1] if self._positive_first else logits}
             if features:
@@ -264,12 +281,12 @@ def open_outputs(path: Path, *, probabilities: bool, domain: str | None = None) 
     """
     if not path.exists():
         raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
-    return OutputTable(open_store(path), probabilities=probabilities, domain=domain)
+    return OutputTable(open_outputs_store(path), probabilities=probabilities, domain=domain)
 
 
 def _groups(store: Store, n: int, found: Outputs) -> dict[str, str]:
     """Return the arrays with one plain value a row that are nothing else, by column's name."""
-    used = {*found.outputs, *found.features}
+    used = {*found.outputs, *found.features, found.named_by}
     return {
         name.removeprefix(GROUP_PREFIX): name
         for name, entry in store.entries.items()

@@ -1,9 +1,10 @@
 """Where the outputs and features are in a table of logits or probabilities, by their names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.rowfacts import PATH_NAMES, is_reserved
+from covcal_cli.inputs.rownumbers import numbering_columns
 from covcal_cli.inputs.store import Store
 
 _LOGITS = ("logit", "logits")
@@ -11,6 +12,7 @@ _PROBABILITIES = ("prob", "probs", "proba", "probability", "probabilities")
 _FEATURES = ("features", "feature", "phi")
 _APPLIED = "p"  # before a class in what covcal apply writes
 _ANSWER = ("label_index", "confidence")
+_CLASSES = "classes"  # beside an array of outputs: what its columns stand for
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
 _SHOWN = 12
 
@@ -26,9 +28,10 @@ class Outputs:
     width : int
         Values per row; 1 for the positive class of two.
     class_names : tuple of str or None
-        What the columns call the classes; None where they are numbered 0 to K-1.
+        What the columns call the classes, or an array ``classes`` does; None where they are
+        numbered 0 to K-1.
     features : tuple of str
-        Likewise; empty where there are none.
+        As `outputs`; empty where there are none.
     n_features : int or None
         d.
     notes : tuple of str
@@ -36,6 +39,10 @@ class Outputs:
     positive : str or None
         What a single column calls the class that it is of; None for several columns, or without a
         name after ``prob_`` or ``logit_``.
+    order : tuple of int or None
+        Which columns of the one array the classes are, in order; None for all as they stand.
+    named_by : str or None
+        The array that names the classes.
     """
 
     outputs: tuple[str, ...]
@@ -45,6 +52,8 @@ class Outputs:
     n_features: int | None
     notes: tuple[str, ...]
     positive: str | None = None
+    order: tuple[int, ...] | None = None
+    named_by: str | None = None
 
 
 def find_outputs(store: Store, *, probabilities: bool) -> Outputs:
@@ -79,14 +88,14 @@ def find_outputs(store: Store, *, probabilities: bool) -> Outputs:
     if not found and not store.is_table and tuple(store.entries) == ("x",):
         found = ("x",)  # .npy: its only array has no name
     if found and len(store.entries[found[0]].shape) == 2:
-        width = store.entries[found[0]].shape[1]
-        return _checked(store, Outputs(found, width, None, features, n_features, ()), what)
+        whole = Outputs(found, store.entries[found[0]].shape[1], None, features, n_features, ())
+        return _named(store, _checked(store, whole, what))
     if found:
         prefixes = tuple(f"{name}_" for name in wanted)
         columns, names = _in_order(found, prefixes)
         notes: tuple[str, ...] = ()
     else:
-        columns, names = _in_order(_other_numbers(store, features), ())
+        columns, names = _in_order(_unnamed_outputs(store, features, what), ())
         notes = (f"{_list(columns)} are taken for the {what} of the classes",)
     positive = None
     if len(columns) == 1:
@@ -110,14 +119,39 @@ def without_answer(store: Store) -> tuple[str, ...]:
         The file; its entries lose the answer.
     """
     prefixed = any(name.lower().startswith(f"{_APPLIED}_") for name in store.entries)
-    if not prefixed or not all(name in store.entries for name in _ANSWER):
+    named = not store.is_table and _CLASSES in store.entries
+    if not (prefixed or named) or not all(name in store.entries for name in _ANSWER):
         return ()
     answer = [name for name in ("label", *_ANSWER) if name in store.entries]
-    store.entries = {name: e for name, e in store.entries.items() if name not in answer}
+    # An .npz keeps as arrays without axes what it was computed from: domain and split among them.
+    store.entries = {
+        name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
+    }
     return (
         f"{_list(tuple(answer))} are the answer that covcal apply wrote and no truth, so they are "
-        "not read: give true classes as a column y",
+        f"not read: give true classes as {'a column' if store.is_table else 'an array'} y",
     )
+
+
+def _named(store: Store, found: Outputs) -> Outputs:
+    """Return the outputs in an array with the names that an array ``classes`` gives its columns."""
+    entry = store.entries.get(_CLASSES)
+    if entry is None or not (entry.is_text or entry.dtype.kind in "iu") or found.width < 2:
+        return found
+    if entry.shape != (found.width,):
+        rows = store.entries[found.outputs[0]].shape[:1]
+        if not entry.is_text or entry.shape == rows:
+            return found  # something of the rows
+        raise CovcalError(
+            f"{store.path}: {_CLASSES} has shape {list(entry.shape)} and {found.outputs[0]} has "
+            f"{found.width} columns: give one name per column"
+        )
+    given = tuple(store.texts(_CLASSES))
+    if len(set(given)) < len(given):
+        return replace(found, named_by=_CLASSES)
+    ordered, names = _in_order(given, ())
+    order = tuple(given.index(name) for name in ordered)
+    return replace(found, class_names=names, order=order, named_by=_CLASSES)
 
 
 def _applied_columns(store: Store, features: tuple[str, ...]) -> tuple[str, ...]:
@@ -179,6 +213,18 @@ def _other_numbers(store: Store, features: tuple[str, ...]) -> tuple[str, ...]:
         and not is_reserved(name)
         and name.lower() not in PATH_NAMES
     )
+
+
+def _unnamed_outputs(store: Store, features: tuple[str, ...], what: str) -> tuple[str, ...]:
+    found = _other_numbers(store, features)
+    numbering = numbering_columns(store, found, rising=True)
+    if numbering:
+        raise CovcalError(
+            f"{store.path}: {_list(numbering)} rises by whole numbers from row to row, as row "
+            f"numbers do, and would pass for the {what} of a class: rename it to id, or name the "
+            f"columns of the classes {_COLUMN[what]}"
+        )
+    return found
 
 
 def _in_order(

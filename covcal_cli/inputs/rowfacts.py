@@ -1,5 +1,6 @@
 """What a file of arrays says of its rows beside their values: labels, split, ids and groups."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,15 +17,21 @@ from covcal_cli.inputs.store import Store
 LABEL_NAMES = ("y", "label", "labels", "target", "class")
 ID_NAMES = ("id", "ids")
 PATH_NAMES = ("path", "file_name", "filename", "image_path")
-INDEX_NAMES = ("", "__index_level_0__")
-"""What pandas calls the index of a table: in CSV, and in Parquet."""
 GROUP_PREFIX = "group_"
-RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, *INDEX_NAMES, "split", "domain"))
+RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", "domain"))
+# What pandas calls the index of a table: in CSV, in one that was read and saved again, in Parquet.
+_INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
 
 def is_reserved(name: str) -> bool:
     """Return whether an array of this name says something of the rows, and is no feature."""
-    return name.lower() in RESERVED or name.lower().startswith(GROUP_PREFIX)
+    plain = name.lower()
+    return plain in RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
+
+
+def is_index(name: str) -> bool:
+    """Return whether a column of this name is the index that pandas saved with a table."""
+    return _INDEX.fullmatch(name.lower()) is not None
 
 
 class RowFacts:
@@ -43,9 +50,9 @@ class RowFacts:
     ----------
     labels : Labels
     ids : list of str
-        From ``id``, or the row numbers.
+        From ``id``, or an index that pandas saved, or the row numbers.
     has_ids : bool
-        Whether the file names its rows.
+        Whether the file names its rows; an index does so where there are no paths.
     given_split : array of uint8, shape (n,), or None
     columns : mapping of str to array, shape (n,)
 
@@ -67,10 +74,14 @@ class RowFacts:
                 label,
                 texts_are_numbers=store.is_table,
                 place=store.place if store.is_table else None,
+                number_names=store.entries[label].class_names,
             )
         )
-        found = self._only(ID_NAMES) or self._only(INDEX_NAMES)
-        self.has_ids = found is not None
+        named = self._only(ID_NAMES)
+        index = next((name for name in store.entries if is_index(name)), None)
+        found = index if named is None else named
+        has_paths = any(name.lower() in PATH_NAMES for name in store.entries)
+        self.has_ids = named is not None or (index is not None and not has_paths)
         self.ids = [str(row) for row in range(n)] if found is None else self._ids(found)
         split = self._only(("split",))
         self.given_split = None if split is None else self._split(split)
@@ -125,6 +136,14 @@ class RowFacts:
 
     def _error(self, what: str) -> CovcalError:
         return CovcalError(f"{self._store.path}: {what}")
+
+
+def note_on_index(store: Store) -> tuple[str, ...]:
+    """Return a note if a table brings along the index of pandas, which is not read as a number."""
+    found = [name or "the column without a name" for name in store.entries if is_index(name)]
+    if not store.is_table or not found:
+        return ()
+    return (f"{store.path}: {', '.join(found)} is the index that pandas saved, and no feature",)
 
 
 def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
+from covcal_cli.inputs.parts import holds_part
 
 Rows = NDArray[np.int64]
 Piece = tuple[Rows, dict[str, NDArray[Any]]]
@@ -49,10 +50,16 @@ class Entry:
         Rows first.
     dtype : numpy.dtype
         Kind "U" for texts whatever their length.
+    is_encoded : bool
+        Whether its values are image files: bytes, the path of one, or None where there is none.
+    class_names : tuple of str or None
+        What its numbers stand for, where the file says so.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    is_encoded: bool = False
+    class_names: tuple[str, ...] | None = None
 
     @property
     def is_text(self) -> bool:
@@ -82,7 +89,10 @@ class Store(Protocol):
         ...
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts, which takes less memory where they are long."""
+        """Return a whole array as texts, which takes less memory where they are long.
+
+        Of image files, these are their names, empty where there is none.
+        """
         ...
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
@@ -137,12 +147,7 @@ def open_store(path: Path) -> Store:
 
 def holds_parts(path: Path) -> bool:
     """Return whether a path is a folder of Parquet parts, as Spark and Dask write tables."""
-    return path.is_dir() and bool(parts_of(path))
-
-
-def parts_of(folder: Path) -> list[Path]:
-    """Return the Parquet parts in a folder in order, without what Spark and others hide."""
-    return sorted(folder.glob("[!._]*.parquet"))
+    return path.is_dir() and holds_part(path)
 
 
 def suffix_of(path: Path) -> str:

@@ -1,0 +1,241 @@
+"""Parquet as people have it: tables of many columns, and partitioned folders."""
+
+import errno
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs import parquet_reading, parquet_wide
+from covcal_cli.inputs.classes import named_classes, numbered_classes
+from covcal_cli.inputs.domain import open_domain
+from covcal_cli.inputs.logits import open_outputs
+from covcal_cli.inputs.store import open_store
+from covcal_cli.modelinput import ModelInput
+from tests.made_rows import parquet, write_parquet
+
+arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
+
+TWO = ModelInput("x", (None, 2), np.dtype(np.float32))
+
+
+def wide_table(n: int = 500) -> dict[str, Any]:
+    """Return columns of every kind of number, some of them lists, some with gaps."""
+    rng = np.random.default_rng(3)
+    columns: dict[str, Any] = {f"f{i}": rng.normal(size=n).astype(np.float32) for i in range(12)}
+    columns["count"] = rng.integers(-9, 9, n)
+    columns["gaps"] = [None if row % 7 == 0 else row for row in range(n)]
+    columns["flag"] = rng.integers(0, 2, n).astype(bool)
+    columns["list"] = list(rng.normal(size=(n, 3)))
+    columns["half"] = rng.normal(size=n).astype(np.float16)
+    return columns
+
+
+def expected(values: Any) -> NDArray[Any]:
+    found = [np.nan if value is None else value for value in values]
+    return np.array(found)
+
+
+class TestWideTables:
+    @pytest.fixture(autouse=True)
+    def _small_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let a table of 17 columns pass for a wide one."""
+        monkeypatch.setattr(parquet_wide, "_ENOUGH", 1000)
+        monkeypatch.setattr(parquet_wide, "_SET", 3000)
+        monkeypatch.setattr(parquet_reading, "_USUAL", 1)
+
+    @pytest.mark.parametrize("chosen", [range(500), range(3, 490, 11), [499], [0, 1, 256, 257]])
+    def test_their_rows_are_joined_from_a_few_columns_at_a_time(
+        self, chosen: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        columns = wide_table()
+        store = open_store(write_parquet(tmp_path / "rows.parquet", columns, 256))
+        opened = []
+        real = parquet_wide.joined
+
+        def joined(streams: Any) -> Any:
+            streams = list(streams)
+            opened.append(len(streams))
+            return real(streams)
+
+        monkeypatch.setattr(parquet_reading, "joined", joined)
+        rows = np.array(chosen, dtype=np.int64)
+        names = list(columns)[::-1]
+        pieces = list(store.pieces(names, rows, 64))
+        assert opened
+        assert min(opened) > 3
+        assert max(len(places) for places, _ in pieces) <= 64
+        np.testing.assert_array_equal(np.concatenate([places for places, _ in pieces]), rows)
+        for name in names:
+            values = np.concatenate([arrays[name] for _, arrays in pieces])
+            np.testing.assert_array_equal(values, expected(columns[name])[rows], err_msg=name)
+
+    def test_without_room_for_a_scratch_file_they_are_read_at_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        columns = wide_table()
+        store = open_store(write_parquet(tmp_path / "rows.parquet", columns, 256))
+        monkeypatch.setattr(parquet_reading, "has_room", lambda needed: needed < 1000)
+        monkeypatch.setattr(parquet_reading, "joined", None)
+        pieces = list(store.pieces(["f3", "gaps", "list"], np.arange(500), 64))
+        for name in ("f3", "gaps", "list"):
+            values = np.concatenate([arrays[name] for _, arrays in pieces])
+            np.testing.assert_array_equal(values, expected(columns[name]))
+
+    def test_a_scratch_file_that_cannot_be_written_is_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        store = open_store(write_parquet(tmp_path / "rows.parquet", wide_table(), 256))
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "TemporaryFile", full)
+        message = (
+            f"{tmp_path} takes no scratch file for a wide table (No space left on device): free "
+            "some space, or set TMPDIR to another folder"
+        )
+        with pytest.raises(CovcalError, match=re.escape(message)):
+            list(store.pieces(list(store.entries), np.arange(500), 64))
+
+
+PEAK = """
+import sys
+import numpy as np, pyarrow
+from pathlib import Path
+from covcal_cli.inputs.store import open_store
+
+store = open_store(Path(sys.argv[1]))
+seen = sum(len(rows) for rows, _ in store.pieces(list(store.entries), np.arange(262_144), 512))
+print(seen, pyarrow.default_memory_pool().max_memory())
+"""
+
+
+def test_128_open_columns_do_not_take_a_page_each(tmp_path: Path) -> None:
+    """At once, they would take 128 MB: one page of 1 MB of each."""
+    table = arrow.table({f"f{i}": np.zeros(262_144, np.float32) for i in range(128)})
+    parquet().write_table(table, tmp_path / "rows.parquet", use_dictionary=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path / "rows.parquet")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen, peak = map(int, done.stdout.split())
+    assert seen == 262_144
+    assert 8e6 < peak < 70e6
+
+
+def test_reading_numbers_loads_no_pandas(tmp_path: Path) -> None:
+    """Arrow's own way to NumPy would, where it is installed, and take 50 MB for it."""
+    write_parquet(tmp_path / "rows.parquet", {"a": [1, None], "b": [0.5, 1], "c": [True, None]})
+    code = PEAK.replace("262_144", "2").replace("print(", "print('pandas' in sys.modules, ")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "rows.parquet")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("False 2 ")
+
+
+def write_parts(folder: Path, parts: Mapping[str, dict[str, Any]]) -> Path:
+    """Write parts at their place in a folder."""
+    for name, columns in parts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_parquet(folder / name, columns)
+    return folder
+
+
+class TestPartitions:
+    def test_folders_of_parts_are_one_table_with_their_keys_as_columns(
+        self, tmp_path: Path
+    ) -> None:
+        table = write_parts(
+            tmp_path,
+            {
+                "group_year=2024/site=Bern%2FWest/part-1.parquet": {"a": [4.0], "b": [0.5]},
+                "group_year=2024/site=Bern%2FWest/part-0.parquet": {"a": [3.0], "b": [1.5]},
+                "group_year=2023/site=__HIVE_DEFAULT_PARTITION__/x.parquet": {
+                    "a": [1.0, 2.0],
+                    "b": [2.5, 3.5],
+                },
+                "group_year=2024/site=Bern%2FWest/_metadata.parquet": {"c": [1]},
+                "_spark/part-0.parquet": {"c": [1]},
+                "group_year=2025/_SUCCESS.parquet": {"c": [1]},
+            },
+        )
+        data = open_domain(table)
+        assert not data.holds_images([TWO])
+        batches = list(data.batches([TWO], None, np.array([0, 2, 3]), size=8, threads=1))
+        assert batches[0].inputs["x"].tolist() == [[1, 2.5], [3, 1.5], [4, 0.5]]
+        assert data.columns["year"].tolist() == [2023, 2023, 2024, 2024]
+        assert data.columns["site"].tolist() == ["", "", "Bern/West", "Bern/West"]
+
+    @pytest.mark.parametrize(
+        ("names", "found"),
+        [
+            (("1", "0"), [0, 1, 1]),
+            (("cat", "dog"), [0, 1, 1]),
+            (("1", "__HIVE_DEFAULT_PARTITION__"), [1, -1, -1]),
+        ],
+    )
+    def test_a_label_may_be_a_partition(
+        self, names: tuple[str, str], found: list[int], tmp_path: Path
+    ) -> None:
+        first, second = sorted(names)
+        parts: dict[str, dict[str, Any]] = {
+            f"label={first}/0.parquet": {"a": [1.0]},
+            f"label={second}/0.parquet": {"a": [2.0, 3.0]},
+        }
+        data = open_domain(write_parts(tmp_path, parts))
+        classes = named_classes(("cat", "dog"))
+        assert data.labels(classes).tolist() == found
+
+    def test_a_domain_may_be_a_partition(self, tmp_path: Path) -> None:
+        parts = {
+            f"domain={name}/0.parquet": {"logit_0": [1.0, 2.0], "logit_1": [value, 0.0]}
+            for name, value in (("source", 5.0), ("target", 6.0))
+        }
+        path = write_parts(tmp_path, parts)
+        table = open_outputs(path, probabilities=False, domain="target")
+        _, _, logits = next(table.blocks(np.arange(2), 2))
+        assert logits.tolist() == [[1, 6], [2, 0]]
+
+    def test_a_column_of_the_parts_counts_more_than_their_folder(self, tmp_path: Path) -> None:
+        parts = {f"y={n}/0.parquet": {"a": [1.0], "y": [n + 1]} for n in range(2)}
+        data = open_domain(write_parts(tmp_path, parts))
+        assert data.labels(numbered_classes(3)).tolist() == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("names", "message"),
+        [
+            (("a=1/0", "b=1/0"), "is partitioned by a and by b: give one table"),
+            (("a=1/0", "a=2/b=1/0"), "is partitioned by a and by a, b: give one table"),
+            (("0", "a=1/0"), "has 0.parquet beside partitions like a=1: give one of them"),
+            (("a=1/a=2/0",), "a is a partition twice: rename one of them"),
+            (
+                ("a=1/0", "raw/0"),
+                "holds Parquet files in its folder raw, whose name is no KEY=VALUE: give that "
+                "folder, or rename it",
+            ),
+            (("a=1/0", "a=1/raw/0"), "a=1 holds Parquet files in its folder raw, whose name"),
+            (("train/0", "test/0"), "holds Parquet files in its folder test, whose name is no"),
+        ],
+    )
+    def test_what_is_no_partitioned_table_is_refused(
+        self, names: tuple[str, ...], message: str, tmp_path: Path
+    ) -> None:
+        write_parts(tmp_path, {f"{name}.parquet": {"x": [1.0]} for name in names})
+        with pytest.raises(CovcalError, match=re.escape(message)) as caught:
+            open_domain(tmp_path)
+        assert "\n" not in str(caught.value)
