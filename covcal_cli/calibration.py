@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from covcal_cli.calibrationparts import Candidate, Input
+from covcal_cli.classnames import require_same_classes
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
@@ -158,18 +159,11 @@ class Calibration:
         CovcalError
             Naming the file and what differs.
         """
-        if len(file.classes) != len(self.classes):
-            raise CovcalError(
-                f"{file.path} has {len(file.classes)} classes, the calibration "
-                f"{len(self.classes)}: {_AGAIN}"
-            )
-        for index, (found, expected) in enumerate(zip(file.classes, self.classes, strict=True)):
-            if found != expected:
-                raise CovcalError(
-                    f"{file.path} has other class names than the calibration (class {index} is "
-                    f"{found}, not {expected}): {_AGAIN}"
-                )
-        if model_of(file)["sha256"] != self.model["sha256"]:
+        same_model = model_of(file)["sha256"] == self.model["sha256"]
+        require_same_classes(
+            file.path, file.classes, self.classes, remedy=_AGAIN, same_model=same_model
+        )
+        if not same_model:
             raise CovcalError(
                 f"{file.path} comes from another model than the calibration "
                 f"(made for {self.model['name']}): {_AGAIN}"

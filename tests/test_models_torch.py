@@ -343,3 +343,19 @@ def test_data_parallel_and_threads() -> None:
     classifier = open_torch(f"{ZOO}:parallel", threads=1)
     assert classifier.logits_tensor == "linear head"
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("name", ["capped", "capped_softmax"])
+def test_a_cap_that_made_rows_do_not_show_leaves_the_output_as_it_is(name: str) -> None:
+    """The error names the choice, and the choice works."""
+    large = {"x": 30 * rows(TENSOR).numpy()}
+    with pytest.raises(CovcalError, match="on every batch: pass --phi none to take the output"):
+        open_torch(f"{ZOO}:{name}").run(large)
+    classifier = open_torch(f"{ZOO}:{name}", phi="none")
+    features, logits = classifier.run(large)
+    assert features is None
+    with torch.no_grad():
+        expected = getattr(torch_modules, name)()(torch.from_numpy(large["x"]))
+    z = torch.from_numpy(logits)
+    found = torch.softmax(z, dim=1) if name == "capped_softmax" else z
+    assert relative(found.numpy(), expected.numpy()) < 1e-5

@@ -83,6 +83,10 @@ def open_program(model: str | Path, weights: Path | None, device: torch.device =
     return open_file(Path(model), device)
 
 
+class _OtherOutputError(CovcalError):
+    """The output does not follow from the layers that it followed from before."""
+
+
 class TorchClassifier:
     """A torch program as a classifier; see `covcal_cli.models.classifier.Classifier`.
 
@@ -111,15 +115,22 @@ class TorchClassifier:
         self.exposure_error: float | None = None
         self._proof = proof.AffineProof()
 
-        rows = program.rows
         probe = _probe(program, output)
         source = _logits_source(probe, phi)
         self.output_name = source.output if isinstance(source, Head) else next(iter(probe.choices))
-        tap = None if phi in (None, "none") else open_tap(str(phi), program, probe.trace.calls)
+        self._program, self._phi = program, phi
+        self._tap = (
+            None if phi in (None, "none") else open_tap(str(phi), program, probe.trace.calls)
+        )
+        self._use(source)
+
+    def _use(self, source: Head | Answer) -> None:
+        """Take the logits from a head, or from the output itself, from now on."""
+        program, tap, features = self._program, self._tap, self._phi != "none"
         self._source = source
-        self._reader = ProgramReader(program, source, self.output_name, tap, features=phi != "none")
-        values = self._reader.read(rows)
-        self._require_repeatable(rows, values)
+        self._reader = ProgramReader(program, source, self.output_name, tap, features=features)
+        values = self._reader.read(program.rows)
+        self._require_repeatable(program.rows, values)
 
         self.n_classes: int = values.logits.shape[1]
         self.n_features: int | None = None
@@ -175,6 +186,16 @@ class TorchClassifier:
         CovcalError
             If the shapes do not fit, or the proof fails on this batch.
         """
+        try:
+            return self._run(batch)
+        except _OtherOutputError:
+            if self._phi is None or self.tail is not None or isinstance(self._source, Answer):
+                raise
+        # With features of the user's choice the logits need not be those of a linear layer.
+        self._use(self._reader.answer(self._program.rows))
+        return self._run(batch)
+
+    def _run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
         rows = [self._checked(batch, index) for index in range(len(self.inputs))]
         values = self._reader.read(rows)
         if np.isfinite(values.logits).all():  # else the caller, who knows the row, reports it
@@ -223,13 +244,13 @@ class TorchClassifier:
                     f"{self._where}: {self.logits_tensor} is not affine in {self.features_tensor} "
                     f"(relative error {error:.1g}): pass --phi none for the logits alone"
                 )
-        self.tail = self._source.tail
-        if proof.tail_error(self.tail, values.logits, values.output) > limit:
-            raise CovcalError(
+        if proof.tail_error(self._source.tail, values.logits, values.output) > limit:
+            raise _OtherOutputError(
                 f"{self._where}: output {self.output_name} is not the "
-                f"{proof.TAIL_TEXT[self.tail]} of {self.logits_tensor} on every batch: return the "
-                "logits themselves"
+                f"{proof.TAIL_TEXT[self._source.tail]} of {self.logits_tensor} on every batch: "
+                "pass --phi none to take the output as it is, or return the logits themselves"
             )
+        self.tail = self._source.tail
 
     def _require_repeatable(self, rows: Sequence[Tensor], values: Values) -> None:
         """Prove that reading changed nothing, and that the program has no dice."""
@@ -259,10 +280,14 @@ def _probe(program: Program, output: str | None) -> Probe:
 
 def _logits_source(probe: Probe, phi: str | None) -> Head | Answer:
     """Return the head, or the output itself where there is none and ``--phi`` does without."""
+    name = next(iter(probe.choices))
+    answer = read_answer(probe.choices, name, probe.n, probe.where)
     try:
-        return find_head(probe)
+        head = find_head(probe)
     except CovcalError:
         if phi is None or len(probe.choices) > 1:
             raise
-    name = next(iter(probe.choices))
-    return Answer.of(read_answer(probe.choices, name, probe.n, probe.where), probe.where)
+        return Answer.of(answer, probe.where)
+    # What made rows show as plain logits may be capped where they are large.
+    plain = phi == "none" and head.tail == "none" and not head.fit.is_single
+    return Answer.of(answer, probe.where) if plain and head.output == name else head

@@ -94,6 +94,10 @@ class ProgramReader:
         where = self._program.where
         return read_answer(self._program.run(first), self._output, len(first[0]), where)
 
+    def answer(self, rows: Sequence[Tensor]) -> Answer:
+        """Return the output itself as what holds the logits."""
+        return Answer.of(self.output(rows), self._program.where)
+
     def _read_once(self, rows: Sequence[Tensor]) -> Values:
         n, where = len(rows[0]), self._program.where
         reader = LayerReader(self._keys, self._names)
