@@ -13,6 +13,7 @@ from typing import Any
 from covcal_cli.calibrationparts import Candidate, Input
 from covcal_cli.classnames import require_same_classes
 from covcal_cli.errors import CovcalError
+from covcal_cli.featurecolumns import ATTRIBUTE, read_columns, require_same_columns
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 from covcal_cli.jsonfields import DamagedFieldError, Fields
@@ -83,6 +84,8 @@ class Calibration:
         True for ``covcal calibrate-labelled`` alone.
     labelled_rows : mapping or None
         The target rows whose labels were used: ``n``, ``seed``, ``ids``, and the sha256 of the ids.
+    feature_columns : tuple of str
+        The columns of a table that went into the model, in order; empty where none did.
     """
 
     method: str
@@ -110,6 +113,7 @@ class Calibration:
     target_prior: Mapping[str, Any] = field(default_factory=_source_prior)
     used_target_labels: bool = False
     labelled_rows: Mapping[str, Any] | None = None
+    feature_columns: tuple[str, ...] = ()
 
     def to_json(self, document: Path) -> dict[str, Any]:
         """Return the content of cal.json when it is written at `document`."""
@@ -140,6 +144,7 @@ class Calibration:
             "seed": self.seed,
             "classes": list(self.classes),
             "model": dict(self.model),
+            "feature_columns": list(self.feature_columns),
             "networks_sha256": self.networks_sha256,
             "inputs": [
                 {
@@ -168,6 +173,8 @@ class Calibration:
                 f"{file.path} comes from another model than the calibration "
                 f"(made for {self.model['name']}): {_AGAIN}"
             )
+        found = read_columns(file.attributes.get(ATTRIBUTE))
+        require_same_columns(file.path, found, self.feature_columns)
 
     def require_same_networks(self, file: FeatureFile) -> None:
         """Refuse a file without the aligned logits of this calibration, if it needs any.
@@ -268,6 +275,7 @@ def _from_json(content: Fields, path: Path) -> Calibration:
         else _source_prior(),
         used_target_labels="used_target_labels" in content and content.truth("used_target_labels"),
         labelled_rows=_labelled_rows(content) if "labelled_rows" in content else None,
+        feature_columns=content.texts("feature_columns") if "feature_columns" in content else (),
     )
 
 

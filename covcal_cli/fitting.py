@@ -20,6 +20,7 @@ from covcal_cli.calibration import (
 )
 from covcal_cli.case import Case
 from covcal_cli.errors import CovcalError
+from covcal_cli.featurecolumns import ATTRIBUTE, read_columns
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.fitted import Fitted
 from covcal_cli.forecasters import target_confidence
@@ -152,6 +153,7 @@ def _calibration(
         classes=tuple(file.classes),
         model=model_of(file),
         networks_sha256=file.attributes.get("networks_sha256"),
+        feature_columns=read_columns(file.attributes.get(ATTRIBUTE)),
         inputs=(Input("adapted" if file.is_adapted else "features", file.path, file.sha256()),),
         notes=tuple(notes),
         warnings=(*warnings_on_classifier(case.errors("original"), count), *fitted.warnings),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.calibration import Calibration, Input, model_of
 from covcal_cli.errors import CovcalError
+from covcal_cli.featurecolumns import ATTRIBUTE, read_columns
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.forecasters import forecaster_blocks, target_confidence
 from covcal_cli.labelfree.fit_guards import not_at_limit
@@ -81,6 +82,7 @@ def calibrate_labelled(
             classes=tuple(file.classes),
             model=model_of(file),
             networks_sha256=file.attributes.get("networks_sha256"),
+            feature_columns=read_columns(file.attributes.get(ATTRIBUTE)),
             inputs=(Input("adapted" if file.is_adapted else "features", path, file.sha256()),),
             warnings=tuple(warnings_on_temperature(fit, errors, rows, of="labelled target rows")),
             guards=(

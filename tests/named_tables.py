@@ -38,9 +38,9 @@ def save(kind: str, folder: Path, name: str, table: dict[str, Any]) -> str:
     return (write_csv(path, table) if kind == "csv" else write_parquet(path, table)).name
 
 
-def dataset(folder: Path, name: str) -> NDArray[Any]:
-    """Read a dataset of features.h5."""
-    with h5py.File(folder / "features.h5") as file:
+def dataset(folder: Path, name: str, file_name: str = "features.h5") -> NDArray[Any]:
+    """Read a dataset of a features file."""
+    with h5py.File(folder / file_name) as file:
         return np.asarray(file[name][()])
 
 

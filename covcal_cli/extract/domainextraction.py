@@ -15,6 +15,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner
 from covcal_cli.extract.domainwriter import Block, RowFacts, storable, write_domain
 from covcal_cli.extract.outputstatistics import OutputStatistics
+from covcal_cli.extract.outputtables import TableData
 from covcal_cli.extract.sampling import Rows
 from covcal_cli.extract.spool import DomainSpool
 from covcal_cli.featurefile import SPLITS, UNKNOWN_LABEL
@@ -98,6 +99,7 @@ class DomainExtraction:
         self.labels, self._split = labels, split
         self._allowed = MAX_SKIPPED * chosen if skip_unreadable else 0
         self._skip_unreadable = skip_unreadable
+        self._are_images = False
         self.kept = rows
         self.skipped: list[tuple[int, str]] = []
         self.statistics = OutputStatistics(0, 0)
@@ -128,6 +130,7 @@ class DomainExtraction:
         CovcalError
             If too many files cannot be read, or the classifier's answer is not a number.
         """
+        self._are_images = pipeline is not None
         self._require_readable(spool.skipped)
         todo = self.rows[spool.done :]
         if not len(todo):
@@ -203,8 +206,7 @@ class DomainExtraction:
         saturated = self.statistics.saturated()
         if saturated is not None:
             found.append(
-                f"every confidence on the {self.name} {saturated}: the pixels may be unscaled; "
-                "check --scale, --mean and --std"
+                f"every confidence on the {self.name} {saturated}: {self._doubt_on_scale()}"
             )
         if self.name == "source":
             labels = self.labels[self.kept]
@@ -218,6 +220,13 @@ class DomainExtraction:
             if doubt is not None:
                 found.append(doubt)
         return found
+
+    def _doubt_on_scale(self) -> str:
+        if isinstance(self.data, TableData):
+            return "the outputs may be rounded; give them as the classifier computes them"
+        if self._are_images:
+            return "the pixels may be unscaled; check --scale, --mean and --std"
+        return "the inputs may be unscaled; standardise them as for the model's training"
 
     def _counted(self, spool: DomainSpool) -> Iterator[Block]:
         for block in spool.blocks():
@@ -248,5 +257,6 @@ class DomainExtraction:
                 known = self.data.ids[int(piece.rows[bad[0]])]
                 raise CovcalError(
                     f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
-                    "check the preprocessing (--scale) and the model"
+                    f"check {'the preprocessing (--scale)' if self._are_images else 'its values'} "
+                    "and the model"
                 )

@@ -5,6 +5,7 @@ rows, shards, splits, labels, statistics and the file.
 """
 
 from collections.abc import Generator, Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from covcal_cli.inputs.domain import Batch
 from covcal_cli.inputs.domaincolumn import holds_both_domains
 from covcal_cli.inputs.logits import OutputTable, open_outputs
 from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.inputs.rowfacts import GROUP_PREFIX
 from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.classifier import Floats, Inputs
 
@@ -133,13 +135,16 @@ def open_tables(
     else:
         paths = {"source": source, "target": target}
         tables = {
-            name: open_outputs(path, probabilities=probabilities)
+            name: open_outputs(path, probabilities=probabilities, probe=False)
             for name, path in paths.items()
             if path is not None
         }
         for name, table in tables.items():
             others = [path for other, path in paths.items() if other != name]
             table.require_domain(name, others[0])
+        _require_same_classes(list(tables.values()))
+        for table in tables.values():
+            table.probe()
     first = next(iter(tables.values()))
     _match_classes(list(tables.values()), classes)
     for table in tables.values():
@@ -156,6 +161,26 @@ def open_tables(
     classifier = TableClassifier(first, kind)
     classifier.notes += tuple(note for table in tables.values() for note in table.index_notes)
     return classifier, {name: TableData(table) for name, table in tables.items()}
+
+
+def _require_same_classes(tables: Sequence[OutputTable]) -> None:
+    """Refuse a table that lacks classes which another one has.
+
+    Of a table without a class the probabilities sum to less than 1, which leads nowhere.
+    """
+    for table, other in permutations(tables, 2):
+        ours, theirs = table.class_columns, other.class_columns
+        lacking = [name for name in theirs if name not in ours]
+        if not lacking or not ours or not set(ours) < set(theirs):
+            continue
+        name, more = lacking[0], len(lacking) - 1
+        beyond = f" and {more} more" if more else ""
+        column = theirs[name]
+        no_class = f", or call it {GROUP_PREFIX}{name} where it is no class" * (column == name)
+        raise CovcalError(
+            f"{table.path} has no {column} (class {name}{beyond}), which {other.path} has: add "
+            f"it{no_class}"
+        )
 
 
 def _match_classes(tables: Sequence[OutputTable], classes: Path | None) -> None:

@@ -23,9 +23,11 @@ from covcal_cli.extract.imagepreparation import image_pipeline
 from covcal_cli.extract.outputtables import open_tables
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.extract.spool import Config
+from covcal_cli.featurecolumns import ATTRIBUTE as FED_COLUMNS
+from covcal_cli.featurecolumns import columns_text
 from covcal_cli.featurefile import UNKNOWN_LABEL
 from covcal_cli.featurewriter import Attribute
-from covcal_cli.inputs.agreement import agree
+from covcal_cli.inputs.agreement import agree, fed_columns
 from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
 from covcal_cli.inputs.classfile import read_classes
 from covcal_cli.inputs.domain import DomainData, open_domain
@@ -117,6 +119,7 @@ class ExtractPlan:
     def attributes(self) -> dict[str, Attribute]:
         """Return the root attributes of the features file that are known beforehand."""
         settings, classifier = self.settings, self.classifier
+        fed = fed_columns({n: one.data for n, one in self.domains.items()}, classifier.inputs)
         return {
             "covcal_version": __version__,
             "model_name": classifier.name,
@@ -126,6 +129,7 @@ class ExtractPlan:
             "preprocessing": self.pipeline.to_json() if self.pipeline else json.dumps(None),
             "fractions": json.dumps(list(settings.fractions)),
             "seed": settings.seed,
+            **({FED_COLUMNS: columns_text(fed)} if fed else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
         }
 

@@ -64,6 +64,15 @@ def agree(domains: Mapping[str, DomainData], wanted: Sequence[ModelInput]) -> tu
     return tuple(notes)
 
 
+def fed_columns(domains: Mapping[str, DomainData], wanted: Sequence[ModelInput]) -> tuple[str, ...]:
+    """Return the columns of tables that go into the model side by side, in order, after `agree`."""
+    for data in domains.values():
+        columns = data.feature_columns(wanted) if isinstance(data, ArrayData) else None
+        if columns:
+            return columns
+    return ()
+
+
 def _require_no_row_numbers(table: ArrayData, names: Sequence[str], wanted: ModelInput) -> None:
     """Refuse columns that are too many for the model by just those that number the rows."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
