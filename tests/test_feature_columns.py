@@ -94,13 +94,13 @@ def test_a_calibration_of_an_earlier_version_has_none(calibrated: Path) -> None:
     later(calibrated, table("target", REVERSED)).require_success()
 
 
-def test_domains_of_other_columns_are_not_merged(calibrated: Path) -> None:
+def test_shards_of_other_columns_are_not_merged(calibrated: Path) -> None:
     save("csv", calibrated, "new", table("target", REVERSED))
-    for name, option in (("s", ()), ("new", ("--target",))):
-        arguments = ("extract", "model.onnx", *option, f"{name}.csv", "-o", f"{name}.h5")
-        covcal(*arguments, cwd=calibrated).require_success()
-    line = covcal("merge", "s.h5", "new.h5", "-o", "m.h5", cwd=calibrated).error_line()
-    assert "s.h5 and new.h5 differ in their feature columns" in line
+    for shard, name in ((1, "t"), (2, "new")):
+        arguments = ("--target", f"{name}.csv", "--shard", f"{shard}/2", "-o", f"{shard}.h5")
+        covcal("extract", "model.onnx", *arguments, cwd=calibrated).require_success()
+    line = covcal("merge", "1.h5", "2.h5", "-o", "m.h5", cwd=calibrated).error_line()
+    assert "1.h5 and 2.h5 differ in their feature columns" in line
 
 
 def test_very_many_columns_are_known_by_their_digest() -> None:
