@@ -2,17 +2,22 @@
 
 An output is written to a hidden sibling (``.NAME.partial``) and renamed when it is complete, so a
 crash, a full disk or ``kill -9`` leaves the old file untouched. The sibling's name is fixed: the
-next run overwrites what a killed run left behind.
+next run overwrites what a killed run left behind, and a run beside it is refused, since the sibling
+is locked for as long as it is written.
 """
 
 import errno
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError, OutputExistsError
+
+if sys.platform != "win32":
+    import fcntl
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HASH_BLOCK = 1 << 20
@@ -49,20 +54,51 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     OutputExistsError
         If `path` exists and `force` is false.
     CovcalError
-        If the disk is full or the folder cannot be written to.
+        If the disk is full, the folder cannot be written to, or another process writes `path`.
     """
     check_output(path, force=force)
     path = path.resolve()  # a link is followed, not replaced
     partial = path.with_name(f".{path.name}.partial")
+    with _sole_writer(partial, path):
+        try:
+            yield partial
+            with partial.open("rb+") as handle:
+                os.fsync(handle.fileno())
+            partial.replace(path)
+        except OSError as error:
+            raise _explained(error, path) from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _sole_writer(partial: Path, path: Path) -> Iterator[None]:
+    """Keep other processes from writing the same file until the block ends.
+
+    A record lock, as HDF5 takes the other kind on its own. Any handle of this process that is
+    closed gives it up, which happens when all is written.
+    """
+    if sys.platform == "win32":
+        yield
+        return
     try:
-        yield partial
-        with partial.open("rb+") as handle:
-            os.fsync(handle.fileno())
-        partial.replace(path)
+        handle = partial.open("ab")
     except OSError as error:
-        raise _explained(error, path) from error
-    finally:
-        partial.unlink(missing_ok=True)
+        explained = _explained(error, path)
+        if explained is error:
+            reason = (error.strerror or str(error)).lower()
+            explained = CovcalError(f"{path} cannot be written ({reason}): pass another -o")
+        raise explained from error
+    with handle:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in {errno.EACCES, errno.EAGAIN}:
+                raise CovcalError(
+                    f"another process is writing {path}: wait for it, or pass another -o"
+                ) from error
+            # Some network file systems have no locks.
+        yield
 
 
 def _explained(error: OSError, path: Path) -> Exception:

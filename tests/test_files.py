@@ -233,3 +233,53 @@ class TestInputs:
         """An input is named relative to the document's folder, so that both can move together."""
         assert relative_to_folder_of(tmp_path / "a/b.h5", tmp_path / "c/cal.json") == "../a/b.h5"
         assert relative_to_folder_of(tmp_path / "b.h5", tmp_path / "cal.json") == "b.h5"
+
+
+WRITING = """
+import sys, time
+from pathlib import Path
+from covcal_cli.files import atomic_output
+with atomic_output(Path(sys.argv[1]), force=True) as partial:
+    print("there", flush=True)
+    sys.stdin.read()
+    partial.write_text("first")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs record locks")
+def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
+    """The second is refused in one line and leaves the first's unfinished file alone."""
+    output = tmp_path / "out"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITING, str(output)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdin is not None
+        assert first.stdout.readline() == b"there\n"
+        with pytest.raises(CovcalError, match=r"another process is writing .*out: wait for it"):
+            write_text(output, "second", force=True)
+        first.stdin.close()
+        assert first.wait() == 0
+    assert output.read_text() == "first"
+    write_text(output, "second", force=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_takes_no_files_is_named() -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("needs /proc")
+    with pytest.raises(CovcalError, match=r"^/proc/f cannot be written \(.*\): pass another -o$"):
+        write_text(Path("/proc/f"), "text", force=True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_result_that_cannot_be_printed_is_an_error_in_one_line(small_files: Path) -> None:
+    command = [sys.executable, "-m", "covcal_cli", "inspect", "features.h5"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, cwd=small_files, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: the output: no space left on device: free some space\n"

@@ -1,5 +1,6 @@
 """The command line's frame: the commands, the one error boundary, the one place that exits."""
 
+import errno
 import os
 import sys
 import traceback
@@ -28,6 +29,13 @@ from covcal_cli.errors import CovcalError, LimitExceededError
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
 PACKAGES = {"torch": "torch", "matplotlib": "matplotlib"}
 TO_EXTRACT = "onnx onnxruntime pillow"
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
+    errno.ENOENT: "check the path",
+    errno.ENAMETOOLONG: "pass a shorter one",
+}
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 app = typer.Typer(
@@ -113,7 +121,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_explained(error)}", file=sys.stderr)
         return ERROR
     except Exception as error:
         if isinstance(error, CLICK_ERROR):
@@ -126,6 +134,13 @@ def run(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return ERROR
+
+
+def _explained(error: OSError) -> str:
+    """Say what the system refused in covcal's own form: file, thing, remedy."""
+    reason = (error.strerror or str(error)).lower()
+    remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
+    return f"{error.filename or 'the output'}: {reason}: {remedy}"
 
 
 def main() -> None:

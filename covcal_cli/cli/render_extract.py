@@ -32,7 +32,7 @@ def dry_run_summary(plan: "DryRun") -> str:
         *_domains(plan.domains),
         ("batch", f"{plan.batch} rows, threads {plan.threads}"),
         ("size", f"{_size(plan.size)} on disk, twice that while running"),
-        ("time", f"{seconds}, from one batch"),
+        ("time", f"{seconds}, from a few batches"),
     ]
     return _aligned(lines)
 

@@ -1,4 +1,4 @@
-"""``covcal extract --dry-run``: what an extraction would do, from one batch; writes nothing."""
+"""``covcal extract --dry-run``: what an extraction would do, from a few batches; writes nothing."""
 
 import time
 from contextlib import closing
@@ -8,10 +8,15 @@ from typing import Unpack
 
 from covcal_cli.extract.domainextraction import DomainExtraction, DomainReport
 from covcal_cli.extract.plan import ExtractPlan, prepare
+from covcal_cli.extract.sampling import Rows
 from covcal_cli.extract.settings import ExtractSettings, SettingsGiven
 from covcal_cli.files import check_output
 
 _LABEL_AND_SPLIT = 9  # bytes per row
+_LONG_ENOUGH = 0.4  # seconds of a run that is worth extrapolating
+_TOO_LONG = 1.5  # seconds of a first run after which there is no second one
+_TIMES = 8
+_LEAST_SHARE = 0.1  # of a run that its last rows must have taken, however noisy the clock
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class DryRun:
     size : int
         Bytes of the features file. While running, as many again lie beside it.
     seconds : float or None
-        Estimated from one timed batch; None where no row could be read.
+        Estimated from a timed part; None where no row could be read.
     warnings, notes : tuple of str
         As in `ExtractReport`.
     """
@@ -59,7 +64,7 @@ def dry_run(
     force: bool = False,
     **settings: Unpack[SettingsGiven],
 ) -> DryRun:
-    """Prepare an extraction, prove the head and time one batch; see `extraction.extract`.
+    """Prepare an extraction, prove the head and time a part of it; see `extraction.extract`.
 
     Raises
     ------
@@ -97,18 +102,40 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 
 
 def _seconds(plan: ExtractPlan) -> float | None:
-    """Time the second batch, or the first again where there is one only, and extrapolate."""
+    """Time more and more batches until it takes long enough to tell, and extrapolate.
+
+    What the second of two runs takes longer is the price of a row, and the rest is paid once: to
+    open a file, and to read the first of its windows, which holds many batches of a table.
+    """
     total = sum(len(domain.rows) for domain in plan.domains.values())
-    size = plan.runner.size
     for domain in plan.domains.values():
-        rows = domain.rows[size : 2 * size] if len(domain.rows) > size else domain.rows
-        start = time.perf_counter()
-        batches = domain.data.batches(
-            plan.classifier.inputs, plan.pipeline, rows, size=size, threads=plan.threads
-        )
-        with closing(batches):
-            for piece in batches:
-                if len(piece.rows):
-                    plan.runner.run(piece.inputs)
-                    return (time.perf_counter() - start) / len(rows) * total
+        measured = [(0, 0.0)]
+        count = plan.runner.size
+        while measured[-1][0] < len(domain.rows) and _is_too_short(measured):
+            rows = domain.rows[:count]
+            measured.append((len(rows), _timed(plan, domain, rows)))
+            count *= _TIMES
+        if len(measured) > 1 and measured[-1][1] > 0:
+            (few, short), (many, long) = measured[-2:]
+            per_row = max(long - short, _LEAST_SHARE * long) / (many - few)
+            return max(0.0, long - per_row * many) + per_row * total
     return None
+
+
+def _is_too_short(measured: list[tuple[int, float]]) -> bool:
+    """Return whether to time more rows: a second run, unless the first says it would take long."""
+    return measured[-1][1] < (_LONG_ENOUGH if len(measured) > 2 else _TOO_LONG)
+
+
+def _timed(plan: ExtractPlan, domain: DomainExtraction, rows: Rows) -> float:
+    """Return the seconds to read and run some rows; 0 where none of them can be read."""
+    start, ran = time.perf_counter(), False
+    batches = domain.data.batches(
+        plan.classifier.inputs, plan.pipeline, rows, size=plan.runner.size, threads=plan.threads
+    )
+    with closing(batches):
+        for piece in batches:
+            if len(piece.rows):
+                plan.runner.run(piece.inputs)
+                ran = True
+    return time.perf_counter() - start if ran else 0.0
