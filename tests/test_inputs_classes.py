@@ -11,7 +11,9 @@ import pytest
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import (
     ClassMap,
+    NumberedNames,
     choose_classes,
+    classes_from_folders,
     missing_classes,
     named_classes,
     numbered_classes,
@@ -141,3 +143,22 @@ def test_missing_classes_are_named_only_where_there_are_labels() -> None:
     assert "tgt has no rows of 1 of the 3 classes (dog)" in note
     assert missing_classes(target, np.array([0, 1, 2]), classes) is None
     assert missing_classes(target, np.array([-1, -1]), classes) is None
+
+
+@pytest.mark.parametrize(
+    ("folders", "note"),
+    [
+        (("sfw", "nsfw"), "taken as nsfw, sfw, the source's names in order; if the model's order"),
+        (("20", "3"), "taken as 3, 20, the source's names in order"),
+        (("1", "0"), None),
+        (NumberedNames(("sfw", "nsfw")), None),
+    ],
+)
+def test_an_order_that_nothing_says_is_noted(
+    folders: tuple[str, ...], note: str | None, tmp_path: Path
+) -> None:
+    """A model that prints [sfw, nsfw] would have all its labels turned round in silence."""
+    found = classes_from_folders(tmp_path, folders, 2).note
+    assert found is None if note is None else note in str(found)
+    for known in (named_classes(("nsfw", "sfw")), numbered_classes(2)):
+        assert known.note is None

@@ -38,7 +38,7 @@ def test_rows_are_sorted_and_hidden_or_other_files_left_out(tmp_path: Path) -> N
     assert data.split_names == ["sub/9.JPG", "1.png", "2.png"]
     assert data.class_folders == ("a", "b")
     assert data.given_split is None
-    assert data.notes == (f"{tmp_path}: 1 files that are no images were left out",)
+    assert data.notes == (f"{tmp_path}: 1 file that is no image was left out",)
 
 
 def test_split_folders_give_the_split(tmp_path: Path) -> None:
@@ -215,3 +215,24 @@ def test_fractions_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(CovcalError, match=message):
         check_fractions(fractions)
+
+
+@pytest.mark.parametrize(
+    ("loose", "note"),
+    [
+        ((), None),
+        (("x.png",), "1 image beside the class folders has no label"),
+        (("x.png", "y.png"), "2 images beside the class folders have no label"),
+    ],
+)
+def test_images_beside_class_folders_are_counted(
+    loose: tuple[str, ...], note: str | None, tmp_path: Path
+) -> None:
+    """They would pass unlabelled and unseen."""
+    put(tmp_path, "a/1.png", "b/1.png", *loose)
+    assert FolderData(tmp_path).notes == (() if note is None else (f"{tmp_path}: {note}",))
+
+
+def test_a_flat_folder_has_no_labels_by_its_nature(tmp_path: Path) -> None:
+    put(tmp_path, "1.png", "2.png")
+    assert FolderData(tmp_path).notes == ()

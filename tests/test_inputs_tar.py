@@ -159,3 +159,18 @@ def test_images_for_a_model_of_several_inputs_are_refused(tmp_path: Path) -> Non
     data = TarData(write_tar(tmp_path / "a.tar", {"a.png": png(1)}))
     with pytest.raises(CovcalError, match=r"the model has 2 inputs \(x, state\): save one array"):
         data.holds_images([GREY, ModelInput("state", (None, 2), np.dtype(np.float32))])
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_folders_within_a_shard_are_no_labels_and_that_is_said(
+    labelled: bool, tmp_path: Path
+) -> None:
+    members: dict[str, bytes | str | dict[str, object]] = {
+        "ant/1.png": png(1),
+        "bee/1.png": png(2),
+    }
+    if labelled:
+        members["bee/1.cls"] = "bee"
+    data = TarData(write_tar(tmp_path / "folders.tar", members))
+    noted = any("lie in folders, which are no labels in a .tar" in note for note in data.notes)
+    assert noted is not labelled

@@ -80,7 +80,8 @@ class ExtractPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know; complete after `probe`."""
-        found = [*self.classifier.notes, self.origin, self.runner.note, *self.remarks]
+        found = [*self.classifier.notes, self.origin, self.classes.note, self.runner.note]
+        found += self.remarks
         if (target := self.domains.get("target")) is not None:
             found.append(missing_classes(target.data.path, target.labels, self.classes))
         return tuple(note for note in found if note)

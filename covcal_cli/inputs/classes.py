@@ -51,11 +51,24 @@ class ClassMap:
         Whether a number that is no name is the class index, so that "3" and "03" are one class.
     whose : str
         Where the names come from, for messages.
+    is_assumed : bool
+        Whether nothing says that the logits stand in this order.
     """
 
     names: tuple[str, ...]
     by_number: bool
     whose: str = field(default="the model", compare=False)
+    is_assumed: bool = field(default=False, compare=False)
+
+    @property
+    def note(self) -> str | None:
+        """Say in which order the classes are taken to be; None where that is known."""
+        if not self.is_assumed:
+            return None
+        return (
+            f"the model names no classes: its outputs are taken as {_list(self.names)}, the "
+            "source's names in order; if the model's order is another, name them with --classes"
+        )
 
     def index(self, folder: str) -> int | None:
         """Return the class index of a folder's or label's name, or None if it names no class."""
@@ -200,7 +213,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
             f"classes: {remedy} by class number, 0 to {count - 1}, or name the classes with "
             "--classes FILE"
         )
-    return ClassMap(tuple(ordered), by_number=False, whose="the source")
+    return ClassMap(tuple(ordered), by_number=False, whose="the source", is_assumed=True)
 
 
 def missing_classes(path: Path, labels: NDArray[np.int64], classes: ClassMap) -> str | None:

@@ -68,11 +68,7 @@ class FolderData:
         )
         self.class_folders: tuple[str, ...] | None = tuple(self._class_numbers)
         self.columns: Mapping[str, NDArray[Any]] = {}
-        self.notes: tuple[str, ...] = (
-            (f"{path}: {self._ignored} files that are no images were left out",)
-            if self._ignored
-            else ()
-        )
+        self.notes: tuple[str, ...] = tuple(self._remarks())
 
     def labels(self, classes: ClassMap) -> NDArray[np.int64]:
         """Return the class index of every row by its folder's name; -1 outside class folders."""
@@ -101,6 +97,18 @@ class FolderData:
             for start in range(0, len(rows), size)
         )
         return decode_batches(openers, rows, wanted[0].name, pipeline, threads=threads)
+
+    def _remarks(self) -> Iterator[str]:
+        if self._ignored == 1:
+            yield f"{self.path}: 1 file that is no image was left out"
+        elif self._ignored:
+            yield f"{self.path}: {self._ignored} files that are no images were left out"
+        loose = int((self._classes == _NO_CLASS).sum())
+        if self._class_numbers and loose:
+            one = loose == 1
+            images = "1 image" if one else f"{loose} images"
+            has = "has" if one else "have"
+            yield f"{self.path}: {images} beside the class folders {has} no label"
 
     def _opener(self, name: str) -> Opener:
         return partial(_open_image, f"{self.path}/{name}")

@@ -88,6 +88,11 @@ class TarData:
         self.notes: tuple[str, ...] = (
             (f"{path}: {without} samples without an image were left out",) if without else ()
         )
+        if not any(texts) and all("/" in name.partition("/")[2] for name in self.ids):
+            self.notes += (
+                f"{path}: its images lie in folders, which are no labels in a .tar: unpack it for "
+                "class folders, or add a .cls file to each image",
+            )
 
     def labels(self, classes: ClassMap) -> NDArray[np.int64]:
         """Return the class index of every row, shape (n,); -1 where unknown."""
