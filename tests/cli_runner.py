@@ -8,9 +8,14 @@ from collections.abc import Mapping
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
-from covcal_cli.cli.app import run
+import typer
 
+from covcal_cli.cli import app as frame
+
+# typer makes the commands anew for every call, in more time than many of them take.
+COMMANDS = typer.main.get_command(frame.app)
 Argument = str | Path | int | float
 
 
@@ -48,8 +53,13 @@ class Outcome:
 def covcal(*arguments: Argument, cwd: Path | None = None) -> Outcome:
     """Run one command in this process."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-    with redirect_stdout(out), redirect_stderr(err), chdir(cwd) if cwd else nullcontext():
-        code = run([str(argument) for argument in arguments])
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        chdir(cwd) if cwd else nullcontext(),
+        mock.patch.object(frame, "app", COMMANDS),
+    ):
+        code = frame.run([str(argument) for argument in arguments])
     return Outcome(code, _text(out), _text(err))
 
 

@@ -1,6 +1,8 @@
 """Small files that many tests start from; made once, copied where a test may change them."""
 
+import gc
 import shutil
+from collections.abc import Generator
 from importlib.resources import files
 from pathlib import Path
 
@@ -8,19 +10,35 @@ import pytest
 
 from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_adapted, write_features
+from tests.short_training import TRAINED_STEPS, short_training
 
 SIZES = (120, 150, 80)
 LONGEST = (
-    "test_install.py",
-    "test_demo.py",
-    "test_readme.py",
-    "test_run.py",
-    "test_paper_driver.py",
-    "test_adapt_examples.py",
-    "test_benchmark_driver.py",
-    "test_adapt.py",
     "test_export_torch.py",
+    "test_export_real.py",
+    "test_adapt_examples.py",
+    "test_readme.py",
+    "test_paper_driver.py",
+    "test_cli_contract.py",
+    "test_adapt.py",
+    "test_install.py",
+    "test_run.py",
+    "test_apply.py",
+    "test_export_onnx_table.py",
+    "test_target_labels.py",
+    "test_calibrate.py",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while modules are loaded: they are there to stay, and take seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,10 +75,11 @@ def adapted(small_files: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The adapted.h5 of a real ``covcal adapt --members 1``; not to be changed."""
+    """The adapted.h5 of a brief ``covcal adapt --members 1``; not to be changed."""
     folder = tmp_path_factory.mktemp("trained")
     shutil.copy(small_files / "features.h5", folder)
-    covcal("adapt", "--members", 1, "-q", cwd=folder).require_success()
+    with short_training(TRAINED_STEPS):
+        covcal("adapt", "--members", 1, "-q", cwd=folder).require_success()
     return folder / "adapted.h5"
 
 

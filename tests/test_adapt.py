@@ -1,6 +1,7 @@
 """``adapt``: what it writes, that it aligns, and that it can be trusted with files."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -69,7 +70,7 @@ def small(settings: Settings) -> Settings:
     """Return settings that train in a blink."""
     schedule = replace(settings.schedule, batch=64)
     if schedule.steps is not None:
-        schedule = replace(schedule, steps=100, check_every=50)
+        schedule = replace(schedule, steps=40, check_every=20)
     else:
         schedule = replace(schedule, epochs=6)
     discriminator = replace(settings.discriminator, schedule=schedule)
@@ -353,29 +354,51 @@ def test_cuda_is_refused_where_there_is_none(tmp_path: Path) -> None:
         adapt(features, tmp_path / "adapted.h5", device="cuda")
 
 
+# Forks for every stage that is asked for, so that torch is loaded once for all of them.
+KILLED = """
+import os, sys, time
+from dataclasses import replace
+from pathlib import Path
+import torch._dynamo  # which an optimiser loads at its first step
+from covcal_cli.adapt import settings
+from covcal_cli.adapt.adaptation import adapt
+
+whole = settings.default_settings()
+schedule = replace(whole.schedule, steps=20, check_every=10)
+after = replace(whole.discriminator, schedule=schedule)
+settings.default_settings = lambda: replace(whole, schedule=schedule, discriminator=after)
+for line in sys.stdin:
+    def wait(progress):
+        if progress.stage == line.strip():
+            print(os.getpid(), flush=True)
+            time.sleep(60)
+    child = os.fork()
+    if child == 0:
+        try:
+            adapt(Path(sys.argv[1]), Path(sys.argv[2]), members=1, device="cpu", force=True,
+                  progress=wait)
+        finally:
+            os._exit(0)
+    print("ended by", os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
 def test_killed_run_leaves_the_old_output_alone(tmp_path: Path) -> None:
     features, output = write_features(tmp_path / "features.h5"), tmp_path / "adapted.h5"
-    code = (
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "from covcal_cli.adapt.adaptation import adapt\n"
-        "def wait(progress):\n"
-        "    if progress.stage == sys.argv[3]:\n"
-        "        print('there', flush=True)\n"
-        "        time.sleep(60)\n"
-        "adapt(Path(sys.argv[1]), Path(sys.argv[2]), members=1, device='cpu', force=True,\n"
-        "      progress=wait)\n"
-    )
-    for stage, old in (("align", None), ("apply", b"old")):
-        if old is not None:
-            output.write_bytes(old)
-        command = [sys.executable, "-c", code, str(features), str(output), stage]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"there\n"
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert (output.read_bytes() if output.exists() else None) == old
+    command = [sys.executable, "-c", KILLED, str(features), str(output)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for stage, old in (("align", None), ("apply", b"old")):
+            if old is not None:
+                output.write_bytes(old)
+            process.stdin.write(f"{stage}\n")
+            process.stdin.flush()
+            os.kill(int(process.stdout.readline()), signal.SIGKILL)
+            assert process.stdout.readline() == f"ended by {signal.SIGKILL:d}\n"
+            assert (output.read_bytes() if output.exists() else None) == old
 
 
 def test_interrupt_cleans_up(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from covcal_cli.metrics.metrics import MetricsAccumulator
 from covcal_cli.softmax import class_major, log_softmax
@@ -13,6 +12,9 @@ from covcal_cli.softmax import class_major, log_softmax
 @pytest.mark.parametrize("seed", [0, 1])
 def test_ece_equals_torchmetrics(bins: int, seed: int) -> None:
     """Top-label ECE of softmax probabilities equals torchmetrics' L1 norm on float64 input."""
+    # Imported here: it takes a second, which only the worker that runs this test need spend.
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
     rng = np.random.default_rng(seed)
     truth = 1.5 * rng.normal(size=(3000, 6))
     labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)

@@ -5,7 +5,6 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli.adapt import settings
+from tests.short_training import short_training
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
@@ -59,18 +58,8 @@ def made_cases() -> list[Case]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return the folder and the table of a run over three made shifts with short training."""
-    whole = settings.default_settings()
-    short = replace(
-        whole,
-        members=1,
-        schedule=replace(whole.schedule, steps=40, check_every=20, warm_up=10),
-        discriminator=replace(
-            whole.discriminator, schedule=replace(whole.discriminator.schedule, steps=40)
-        ),
-    )
     folder = tmp_path_factory.mktemp("benchmark")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "default_settings", lambda: short)
+    with pytest.MonkeyPatch.context() as patch, short_training(40, members=1):
         text = driver.benchmark(made_cases(), folder, seeds=SEEDS)
         check_resuming(patch, folder, text)
     return folder, text

@@ -1,71 +1,92 @@
 """A command loads what it needs: help and the light steps none of the heavy packages."""
 
+import json
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from tests.cli_runner import Argument, command_line
+from tests.cli_runner import Argument
 
 HEAVY = {"torch", "onnx", "onnxruntime", "matplotlib", "PIL", "sklearn", "scipy"}
 HELP_SECONDS = 0.35
 
 
-def loaded_by(*arguments: Argument, cwd: Path | None = None, fails: bool = False) -> set[str]:
-    """Run a command in a fresh process and return the heavy packages that it loaded."""
-    report = "import atexit, sys\natexit.register(lambda: print(*sys.modules, file=sys.stderr))"
+LIGHT = (
+    ("--help",),
+    ("--version",),
+    ("extract", "--help"),
+    ("adapt", "--help"),
+    ("calibrate", "features.h5", "-o", "-"),
+    ("calibrate", "adapted.h5", "-o", "-"),
+    ("calibrate", "features.h5", "--method", "cot", "-o", "-"),
+    ("calibrate-labelled", "features.h5", "--rows", "9", "-o", "-"),
+    ("estimate", "features.h5"),
+    ("estimate", "adapted.h5", "-o", "-"),
+    ("evaluate", "adapted.h5", "-c", "fl+temp.json"),
+    ("apply", "adapted.h5", "-c", "fl+temp.json", "-o", "-"),
+    ("inspect", "adapted.h5"),
+)
+ONE_AFTER_ANOTHER = """
+import json, os, sys
+from contextlib import redirect_stdout
+from covcal_cli.cli.app import run
+heavy, found = set(sys.argv[2:]), []
+for arguments in json.loads(sys.argv[1]):
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        code = run(arguments)
+    found.append([code, sorted(heavy & set(sys.modules))])
+print(json.dumps(found))
+"""
+
+
+def loaded_by(*commands: Sequence[Argument], cwd: Path) -> list[tuple[int, set[str]]]:
+    """Run commands one after another in one fresh process.
+
+    Return for each its exit code and the heavy packages that are loaded after it.
+    """
+    words = json.dumps([[str(argument) for argument in command] for command in commands])
     done = subprocess.run(
-        command_line(*arguments, before=report),
+        [sys.executable, "-c", ONE_AFTER_ANOTHER, words, *HEAVY],
         capture_output=True,
         text=True,
         cwd=cwd,
-        check=False,
+        check=True,
     )
-    assert done.returncode == (1 if fails else 0), done.stderr
-    return HEAVY & set(done.stderr.split())
+    return [(code, set(names)) for code, names in json.loads(done.stdout)]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--help",),
-        ("--version",),
-        ("extract", "--help"),
-        ("adapt", "--help"),
-        ("calibrate", "features.h5", "-o", "-"),
-        ("calibrate", "adapted.h5", "-o", "-"),
-        ("calibrate", "features.h5", "--method", "cot", "-o", "-"),
-        ("calibrate-labelled", "features.h5", "--rows", "9", "-o", "-"),
-        ("estimate", "features.h5"),
-        ("estimate", "adapted.h5", "-o", "-"),
-        ("evaluate", "adapted.h5", "-c", "fl+temp.json"),
-        ("apply", "adapted.h5", "-c", "fl+temp.json", "-o", "-"),
-        ("inspect", "adapted.h5"),
-    ],
-    ids=" ".join,
-)
-def test_light_commands_load_nothing_heavy(small_files: Path, arguments: tuple[str, ...]) -> None:
+def test_light_commands_load_nothing_heavy(small_files: Path) -> None:
     """Help and the steps that a job which only evaluates needs do without the heavy packages."""
-    assert loaded_by(*arguments, cwd=small_files) == set()
+    found = loaded_by(*LIGHT, cwd=small_files)
+    assert dict(zip(LIGHT, found, strict=True)) == dict.fromkeys(LIGHT, (0, set()))
 
 
 def test_the_check_can_fail(small_files: Path, digits: Path, tmp_path: Path) -> None:
     """The commands that do need them are seen to load them, so the test above is not blind."""
     sets = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
-    assert loaded_by("extract", *sets, "-o", tmp_path / "f.h5") >= {"onnx", "onnxruntime", "PIL"}
-    arguments = ("evaluate", "adapted.h5", "--diagram", tmp_path / "r.png")
-    assert "matplotlib" in loaded_by(*arguments, cwd=small_files)
+    commands: list[tuple[Argument, ...]] = [
+        ("inspect", "adapted.h5"),
+        ("extract", *sets, "-o", tmp_path / "f.h5"),
+        ("evaluate", "adapted.h5", "--diagram", tmp_path / "r.png"),
+    ]
+    light, extract, evaluate = loaded_by(*commands, cwd=small_files)
+    assert light == (0, set())
+    assert extract[0] == evaluate[0] == 0
+    assert extract[1] >= {"onnx", "onnxruntime", "PIL"}
+    assert evaluate[1] - extract[1] >= {"matplotlib"}
 
 
 def test_adapt_loads_torch_and_no_model_packages(features: Path) -> None:
     """adapt needs torch alone: the classifier was run before. (Stopped early by a NaN.)"""
     with h5py.File(features, "r+") as file:
         file["target/features"][0] = np.nan
-    assert loaded_by("adapt", cwd=features.parent, fails=True) == {"torch"}
+    assert loaded_by(("adapt",), cwd=features.parent) == [(1, {"torch"})]
 
 
 def test_help_is_quick() -> None:

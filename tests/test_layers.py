@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,9 @@ def _acts(node: ast.AST) -> Iterator[str]:
         yield "SystemExit"
 
 
+@cache
 def all_modules() -> dict[str, Module]:
+    """Read every module of covcal; when a test asks, not when tests are collected."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = ["covcal_cli", *path.relative_to(ROOT).with_suffix("").parts]
@@ -90,14 +93,6 @@ def all_modules() -> dict[str, Module]:
         package = name if is_package else ".".join(parts[:-1])
         found[name] = parsed(name, path.read_text(encoding="utf-8"), package)
     return found
-
-
-MODULES = all_modules()
-
-
-def inside(names: set[str]) -> set[str]:
-    """Return the modules of covcal among imported names."""
-    return {name for name in names if name in MODULES}
 
 
 def reachable(start: str, modules: dict[str, Module]) -> set[str]:
@@ -161,7 +156,7 @@ def offences(modules: dict[str, Module]) -> list[str]:
 
 def test_every_module_keeps_to_its_layer() -> None:
     """Only cli/ prints, exits and knows typer; torch and onnx stay where they belong."""
-    assert offences(MODULES) == []
+    assert offences(all_modules()) == []
 
 
 @pytest.mark.parametrize(
@@ -228,25 +223,25 @@ def test_imports_for_types_alone_are_allowed() -> None:
 def test_target_labels_cannot_be_reached(name: str) -> None:
     """Nothing that trains or fits reaches the reader of target labels, however indirectly."""
     start = f"covcal_cli.{name}"
-    parts = {start} | {module for module in MODULES if module.startswith("covcal_cli.adapt")}
+    parts = {start} | {module for module in all_modules() if module.startswith("covcal_cli.adapt")}
     within = parts if name.startswith("adapt") else {start}
     for module in within:
-        assert not reachable(module, MODULES) & {TARGET_LABELS, *LABEL_READERS}
+        assert not reachable(module, all_modules()) & {TARGET_LABELS, *LABEL_READERS}
 
 
 def test_the_reader_of_target_labels_is_reached_by_two_modules_alone() -> None:
     """The walk over imports finds what is there."""
-    direct = {name for name, module in MODULES.items() if TARGET_LABELS in module.imports}
+    direct = {name for name, module in all_modules().items() if TARGET_LABELS in module.imports}
     assert direct == set(LABEL_READERS)
     for name in LABEL_READERS:
-        assert TARGET_LABELS in reachable(name, MODULES)
-    assert TARGET_LABELS in reachable("covcal_cli.cli.calibrate_labelled", MODULES)
-    assert TARGET_LABELS in reachable("covcal_cli.cli.evaluate", MODULES)
+        assert TARGET_LABELS in reachable(name, all_modules())
+    assert TARGET_LABELS in reachable("covcal_cli.cli.calibrate_labelled", all_modules())
+    assert TARGET_LABELS in reachable("covcal_cli.cli.evaluate", all_modules())
 
 
 def test_no_cycles() -> None:
     """Arrays flow down: no module is imported by one that it imports."""
-    assert cycle(MODULES) == []
+    assert cycle(all_modules()) == []
 
 
 def test_a_cycle_would_be_found() -> None:

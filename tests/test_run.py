@@ -10,10 +10,9 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.adapt import adaptation
-from covcal_cli.adapt.settings import Settings, settings_for
 from covcal_cli.models.onnx_classifier import OnnxClassifier
 from tests.cli_runner import Outcome, covcal
+from tests.short_training import short_training
 
 RESULTS = (
     "features.h5",
@@ -51,19 +50,13 @@ def edit(path: Path, **arrays: NDArray[Any]) -> None:
         np.savez(path, **{**dict(found), **arrays})
 
 
-def one_member(preset: str, **given: Any) -> Settings:
-    """Adapt with one member, which takes a third of the time."""
-    return settings_for(preset, **{**given, "members": 1})
-
-
 @pytest.fixture(scope="module")
 def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     """A folder after one run; not to be changed."""
     folder = tmp_path_factory.mktemp("run")
     for name in ("digits.onnx", "source.npz", "target.npz"):
         shutil.copy(digits / name, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adaptation, "settings_for", one_member)
+    with short_training(200, members=1):
         return folder, run(folder).require_success()
 
 
