@@ -12,6 +12,7 @@ from PIL import Image
 
 from tests.cli_runner import covcal
 from tests.real_data import real_data
+from tests.short_training import short_training
 
 pytestmark = pytest.mark.real
 
@@ -59,7 +60,8 @@ def test_its_confidences_are_those_that_evaluate_judged(folder: Path, method: st
     features = "features.h5"
     if method == "fl+temp":
         features = "adapted.h5"
-        covcal("adapt", "features.h5", "-o", features, "-f", cwd=folder).require_success()
+        with short_training(200, members=2):
+            covcal("adapt", "features.h5", "-o", features, "-f", cwd=folder).require_success()
     cal, output = f"{method}.json", f"{method}.onnx"
     for command in (
         ("calibrate", features, "--method", method, "-o", cal),

@@ -115,8 +115,8 @@ def test_files_without_a_program(tmp_path: Path) -> None:
     odd = tmp_path / "odd.pt"
     for content, message in (
         (b"", "is empty (0 bytes)"),
-        (whole[: len(whole) // 2], "is not a readable torch file (it is cut short): save it again"),
-        (b"hello", "is not a readable torch file: save it again with torch.export.save"),
+        (whole[: len(whole) // 2], "is not a readable torch file (it is cut short): copy it again"),
+        (b"hello", "is not a readable torch file: copy it again, or save it again with"),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer (43 bytes)"),
     ):
         odd.write_bytes(content)
@@ -197,3 +197,19 @@ def test_exported_programs_that_hide_their_head(tmp_path: Path) -> None:
     exporter.save(named, tmp_path / "named.pt2")
     with pytest.raises(CovcalError, match=r"named.pt2 takes inputs by keyword \(x\): export the"):
         open_classifier(tmp_path / "named.pt2")
+
+
+def test_a_damaged_exported_program_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Torch logs a traceback of every way in which it tried to read the file."""
+    path = save(torch_modules.mlp(), "dynamic", tmp_path / "model.pt2", rows((D_IN,), 3))
+    damaged = tmp_path / "damaged.pt2"
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(damaged, "w") as archive:
+        for name in whole.namelist():
+            content = whole.read(name)
+            archive.writestr(name, content[:40] if name.endswith(".json") else content)
+    caplog.clear()
+    with pytest.raises(CovcalError, match=r"damaged.pt2 is a torch.export file that .*: copy it"):
+        open_classifier(damaged)
+    assert caplog.records == []

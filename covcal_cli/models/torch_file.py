@@ -1,7 +1,10 @@
 """Programs in torch files: TorchScript and torch.export. Pickled objects are never opened."""
 
+import logging
 import warnings
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from covcal_cli.models.torch_program import Program, cause, numpy_type
 _JIT: Any = torch.jit  # its functions have no types
 _LFS_POINTER = b"version https://git-lfs"
 _PICKLE = b"\x80"
-_EXPORT_AGAIN = "save it again with torch.export.save or torch.jit.save"
+_EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch.jit.save"
 
 
 def open_file(path: Path, device: torch.device = CPU) -> Program:
@@ -87,9 +90,20 @@ def _kind(path: Path) -> str:
     raise CovcalError(f"{path} is a zip file and holds no torch program: {_EXPORT_AGAIN}")
 
 
+@contextmanager
+def _silent_logs() -> Iterator[None]:
+    """Keep torch from printing its own tracebacks of what it goes on to raise."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _silent_logs():
             # TorchScript is deprecated, which its user knows; the file is as good as ever.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             if kind == "torch.export":
