@@ -13,6 +13,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.models.onnx_classifier import OnnxClassifier
@@ -86,3 +87,27 @@ def test_without_a_linear_head_the_choice_is_named_and_works(
     assert classifier.class_names == tuple(NAMES[:classes])
     expected = ANY[name].predict_proba(X)
     np.testing.assert_allclose(special.softmax(logits, axis=1), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_label_that_does_not_follow_the_probabilities_is_noted(
+    classes: int, tmp_path: Path
+) -> None:
+    """A support vector machine votes; covcal's labels are those of the probabilities."""
+    machine = SVC(probability=True, random_state=0, kernel="sigmoid", gamma=2.0)
+    path = exported(tmp_path, machine, classes, zipped=False)
+    classifier = OnnxClassifier(path, phi="none")
+    _, logits = classifier.run({"X": X})
+    differ = (machine.predict(X) != NAMES[logits.argmax(axis=1)]).any()
+    assert differ
+    noted = [note for note in classifier.notes if "own label is not always the class" in note]
+    assert len(noted) == 1
+    classifier.run({"X": X})
+    assert [note for note in classifier.notes if "own label" in note] == noted
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_label_that_follows_the_probabilities_is_not(name: str, tmp_path: Path) -> None:
+    classifier = OnnxClassifier(exported(tmp_path, LINEAR[name][0], 3, zipped=False))
+    classifier.run({"X": X})
+    assert not any("own label" in note for note in classifier.notes)

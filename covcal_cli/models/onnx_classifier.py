@@ -27,6 +27,7 @@ from covcal_cli.models.onnx_metadata import class_names, read_metadata
 from covcal_cli.models.onnx_original import OriginalModel
 from covcal_cli.models.onnx_outputs import any_labels
 from covcal_cli.models.onnx_override import choose_head, with_affine_map
+from covcal_cli.models.onnx_own_labels import OwnLabels
 from covcal_cli.models.onnx_quantised import holds_quantised
 from covcal_cli.models.onnx_runner import Runner, exposing
 from covcal_cli.models.onnx_session import provider_names
@@ -209,6 +210,8 @@ class OnnxClassifier:
         self._reader = FeatureReader(self._where)
         self._proof = proof.AffineProof()
         self._original: OriginalModel | None = None
+        others = [output.name for output in head.outputs]
+        self._labels = OwnLabels(self._graph, self.class_names, others)
 
     def _start(self, *, fuse: bool) -> Runner:
         """Start a session on the model with phi and the logits among its outputs."""
@@ -244,7 +247,7 @@ class OnnxClassifier:
         outputs = [value.tensor for value in self._tail.outputs]
         unknown = self._head.features and self._head.weight is None and self._width is None
         chosen = [self._head.features[0].name] if unknown else []
-        return list(dict.fromkeys([*tensors, *outputs, *chosen]))
+        return list(dict.fromkeys([*tensors, *outputs, *chosen, *self._labels.wanted]))
 
     def _features(self, values: dict[str, Array], scores: Array) -> Features | None:
         if not self._head.features:
@@ -276,6 +279,7 @@ class OnnxClassifier:
             self.notes = (*self.notes, *self._tail.notes_of_batch)
         elif self._original is not None:
             self._original.require_same(batch, values, limit, has_features=features is not None)
+        self.notes += self._labels.note(values, self._tail.logits(scores))
 
     def _compare_with_unmodified(
         self, batch: Inputs, values: dict[str, Array], limit: float
