@@ -128,7 +128,7 @@ def _require_adaptable(file: FeatureFile) -> int:
         if domain.n_features is None:
             raise CovcalError(
                 f"{file.path}: /{domain.name}/features is missing, and adapt learns from it: "
-                "extract again without --phi none, or from a table with features"
+                "extract again without --phi none, or from a table with feature_0, feature_1, ..."
             )
         for split in ("train", "validation"):
             domain.require_rows(split)

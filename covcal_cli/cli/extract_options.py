@@ -1,5 +1,6 @@
 """The options of ``covcal extract``: their spelling, and what their texts mean."""
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -178,7 +179,7 @@ Resume = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Run one batch, say what would be done, and write nothing."),
+    typer.Option("--dry-run", help="Run a few batches, say what would be done, and write nothing."),
 ]
 
 
@@ -188,17 +189,30 @@ def size_of(text: str | None, option: str) -> tuple[int, int] | None:
         return None
     height, _, width = text.lower().partition("x")
     try:
-        return int(height), int(width or height)
+        size = int(height), int(width or height)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not N or HxW", param_hint=option) from None
+    if min(size) < 1:
+        raise typer.BadParameter(f"{text!r} has a side below 1 pixel", param_hint=option)
+    return size
 
 
 def numbers_of(text: str | None, option: str) -> tuple[float, ...]:
-    """Read numbers between commas."""
+    """Read finite numbers between commas."""
     try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
+        found = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a list of numbers", param_hint=option) from None
+    if not all(map(math.isfinite, found)):
+        raise typer.BadParameter(f"{text!r} holds no finite numbers", param_hint=option)
+    return found
+
+
+def above_zero(values: tuple[float, ...], option: str) -> tuple[float, ...]:
+    """Return the values, refusing those that are not finite and above 0."""
+    if not all(0 < value < math.inf for value in values):
+        raise typer.BadParameter("give numbers above 0", param_hint=option)
+    return values
 
 
 def fractions_of(text: str) -> tuple[float, float, float]:
@@ -238,7 +252,7 @@ def preprocessing_of(
         exif=exif,
         color=None if color is None else color.value,
         layout=None if layout is None else layout.value,
-        scale=scale,
+        scale=None if scale is None else above_zero((scale,), "--scale")[0],
         mean=numbers_of(mean, "--mean"),
-        std=numbers_of(std, "--std"),
+        std=above_zero(numbers_of(std, "--std"), "--std"),
     )

@@ -20,7 +20,14 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.encoded import image_column, image_names, open_encoded
-from covcal_cli.inputs.feeding import Feed, check_feed, fed, plain_numbers, plan_feeds
+from covcal_cli.inputs.feeding import (
+    Feed,
+    check_feed,
+    fed,
+    notes_on_names,
+    plain_numbers,
+    plan_feeds,
+)
 from covcal_cli.inputs.images import Opener, decode_batches
 from covcal_cli.inputs.preprocessing import ImagePipeline, Pixels
 from covcal_cli.inputs.rowfacts import (
@@ -91,7 +98,8 @@ class ArrayData:
         used = [name for feed in feeds for name in feed.names]
         if self._image_name is not None:  # before, its numbers passed for groups of images
             self.columns = {name: v for name, v in self.columns.items() if name not in used}
-        self.notes = (*self._remarks, *self._unused_notes(used))
+        named = (f"{self.path}: {note}" for note in notes_on_names(feeds))
+        self.notes = (*self._remarks, *named, *self._unused_notes(used))
         if len(feeds) == 1 and self._is_pixels(feeds[0]):
             return True
         for feed in feeds:

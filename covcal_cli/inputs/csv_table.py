@@ -6,6 +6,7 @@ are never in memory as a whole.
 
 import csv
 import gzip
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.rowfacts import PATH_NAMES, is_reserved
+from covcal_cli.inputs.rowfacts import GROUP_PREFIX, PATH_NAMES, is_reserved
 from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, suffix_of
 
 _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
+_WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _CELL_BYTES = 64  # what Python takes for a short text
 
 
@@ -35,8 +37,8 @@ class CSVStore:
     Raises
     ------
     CovcalError
-        If the file is no UTF-8 text, a line has more or fewer cells than the first, or a name is
-        there twice.
+        If the file is no UTF-8 text, a line has more or fewer cells than the first, a name is
+        there twice, or numbers have a decimal comma.
     """
 
     is_table = True
@@ -129,10 +131,19 @@ class CSVStore:
                 return float(text)
         except ValueError:
             pass
+        self._require_points(cell, self._names[column], self.place(row))
         raise self._error(
             f"column {self._names[column]} holds {cell!r} in {self.place(row)}, where numbers "
             "stand before: encode it as a number, or leave the column out"
         )
+
+    def _require_points(self, cell: str, name: str, place: str) -> None:
+        """Refuse a number with a decimal comma, which would pass for a text."""
+        if self._delimiter != "," and _WITH_COMMA.fullmatch(cell.strip()):
+            raise self._error(
+                f"column {name} holds {cell!r} in {place}, with a decimal comma: save numbers with "
+                f"a decimal point, or call a column of texts {GROUP_PREFIX}{name}"
+            )
 
     def _scanned(self, reader: Any) -> dict[str, str]:
         """Count the rows, keep the texts, and return the kind of every column with a value."""
@@ -162,6 +173,8 @@ class CSVStore:
                         open_columns.discard(index)
                         kinds[self._names[index]] = kind
                         if kind == "text":
+                            name, place = self._names[index], f"line {reader.line_num}"
+                            self._require_points(cells[index], name, place)
                             texts = self._texts.setdefault(self._names[index], [""] * n)
                             kept.append((texts, index))
             for texts, index in kept:

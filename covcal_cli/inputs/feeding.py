@@ -91,6 +91,15 @@ def plain_numbers(store: Store) -> tuple[str, ...]:
     )
 
 
+def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
+    """Return what was taken for an input though it is called otherwise, and not x either."""
+    return tuple(
+        f"{feed.names[0]} is read as the model's input {feed.wanted.name}"
+        for feed in feeds
+        if not feed.side_by_side and feed.names[0] not in (feed.wanted.name, _ROWS_NAME)
+    )
+
+
 def check_feed(store: Store, n: int, feed: Feed) -> None:
     """Refuse arrays that are not what the input wants.
 
@@ -116,12 +125,15 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
         )
     if not _fits(entry, wanted, table=store.is_table):
         have = ", ".join(["N", *map(str, entry.shape[1:])])
-        remedy = (
-            "" if wanted.dtype.kind in "OUS" else ", or images as uint8 [n, h, w] or [n, h, w, c]"
-        )
+        remedy = "give rows of that shape"
+        if _has_shape(entry, wanted):
+            scaled = ", scaled as for its training" if wanted.dtype.kind == "f" else ""
+            remedy = f"save it as {wanted.dtype}{scaled}"
+        if len(wanted.shape) > 2 and wanted.dtype.kind not in "OUS":
+            remedy += ", or images as uint8 [n, h, w] or [n, h, w, c]"
         raise CovcalError(
             f"{store.path}: {name} is {entry.dtype} [{have}] and the model wants "
-            f"{wanted.describe()}: give rows of that shape{remedy}"
+            f"{wanted.describe()}: {remedy}"
         )
 
 
@@ -184,13 +196,17 @@ def _check_columns(store: Store, feed: Feed) -> None:
     )
 
 
-def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
+def _has_shape(entry: Entry, wanted: ModelInput) -> bool:
     shape = entry.shape
     if len(shape) == 1 and len(wanted.shape) == 2:  # a plain column for an input [N, 1]
         shape = (*shape, 1)
-    same = len(shape) == len(wanted.shape) and all(
+    return len(shape) == len(wanted.shape) and all(
         want in (None, have) for have, want in zip(shape[1:], wanted.shape[1:], strict=True)
     )
+
+
+def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
+    same = _has_shape(entry, wanted)
     if not same or entry.dtype == wanted.dtype or wanted.dtype.kind in "OUS":
         return same
     if entry.dtype.kind not in "fiub":

@@ -68,6 +68,11 @@ class Labels:
         if number_names is not None and self.names is None:
             self._name_numbers(number_names)
 
+    @property
+    def n_classes(self) -> int:
+        """The number of classes that the labels show."""
+        return len(np.unique(self._codes[self._codes != UNKNOWN]))
+
     def indices(self, classes: ClassMap) -> NDArray[np.int64]:
         """Return the class index of every row, shape (n,); -1 where unknown.
 

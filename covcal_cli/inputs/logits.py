@@ -19,11 +19,17 @@ from covcal_cli.inputs.appliedfile import open_outputs_store
 from covcal_cli.inputs.arrays import count_rows
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.domaincolumn import domain_of_rows, require_domain
-from covcal_cli.inputs.outputcolumns import Outputs, find_outputs, without_answer
+from covcal_cli.inputs.outputcolumns import find_outputs, group_arrays, without_answer
+from covcal_cli.inputs.outputdoubts import (
+    ZEROS,
+    are_percentages,
+    doubt_on_one_column,
+    no_probability,
+    require_all_classes,
+    unread_features,
+)
 from covcal_cli.inputs.rowfacts import (
-    GROUP_PREFIX,
     RowFacts,
-    is_reserved,
     note_on_ids,
     note_on_index,
 )
@@ -86,7 +92,7 @@ class OutputTable:
         self._found = find_outputs(store, probabilities=probabilities)
         n = count_rows(store)
         self._require_rows(n)
-        groups = _groups(store, n, self._found)
+        groups = group_arrays(store, n, self._found)
         facts = RowFacts(store, n, groups.values())
         self._rows = self._rows_of(domain, n)
         self._labels = facts.labels
@@ -101,10 +107,10 @@ class OutputTable:
             name: facts.columns[key][self._rows] for name, key in groups.items()
         }
         self._positive_first = False
-        self._remarks = [*answer, *self._found.notes]
+        self._remarks = [*answer, *self._found.notes, *unread_features(store, n, self._found)]
         self.index_notes = note_on_index(store)
         self._ids_notes = note_on_ids(self.path, self.ids) if facts.has_ids else ()
-        self._probe()
+        require_all_classes(store, self._found, self._labels.n_classes)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -115,6 +121,11 @@ class OutputTable:
     def positive(self) -> str | None:
         """What a single column calls the class that it is of."""
         return self._found.positive
+
+    @property
+    def class_columns(self) -> Mapping[str, str]:
+        """The columns by class; empty where a single array or column does not name classes."""
+        return self._found.class_columns
 
     def require_domain(self, domain: str, other: Path | None) -> None:
         """Refuse a table that says of some rows that they are of the other domain."""
@@ -191,10 +202,7 @@ class OutputTable:
         if len(outside):
             row = values[outside[0]]
             found = row[(row < 0) | (row > 1 + _TOLERANCE)][0]
-            raise self._error(
-                f"{self._place(rows[outside[0]])} holds {found:g}, which is no probability: drop "
-                "--probabilities where these are logits"
-            )
+            raise self._error(f"{self._place(rows[outside[0]])} {no_probability(row, found)}")
         if values.shape[1] == 1:
             values = np.hstack([1 - np.minimum(values, 1), values])
         sums = values.sum(axis=1)
@@ -207,14 +215,21 @@ class OutputTable:
             )
         if (np.abs(sums - 1) > _TOLERANCE).any() and _ROUNDING not in self._remarks:
             self._remarks.append(_ROUNDING)
-        logits: NDArray[np.float64] = np.log(np.maximum(values / sums[:, None], _SMALLEST))
+        values = values / sums[:, None]
+        if (values < _SMALLEST).any() and ZEROS not in self._remarks:
+            self._remarks.append(ZEROS)
+        logits: NDArray[np.float64] = np.log(np.maximum(values, _SMALLEST))
         return logits
 
-    def _probe(self) -> None:
-        """Refuse probabilities given as logits, which would calibrate without complaint."""
+    def probe(self) -> None:
+        """Look at the first rows, and refuse probabilities given as logits and the reverse.
+
+        They would calibrate without complaint.
+        """
         rows = self._rows[:_PROBE]
         if self._probabilities:
-            next(self.blocks(np.arange(len(rows), dtype=np.int64), _PROBE))
+            _, _, logits = next(self.blocks(np.arange(len(rows), dtype=np.int64), _PROBE))
+            self._remarks += doubt_on_one_column(self._found, logits)
             return
         parts = [
             _stacked([arrays[name] for name in self._found.outputs])
@@ -224,6 +239,10 @@ class OutputTable:
         inside = bool(((values >= 0) & (values <= 1)).all())
         if values.shape[1] > 1 and inside and (np.abs(values.sum(axis=1) - 1) < _ROUNDED).all():
             raise self._error("every row sums to 1, as probabilities do: pass --probabilities")
+        if values.shape[1] > 1 and are_percentages(values):
+            raise self._error(
+                "every row sums to 100, as percentages do: divide by 100 and pass --probabilities"
+            )
 
     def _rows_of(self, domain: str | None, n: int) -> Rows:
         if domain is None:
@@ -262,7 +281,9 @@ class OutputTable:
         return CovcalError(f"{self.path}: {what}")
 
 
-def open_outputs(path: Path, *, probabilities: bool, domain: str | None = None) -> OutputTable:
+def open_outputs(
+    path: Path, *, probabilities: bool, domain: str | None = None, probe: bool = True
+) -> OutputTable:
     """Open a table of logits or probabilities.
 
     Parameters
@@ -273,6 +294,8 @@ def open_outputs(path: Path, *, probabilities: bool, domain: str | None = None) 
         Whether the values are probabilities.
     domain : str, optional
         ``"source"`` or ``"target"``: the rows with this value in the column ``domain``.
+    probe : bool
+        Whether to look at the first rows now; else `OutputTable.probe` must follow.
 
     Raises
     ------
@@ -281,21 +304,10 @@ def open_outputs(path: Path, *, probabilities: bool, domain: str | None = None) 
     """
     if not path.exists():
         raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
-    return OutputTable(open_outputs_store(path), probabilities=probabilities, domain=domain)
-
-
-def _groups(store: Store, n: int, found: Outputs) -> dict[str, str]:
-    """Return the arrays with one plain value a row that are nothing else, by column's name."""
-    used = {*found.outputs, *found.features, found.named_by}
-    return {
-        name.removeprefix(GROUP_PREFIX): name
-        for name, entry in store.entries.items()
-        if entry.shape == (n,)
-        and entry.dtype.kind in "fiubSUO"
-        and "/" not in name
-        and name not in used
-        and (not is_reserved(name) or name.startswith(GROUP_PREFIX))
-    }
+    table = OutputTable(open_outputs_store(path), probabilities=probabilities, domain=domain)
+    if probe:
+        table.probe()
+    return table
 
 
 def _stacked(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

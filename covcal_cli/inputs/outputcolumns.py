@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.rowfacts import PATH_NAMES, is_reserved
+from covcal_cli.inputs.rowfacts import GROUP_PREFIX, PATH_NAMES, is_reserved
 from covcal_cli.inputs.rownumbers import numbering_columns
 from covcal_cli.inputs.store import Store
 
@@ -11,6 +11,7 @@ _LOGITS = ("logit", "logits")
 _PROBABILITIES = ("prob", "probs", "proba", "probability", "probabilities")
 _FEATURES = ("features", "feature", "phi")
 _APPLIED = "p"  # before a class in what covcal apply writes
+_CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp")
 _ANSWER = ("label_index", "confidence")
 _CLASSES = "classes"  # beside an array of outputs: what its columns stand for
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
@@ -54,6 +55,14 @@ class Outputs:
     positive: str | None = None
     order: tuple[int, ...] | None = None
     named_by: str | None = None
+
+    @property
+    def class_columns(self) -> dict[str, str]:
+        """The columns by class; empty where a single array or column does not name classes."""
+        if self.width == len(self.outputs) > 1:
+            names = self.class_names or map(str, range(self.width))
+            return dict(zip(names, self.outputs, strict=True))
+        return dict.fromkeys(self.class_names or (), self.outputs[0])
 
 
 def find_outputs(store: Store, *, probabilities: bool) -> Outputs:
@@ -131,6 +140,20 @@ def without_answer(store: Store) -> tuple[str, ...]:
         f"{_list(tuple(answer))} are the answer that covcal apply wrote and no truth, so they are "
         f"not read: give true classes as {'a column' if store.is_table else 'an array'} y",
     )
+
+
+def group_arrays(store: Store, n: int, found: Outputs) -> dict[str, str]:
+    """Return the arrays with one plain value a row that are nothing else, by column's name."""
+    used = {*found.outputs, *found.features, found.named_by}
+    return {
+        name.removeprefix(GROUP_PREFIX): name
+        for name, entry in store.entries.items()
+        if entry.shape == (n,)
+        and entry.dtype.kind in "fiubSUO"
+        and "/" not in name
+        and name not in used
+        and (not is_reserved(name) or name.startswith(GROUP_PREFIX))
+    }
 
 
 def _named(store: Store, found: Outputs) -> Outputs:
@@ -217,6 +240,12 @@ def _other_numbers(store: Store, features: tuple[str, ...]) -> tuple[str, ...]:
 
 def _unnamed_outputs(store: Store, features: tuple[str, ...], what: str) -> tuple[str, ...]:
     found = _other_numbers(store, features)
+    confidences = tuple(name for name in found if name.lower() in _CONFIDENCES)
+    if confidences:
+        raise CovcalError(
+            f"{store.path}: {_list(confidences)} is of one class a row, and the {what} of all "
+            f"classes are needed: give one column {_COLUMN[what]} per class (of two, one will do)"
+        )
     numbering = numbering_columns(store, found, rising=True)
     if numbering:
         raise CovcalError(
