@@ -31,10 +31,12 @@ CHOICE = "pass --phi none to keep its logits alone, or --phi NAME"
 REFUSED: dict[str, Refused] = {
     "no layer": Refused(
         Graph([node("Mul", "x x", "y")]),
-        r"no matrix multiply with constant weights before output y \(a tree model\?\).*"
+        r"no matrix multiply with constant weights before output y \(trees, kernels or neigh.*"
         "--phi input .* --phi NAME .* --phi none",
     ),
-    "a tree": Refused(tree(), r"\(a tree model\?\), so there is no linear head: pass --phi input"),
+    "a tree": Refused(
+        tree(), r"kernels or neighbours\?\), so there is no linear head: pass --phi input"
+    ),
     "two heads": Refused(
         Graph(
             [

@@ -213,3 +213,14 @@ def test_a_model_with_dice_inside_is_told_from_one_that_reading_changes(tmp_path
     path = Graph(nodes, constants=constants).save(tmp_path)
     with pytest.raises(CovcalError, match=r"another output for the same rows .*model\.eval\(\)"):
         OnnxClassifier(path).run(rows(5))
+
+
+def test_a_number_that_an_embedding_does_not_know_is_called_that(tmp_path: Path) -> None:
+    """Neither the preprocessing nor the batch has anything to do with it."""
+    case = FLOAT_CASES["tokens and a mask"]
+    classifier = OnnxClassifier(case.save(tmp_path))
+    batch = inputs_of(case.graph)
+    classifier.run(batch)
+    batch["input_ids"][3] = 500
+    with pytest.raises(CovcalError, match=r"no entry in a table .*idx=500 .*: number the categ"):
+        classifier.run(batch)

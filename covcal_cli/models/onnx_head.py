@@ -169,9 +169,9 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     if not kept:
         raise CovcalError(
             f"{graph.file.path}: no matrix multiply with constant weights before output "
-            f"{', '.join(layers)} (a tree model?), so there is no linear head: pass --phi input to "
-            "take the input as features, --phi NAME to take a tensor, or --phi none to keep the "
-            "logits alone"
+            f"{', '.join(layers)} (trees, kernels or neighbours?), so there is no linear head: "
+            "pass --phi input to take the input as features, --phi NAME to take a tensor, or "
+            "--phi none to keep the logits alone"
         )
     if len({tuple(node.output[0] for node in layers[name]) for name in kept}) > 1:
         described = {name: [describe(node) for node in layers[name]] for name in kept}

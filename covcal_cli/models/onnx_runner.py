@@ -14,6 +14,7 @@ from covcal_cli.models.classifier import Inputs
 from covcal_cli.models.onnx_linear import Exposed
 from covcal_cli.models.onnx_session import one_line
 
+_OUT_OF_TABLE = "out of data bounds"  # what ONNX Runtime says of an embedding's index
 _OPSET = 13  # for appended nodes, where a model of machine learning operators imports none
 Zipped = Mapping[str, Sequence[str | int]]
 
@@ -112,6 +113,11 @@ class Runner:
         try:
             found = self._session.run(list(names), fed) if names else []
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
+            if _OUT_OF_TABLE in str(error):
+                raise CovcalError(
+                    f"{self._where} has no entry in a table for a number in the data "
+                    f"({one_line(error)}): number the categories as for the model's training"
+                ) from error
             shapes = ", ".join(str(list(array.shape)) for array in fed.values())
             raise CovcalError(
                 f"{self._where} cannot run on {shapes} ({one_line(error)}): change the "
