@@ -7,7 +7,7 @@ from tests.onnx_case import Array, Case
 from tests.onnx_float_cases import SOFTMAX, WT, B, W
 from tests.onnx_graphs import CONV_HIDDEN, GEMM, HIDDEN, IMAGE, Graph, node
 from tests.onnx_quantised_cases import CONVOLUTION, FLOAT_SOFTMAX
-from tests.onnx_wide_cases import KERNEL, slice_of
+from tests.onnx_wide_cases import KERNEL, TURNED, slice_of
 
 ML = "ai.onnx.ml:"
 NAMES = ["cat", "dog", "eel"]
@@ -181,22 +181,7 @@ CHOSEN_CASES: dict[str, Case] = {
         options={"phi": "none"},
     ),
     "no features of classes along the rows": Case(
-        Graph(
-            [
-                *HIDDEN,
-                GEMM,
-                node("Transpose", "z", "t", perm=[1, 0]),
-                node("Gather", "t order", "g", axis=0),
-                node("Transpose", "g", "y", perm=[1, 0]),
-            ],
-            constants={"order": np.array([2, 0, 1], np.int64)},
-            shapes={"y": ["N", 3]},
-        ),
-        "no phi",
-        "none",
-        d=None,
-        head=False,
-        options={"phi": "none"},
+        TURNED, "no phi", "none", d=None, head=False, options={"phi": "none"}
     ),
     "pooled maps of a head that is not affine": Case(
         NOT_AFFINE, "phi pooled 3", "softmax", d=3, options={"phi": "pooled"}

@@ -10,7 +10,7 @@ from tests.onnx_case import TOKEN_ROWS
 from tests.onnx_chosen_cases import DEEPER, NOT_AFFINE, W6, linear_classifier, tree
 from tests.onnx_float_cases import ROW1, WT, B, W
 from tests.onnx_graphs import CONV_HIDDEN, D_IN, GEMM, HIDDEN, IMAGE, Graph, K, node
-from tests.onnx_wide_cases import KERNEL, TWO_HEADS
+from tests.onnx_wide_cases import KERNEL, TURNED, TWO_HEADS
 
 FLOAT = onnx.TensorProto.FLOAT
 INT64 = onnx.TensorProto.INT64
@@ -87,16 +87,7 @@ REFUSED: dict[str, Refused] = {
         rf"Conv scores is the last layer .* not a 1x1 convolution.*: {CHOICE}",
     ),
     "classes along the rows for a while": Refused(
-        Graph(
-            [
-                *HIDDEN,
-                GEMM,
-                node("Transpose", "z", "t", perm=[1, 0]),
-                node("Gather", "t order", "g", axis=0),
-                node("Transpose", "g", "y", perm=[1, 0]),
-            ],
-            constants={"order": np.array([2, 0, 1], np.int64)},
-        ),
+        TURNED,
         r"output y is neither the logits of Gemm z .* \(Transpose follows them\): pass --phi none",
     ),
     "relu as the tail": Refused(

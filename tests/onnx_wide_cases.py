@@ -27,6 +27,19 @@ def slice_of(start: int, end: int) -> dict[str, Array]:
     }
 
 
+# Another order of the classes along the rows, as the newer exporter writes it.
+TURNED = Graph(
+    [
+        *HIDDEN,
+        GEMM,
+        node("Transpose", "z", "t", perm=[1, 0]),
+        node("Gather", "t order", "g", axis=0),
+        node("Transpose", "g", "y", perm=[1, 0]),
+    ],
+    constants={"order": np.array([2, 0, 1], np.int64)},
+    shapes={"y": ["N", 3]},
+)
+
 WIDE_CASES: dict[str, Case] = {
     "classes in another order": Case(
         Graph(
