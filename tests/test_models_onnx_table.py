@@ -126,7 +126,8 @@ def test_a_quantised_model_is_held_to_the_step_of_its_own_scales(name: str, tmp_
     wrong = np.array(classifier.weight, dtype=np.float64)
     wrong[0] *= 1.5
     classifier._head = replace(classifier._head, weight=wrong)
-    with pytest.raises(CovcalError, match=r"does not give .* so the logits are not affine"):
+    told = r"does not give .* so the logits are not affine .*: quantise with reduce_range=True"
+    with pytest.raises(CovcalError, match=told):
         classifier.run(inputs_of(case.graph))
 
 

@@ -28,7 +28,7 @@ from covcal_cli.models.onnx_original import OriginalModel
 from covcal_cli.models.onnx_outputs import any_labels
 from covcal_cli.models.onnx_override import choose_head, with_affine_map
 from covcal_cli.models.onnx_own_labels import OwnLabels
-from covcal_cli.models.onnx_quantised import holds_quantised
+from covcal_cli.models.onnx_quantised import OVERFLOW, holds_quantised
 from covcal_cli.models.onnx_runner import Runner, exposing
 from covcal_cli.models.onnx_session import provider_names
 from covcal_cli.models.onnx_tail import Tail, UnknownTailError
@@ -266,11 +266,12 @@ class OnnxClassifier:
             limit = max(limit, proof.tolerance(features.dtype))
             error = self._proof.add(features, head.weight, head.bias, scores, limit, head.step)
             if error is not None:
+                remedy = OVERFLOW if holds_quantised(self._graph) else ""
                 raise CovcalError(
                     f"{self._where}: {head.layer or head.features[0].name} does not give "
                     f"{head.logits.name} (relative error {error:.1g}), so the logits are not "
-                    "affine in its input: pass --phi none to keep the logits alone, or --phi NAME "
-                    "to take another tensor"
+                    f"affine in its input: {remedy}pass --phi none to keep the logits alone, or "
+                    "--phi NAME to take another tensor"
                 )
         first = self._tail.kind is None
         self._tail.hold(scores, values, limit)

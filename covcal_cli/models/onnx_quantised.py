@@ -27,6 +27,8 @@ QUANTISED = {
     "DynamicQuantizeMatMul",
     "MatMulIntegerToFloat",
 }
+# Measured: the same network is off by 0.03 without, and by 8e-8 with it.
+OVERFLOW = "quantise with reduce_range=True (sums of 8 bits overflow on CPUs without VNNI), or "
 _ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
 
