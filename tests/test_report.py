@@ -230,6 +230,10 @@ addEventListener("load", () => {{
     inner: inside.defaultView.innerWidth,
     scroll: inside.documentElement.scrollWidth,
     figures: every("svg.diagram").map((figure) => figure.getBoundingClientRect().toJSON()),
+    cut: every("svg.diagram text").filter((part) => {{
+      const [text, figure] = [part, part.closest("svg")].map((one) => one.getBoundingClientRect());
+      return text.left < figure.left || text.right > figure.right || text.bottom > figure.bottom;
+    }}).map((part) => part.textContent),
     smallest: Math.min(...every("p, td, text").map(size)),
   }});
 }});
@@ -241,7 +245,7 @@ addEventListener("load", () => {{
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_it_whole(width: int, folder: Path, tmp_path: Path) -> None:
-    """No console error, no sideways scrolling, every figure drawn within the window."""
+    """No console error, no sideways scrolling, every figure within the window, no word cut off."""
     reported(
         folder, "-c", str(calibrated(folder, "auto")), "-c", str(calibrated(folder, name="t.json"))
     )
@@ -272,6 +276,7 @@ def test_a_browser_shows_it_whole(width: int, folder: Path, tmp_path: Path) -> N
     assert seen["inner"] == width
     assert seen["scroll"] <= width
     assert seen["smallest"] >= 11
+    assert seen["cut"] == []
     assert len(seen["figures"]) == 3
     for figure in seen["figures"]:
         assert min(figure["width"], figure["height"]) > 200

@@ -1,5 +1,6 @@
 """The gradient reversal layer of Ganin et al. (2016)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,5 +20,5 @@ class _Reversal(torch.autograd.Function):
 
 def reverse_gradient(values: Tensor, coefficient: float) -> Tensor:
     """Return `values` unchanged; the gradient that flows back is multiplied by ``-coefficient``."""
-    reversed_: Tensor = _Reversal.apply(values, coefficient)  # type: ignore[no-untyped-call]
-    return reversed_
+    apply: Callable[..., Tensor] = _Reversal.apply  # torch leaves it without a type
+    return apply(values, coefficient)

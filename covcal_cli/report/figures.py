@@ -11,7 +11,7 @@ import numpy as np
 from covcal_cli.metrics.metrics import Metrics
 
 OVER, UNDER, BAR = "#c04e00", "#005f9e", "#c3cad3"
-_WIDTH, _HEIGHT = 320, 360
+_WIDTH, _HEIGHT = 328, 360
 _LEFT, _TOP, _SIDE = 44, 12, 262
 _COUNTS_TOP, _COUNTS_HEIGHT = 284, 36
 
@@ -77,9 +77,9 @@ def _frame() -> list[str]:
         ]
     lines.append(
         f'<text x="{_x(0.5):.0f}" y="{_HEIGHT - 8}" text-anchor="middle">confidence</text>'
-        f'<text transform="translate(10 {_y(0.5):.0f}) rotate(-90)" text-anchor="middle">'
+        f'<text transform="translate(13 {_y(0.5):.0f}) rotate(-90)" text-anchor="middle">'
         "accuracy</text>"
-        f'<text transform="translate(10 {_COUNTS_TOP + _COUNTS_HEIGHT / 2:.0f}) rotate(-90)" '
+        f'<text transform="translate(13 {_COUNTS_TOP + _COUNTS_HEIGHT / 2:.0f}) rotate(-90)" '
         'text-anchor="middle">rows</text>'
     )
     return lines
