@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.listing import listed
 
-_SHOWN = 12
 _ASKED = "--classes"
 _PLACEHOLDER = "LABEL_"  # what Hugging Face calls classes that nobody named
 
@@ -66,7 +66,7 @@ class ClassMap:
         if not self.is_assumed:
             return None
         return (
-            f"the model names no classes: its outputs are taken as {_list(self.names)}, the "
+            f"the model names no classes: its outputs are taken as {listed(self.names)}, the "
             "source's names in order; if the model's order is another, name them with --classes"
         )
 
@@ -93,7 +93,7 @@ class ClassMap:
                 else f"correct it{self.or_name_them('or name the classes')}"
             )
             raise CovcalError(
-                f"{path}: {what} {folder!r} is not a class of {self.whose} ({_list(self.names)}): "
+                f"{path}: {what} {folder!r} is not a class of {self.whose} ({listed(self.names)}): "
                 f"{remedy}"
             )
         if self.names.count(folder) > 1:
@@ -156,7 +156,7 @@ def choose_classes(
     if model_names is not None and not all(name.startswith(_PLACEHOLDER) for name in model_names):
         if len(model_names) != count:
             raise CovcalError(
-                f"the model names {len(model_names)} classes ({_list(model_names)}) and has "
+                f"the model names {len(model_names)} classes ({listed(model_names)}) and has "
                 f"{count} logits: name them with --classes FILE, one a line"
             )
         return replace(named_classes(model_names), whose=whose)
@@ -187,14 +187,14 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     if isinstance(folders, NumberedNames):
         if len(folders) != count:
             raise CovcalError(
-                f"{path} names {len(folders)} classes ({_list(folders)}) and the model has "
+                f"{path} names {len(folders)} classes ({listed(folders)}) and the model has "
                 f"{count}: name the model's classes with --classes FILE"
             )
         return replace(named_classes(folders), whose="the source")
     numbered = {number: name for name in folders if (number := _number(name)) is not None}
     if len(numbered) < sum(_number(name) is not None for name in folders):
         raise CovcalError(
-            f"{path}: two classes have the same number ({_list(sorted(folders))}): merge them"
+            f"{path}: two classes have the same number ({listed(sorted(folders))}): merge them"
         )
     if len(numbered) == len(folders):
         if max(numbered, default=0) < count:
@@ -209,7 +209,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
             what = "class folders"
             remedy = "add an empty folder for each class without images, name the folders"
         raise CovcalError(
-            f"{path} has {len(ordered)} {what} ({_list(ordered)}) and the model has {count} "
+            f"{path} has {len(ordered)} {what} ({listed(ordered)}) and the model has {count} "
             f"classes: {remedy} by class number, 0 to {count - 1}, or name the classes with "
             "--classes FILE"
         )
@@ -222,7 +222,7 @@ def missing_classes(path: Path, labels: NDArray[np.int64], classes: ClassMap) ->
     missing = sorted(set(range(len(classes.names))) - set(present.tolist()))
     if not len(present) or not missing:
         return None
-    names = _list([classes.names[index] for index in missing])
+    names = listed([classes.names[index] for index in missing])
     return (
         f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes ({names}); "
         "no other class is shifted by that"
@@ -231,8 +231,3 @@ def missing_classes(path: Path, labels: NDArray[np.int64], classes: ClassMap) ->
 
 def _number(name: str) -> int | None:
     return int(name) if name.isascii() and name.isdigit() else None
-
-
-def _list(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

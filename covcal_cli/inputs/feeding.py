@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.listing import listed
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX, is_reserved
 from covcal_cli.inputs.store import Entry, Rows, Store
 from covcal_cli.modelinput import ModelInput
 
-_SHOWN = 12
 _ROWS_NAME = "x"
 
 
@@ -61,8 +61,8 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     if len(wanted) > 1:
         missing = [entry.name for entry in wanted if entry.name not in entries]
         raise CovcalError(
-            f"{store.path}: the model has {len(wanted)} inputs and there is no {_list(missing)}, "
-            f"only {_list(list(entries))}: give one array or column per input, named like it"
+            f"{store.path}: the model has {len(wanted)} inputs and there is no {listed(missing)}, "
+            f"only {listed(list(entries))}: give one array or column per input, named like it"
         )
     candidates = _several_a_row(store)
     if _ROWS_NAME in entries and not (store.is_table and len(entries[_ROWS_NAME].shape) == 1):
@@ -74,12 +74,11 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
         return [Feed(wanted[0], columns, side_by_side=True)]
     if store.is_table:
         raise CovcalError(
-            f"{store.path}: no column holds numbers, only {_list(list(entries))}: give one column "
+            f"{store.path}: no column holds numbers, only {listed(list(entries))}: give one column "
             "per feature, or a column path of images"
         )
-    raise CovcalError(
-        f"{store.path}: there is no x, only {_list(list(entries)) or 'nothing'}: save the rows as x"
-    )
+    there = listed(list(entries)) or "nothing"
+    raise CovcalError(f"{store.path}: there is no x, only {there}: save the rows as x")
 
 
 def plain_numbers(store: Store) -> tuple[str, ...]:
@@ -188,9 +187,9 @@ def _check_columns(store: Store, feed: Feed) -> None:
     texts = [
         name for name, entry in store.entries.items() if entry.is_text and not is_reserved(name)
     ]
-    beside = f"; {_list(texts)} hold texts, which must be encoded to count" if texts else ""
+    beside = f"; {listed(texts)} hold texts, which must be encoded to count" if texts else ""
     raise CovcalError(
-        f"{store.path} has {found} columns of numbers ({_list(feed.names)}{beside}) and the model "
+        f"{store.path} has {found} columns of numbers ({listed(feed.names)}{beside}) and the model "
         f"wants {wanted.describe()}: give one column per feature in the model's order, and call a "
         f"column that is no feature {GROUP_PREFIX}NAME"
     )
@@ -245,8 +244,3 @@ def _unfit(
         f"{store.path}: {name} {store.place(row)}{known} holds NaN or infinity: every value must "
         "be a finite number"
     )
-
-
-def _list(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.listing import listed
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX, PATH_NAMES, is_reserved
 from covcal_cli.inputs.rownumbers import numbering_columns
 from covcal_cli.inputs.store import Store
@@ -15,7 +16,6 @@ _CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp")
 _ANSWER = ("label_index", "confidence")
 _CLASSES = "classes"  # beside an array of outputs: what its columns stand for
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
-_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def find_outputs(store: Store, *, probabilities: bool) -> Outputs:
         if others:
             remedy = "drop --probabilities" if probabilities else "pass --probabilities"
             raise CovcalError(
-                f"{store.path} holds no {what} but {_list(others)}: {remedy}, or rename it"
+                f"{store.path} holds no {what} but {listed(others)}: {remedy}, or rename it"
             )
     if not found and not store.is_table and tuple(store.entries) == ("x",):
         found = ("x",)  # .npy: its only array has no name
@@ -105,7 +105,7 @@ def find_outputs(store: Store, *, probabilities: bool) -> Outputs:
         notes: tuple[str, ...] = ()
     else:
         columns, names = _in_order(_unnamed_outputs(store, features, what), ())
-        notes = (f"{_list(columns)} are taken for the {what} of the classes",)
+        notes = (f"{listed(columns)} are taken for the {what} of the classes",)
     positive = None
     if len(columns) == 1:
         plain = _without(columns[0], tuple(f"{name}_" for name in wanted))
@@ -137,7 +137,7 @@ def without_answer(store: Store) -> tuple[str, ...]:
         name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
     }
     return (
-        f"{_list(tuple(answer))} are the answer that covcal apply wrote and no truth, so they are "
+        f"{listed(tuple(answer))} are the answer that covcal apply wrote and no truth, so they are "
         f"not read: give true classes as {'a column' if store.is_table else 'an array'} y",
     )
 
@@ -187,7 +187,7 @@ def _applied_columns(store: Store, features: tuple[str, ...]) -> tuple[str, ...]
 def _checked(store: Store, found: Outputs, what: str) -> Outputs:
     if found.width == 0:
         raise CovcalError(
-            f"{store.path} holds no {what}, only {_list(tuple(store.entries)) or 'nothing'}: give "
+            f"{store.path} holds no {what}, only {listed(tuple(store.entries)) or 'nothing'}: give "
             f"an array {what} [n, K], or one column {_COLUMN[what]} per class"
         )
     return found
@@ -243,13 +243,13 @@ def _unnamed_outputs(store: Store, features: tuple[str, ...], what: str) -> tupl
     confidences = tuple(name for name in found if name.lower() in _CONFIDENCES)
     if confidences:
         raise CovcalError(
-            f"{store.path}: {_list(confidences)} is of one class a row, and the {what} of all "
+            f"{store.path}: {listed(confidences)} is of one class a row, and the {what} of all "
             f"classes are needed: give one column {_COLUMN[what]} per class (of two, one will do)"
         )
     numbering = numbering_columns(store, found, rising=True)
     if numbering:
         raise CovcalError(
-            f"{store.path}: {_list(numbering)} rises by whole numbers from row to row, as row "
+            f"{store.path}: {listed(numbering)} rises by whole numbers from row to row, as row "
             f"numbers do, and would pass for the {what} of a class: rename it to id, or name the "
             f"columns of the classes {_COLUMN[what]}"
         )
@@ -273,8 +273,3 @@ def _without(column: str, prefixes: tuple[str, ...]) -> str:
         if column.lower().startswith(prefix):
             return column[len(prefix) :]
     return column
-
-
-def _list(names: tuple[str, ...]) -> str:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

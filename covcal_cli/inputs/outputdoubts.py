@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.listing import listed
 from covcal_cli.inputs.outputcolumns import Outputs
 from covcal_cli.inputs.rowfacts import PATH_NAMES, is_reserved
 from covcal_cli.inputs.store import Store
@@ -17,7 +18,6 @@ ZEROS = (
     "some probabilities are 0 or below 1e-38 and count as 1e-38, as float32 holds nothing smaller: "
     "where rounding made them 0, give more digits"
 )
-_SHOWN = 6
 _FEW_ROWS = 50  # what holds for fewer may be chance
 _PERCENT = 100.0
 _ROUNDED = 1.0  # of a sum of percentages
@@ -50,10 +50,10 @@ def unread_features(store: Store, n: int, found: Outputs) -> tuple[str, ...]:
     plain = [name for name, entry in numbers.items() if len(entry.shape) == 1]
     if wide:
         call = "it" if len(wide) == 1 else "the one that holds them"
-        return (f"{_list(wide)} is not read as features: call {call} features",)
+        return (f"{listed(wide)} is not read as features: call {call} features",)
     if len(plain) > 1:  # a single number, such as an age, is a group
         return (
-            f"columns of numbers {_list(plain)} are not read as features: call features "
+            f"columns of numbers {listed(plain)} are not read as features: call features "
             "feature_0, feature_1, ...",
         )
     return ()
@@ -116,8 +116,3 @@ def are_percentages(values: NDArray[Any]) -> bool:
     """Return whether every row holds nothing below 0 and sums to about 100."""
     near = np.abs(values.sum(axis=1) - _PERCENT) < _ROUNDED
     return bool(near.all() and (values >= 0).all())
-
-
-def _list(names: list[str]) -> str:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
