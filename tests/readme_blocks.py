@@ -30,10 +30,12 @@ def live(readme: str) -> str:
 
 
 def without_numbers(text: str) -> str:
-    """Return text in which numbers, bars and the width of columns no longer matter.
+    """Return text in which numbers, hashes, bars and the width of columns no longer matter.
 
-    Two machines may train slightly different networks; words, files and layout stay.
+    Two machines may train slightly different networks; words, files and layout stay. A hash is
+    taken whole, before its digits: what is left of it would be letters that differ.
     """
+    text = re.sub(r"\b[0-9a-f]{12}\b", "0", text)
     text = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "0", text)
     text = re.sub(r"[#<>]{1,40}\s*$", "", text, flags=re.MULTILINE)
     return re.sub(r"[ ─]+", " ", text)
