@@ -26,7 +26,7 @@ from PIL import Image
 
 from covcal_cli.inputs.folder import FolderData
 from covcal_cli.inputs.preprocessing import Preprocessing, Resize
-from covcal_cli.models.classifier import open_classifier
+from covcal_cli.models.opening import open_classifier
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSES = 10

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.extract.extraction import ExtractReport, extract
-from covcal_cli.models.classifier import open_classifier
+from covcal_cli.models.opening import open_classifier
 from tests.real_data import real_data
 
 pytestmark = pytest.mark.real

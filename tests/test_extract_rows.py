@@ -19,7 +19,7 @@ from covcal_cli.extract.batching import BatchRunner
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.sampling import Selection, Shard
 from covcal_cli.files import sha256_of
-from covcal_cli.models.classifier import open_classifier
+from covcal_cli.models.opening import open_classifier
 from tests.cli_runner import Argument, covcal
 from tests.onnx_graphs import SIDE, Graph, grey_classifier, node
 

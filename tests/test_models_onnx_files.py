@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.classifier import open_classifier
 from covcal_cli.models.onnx_classifier import OnnxClassifier
 from covcal_cli.models.onnx_session import provider_names
+from covcal_cli.models.opening import open_classifier
 from tests.onnx_case import inputs_of
 from tests.onnx_graphs import GEMM, HIDDEN, Graph, node
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import special
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.classifier import open_classifier
+from covcal_cli.models.opening import open_classifier
 from tests.real_data import real_data
 
 pytestmark = pytest.mark.real

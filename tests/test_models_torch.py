@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.classifier import open_classifier
+from covcal_cli.models.opening import open_classifier
 from covcal_cli.models.torch_classifier import TorchClassifier, open_torch
 from tests import torch_modules
 from tests.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, D, K, rows, save

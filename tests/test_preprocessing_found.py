@@ -13,7 +13,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.pipeline import row_of
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.preprocessing_files import found_preprocessing, load_preprocessing
-from covcal_cli.models.classifier import open_classifier
+from covcal_cli.models.opening import open_classifier
 from tests.onnx_graphs import Graph, node
 
 VIT = {"image_processor_type": "ViTImageProcessor"}

@@ -21,7 +21,7 @@ from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.sampling import Selection
 from covcal_cli.extract.spool import DomainSpool, was_stopped
 from covcal_cli.files import sha256_of
-from covcal_cli.models.classifier import open_classifier
+from covcal_cli.models.opening import open_classifier
 from tests.onnx_graphs import SIDE, grey_classifier
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))

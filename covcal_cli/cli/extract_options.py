@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.models.kinds import MODEL_HELP
+
 if TYPE_CHECKING:  # it needs NumPy and Pillow, and --help does not
     from covcal_cli.inputs.preprocessing import Preprocessing
 
@@ -49,7 +51,7 @@ ModelArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="A classifier: .onnx, .pt, .pt2 or module:function. Left out with --logits.",
+        help=f"{MODEL_HELP} Left out with --logits.",
         show_default=False,
     ),
 ]

@@ -8,6 +8,7 @@ import typer
 from covcal_cli.cli import extract_options as options
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import DeviceName, MethodName, Quiet, Seed, Verbose, output
+from covcal_cli.models.kinds import MODEL_HELP
 
 if TYPE_CHECKING:
     from covcal_cli.run.pipeline import RunReport, Step
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def run(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A classifier: .onnx, .pt, .pt2 or module:function."),
+        typer.Argument(metavar="MODEL", help=MODEL_HELP),
     ],
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="Data like the classifier's own, labelled.")

@@ -18,7 +18,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.export.fitted import calibrated_networks, extracted_tensors, stored_rows
 from covcal_cli.export.merged import Exported, Forecaster
 from covcal_cli.files import check_output, sha256_of
-from covcal_cli.models.classifier import is_torch
+from covcal_cli.models.kinds import TORCH, Kind, kind_of
 
 _PREFIX = "covcal."
 
@@ -79,8 +79,8 @@ def export(
         If the model is not the calibration's, the networks are gone or others, or the merged model
         does not agree with the original and with NumPy; nothing is written then.
     """
-    torch_model = is_torch(model)
-    path = _output(output, torch_model=torch_model)
+    kind = kind_of(model)
+    path = _output(output, kind)
     inputs = [Path(model), document, *(extra for extra in (weights, networks) if extra)]
     check_output(path, force=force, inputs=inputs)
     calibration = read_calibration(document)
@@ -89,7 +89,7 @@ def export(
             f"{document} was fitted on logits from elsewhere, not on a model's: extract the model, "
             "calibrate that file, and export"
         )
-    if torch_model:
+    if kind is TORCH:
         return _export_torch(
             model, document, calibration, path, weights, networks, model_output, force=force
         )
@@ -100,11 +100,10 @@ def export(
     )
 
 
-def _output(output: Path | None, *, torch_model: bool) -> Path:
-    suffix, kind = (".pt2", "a torch model") if torch_model else (".onnx", "an ONNX model")
-    if output is not None and output.suffix.lower() != suffix:
-        raise CovcalError(f"{output}: {kind} is exported as {suffix}: pass another -o")
-    return output or Path(f"calibrated{suffix}")
+def _output(output: Path | None, kind: Kind) -> Path:
+    if output is not None and output.suffix.lower() != kind.exported:
+        raise CovcalError(f"{output}: {kind.words} is exported as {kind.exported}: pass another -o")
+    return output or Path(f"calibrated{kind.exported}")
 
 
 def _export_onnx(

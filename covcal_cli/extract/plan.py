@@ -35,7 +35,8 @@ from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.splits import check_fractions, hashed_split
 from covcal_cli.inputs.store import SUFFIXES, holds_parts, suffix_of
-from covcal_cli.models.classifier import Classifier, open_classifier
+from covcal_cli.models.classifier import Classifier
+from covcal_cli.models.opening import open_classifier
 
 _NAMES = 1 << 16
 _BATCH_BYTES = 16 << 20

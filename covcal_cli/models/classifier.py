@@ -1,62 +1,32 @@
-"""What extraction needs of a classifier, whatever framework it comes from."""
+"""The protocol of a classifier, whatever framework it comes from."""
 
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.errors import CovcalError
-from covcal_cli.files import require_file
 from covcal_cli.modelinput import ModelInput
 
 Floats = NDArray[np.float32]
 Inputs = Mapping[str, NDArray[Any]]
 
-_TORCH_SUFFIXES = {".pt", ".pth", ".pt2", ".ckpt", ".safetensors"}
-_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_REMEDY = "give the classifier first: an .onnx, .pt or .pt2 file, or module:function"
-
 
 class Classifier(Protocol):
-    """A trained classifier, usually with a linear last layer: logits = phi(x) W^T + b.
+    """A trained classifier, usually with a linear last layer: logits = phi(x) W^T + b."""
 
-    Attributes
-    ----------
-    name : str
-        Base name of the file.
-    sha256 : str
-        Hexadecimal sha256 of the file and of the weights that it reads from elsewhere.
-    inputs : tuple of ModelInput
-        What must be fed.
-    fixed_batch : int or None
-        The number of rows every run is fed, where the model allows no other.
-    metadata : mapping of str to str
-        What the file says about itself: class names, preprocessing; empty where it says nothing.
-    class_names : tuple of str or None
-        Names of the K classes, where the model holds them.
-    notes : tuple of str
-        What a user should know about how the model was read; the first batch may add some.
-    n_classes : int
-        K.
-    features_tensor : str or None
-        Name of phi in the model.
-    logits_tensor : str
-        Name of the logits in the model.
-    """
-
-    name: str
-    sha256: str
-    inputs: tuple[ModelInput, ...]
-    fixed_batch: int | None
+    name: str  # base name of the file
+    sha256: str  # of the file and of the weights that it reads from elsewhere
+    inputs: tuple[ModelInput, ...]  # what must be fed
+    fixed_batch: int | None  # the rows that every run is fed, where the model allows no other
+    # What the file says about itself: class names, preprocessing; empty where it says nothing.
     metadata: Mapping[str, str]
-    class_names: tuple[str, ...] | None
+    class_names: tuple[str, ...] | None  # of the K classes, where the model holds them
+    # What a user should know about how the model was read; the first batch may add some.
     notes: tuple[str, ...]
-    n_classes: int
-    features_tensor: str | None
-    logits_tensor: str
+    n_classes: int  # K
+    features_tensor: str | None  # name of phi in the model
+    logits_tensor: str  # name of the logits in the model
 
     @property
     def n_features(self) -> int | None:
@@ -109,63 +79,3 @@ class Classifier(Protocol):
     def describe(self) -> str:
         """Return the head and its proof in one line."""
         ...
-
-
-def open_classifier(
-    model: str | Path,
-    *,
-    weights: Path | None = None,
-    output: str | None = None,
-    phi: str | None = None,
-    threads: int = 1,
-    providers: Sequence[str] = (),
-) -> Classifier:
-    """Open a classifier by the kind of its file.
-
-    Parameters
-    ----------
-    model : str or Path
-        Path of an ONNX file or a torch file, or ``module:function`` that returns a torch module.
-    weights : Path, optional
-        Weights to load into the module that ``module:function`` returns.
-    output : str, optional
-        Name of the output that holds the classes, where the model has several.
-    phi : str, optional
-        ``"input"``, ``"none"`` or the name of a tensor, instead of the layer that is found.
-    threads : int
-        Threads within one operation.
-    providers : sequence of str
-        Where to compute, in order of preference: execution providers of ONNX Runtime, for a torch
-        model ``cpu`` or ``cuda``; the CPU when empty.
-
-    Raises
-    ------
-    CovcalError
-        If the file is not a model that covcal can use, with the reason.
-    """
-    path = Path(model)
-    if is_torch(model):
-        from covcal_cli.models.torch_classifier import open_torch
-
-        return open_torch(
-            model, weights=weights, output=output, phi=phi, threads=threads, providers=providers
-        )
-    if weights is not None:
-        raise CovcalError(
-            f"{path} holds its own weights: give --weights only with a torch model as "
-            "module:function"
-        )
-    require_file(path, remedy=_REMEDY)
-    from covcal_cli.models.onnx_classifier import OnnxClassifier
-
-    return OnnxClassifier(path, output=output, phi=phi, threads=threads, providers=providers)
-
-
-def is_torch(model: str | Path) -> bool:
-    """Return whether `model` is a torch file by its ending, or ``module:function``."""
-    return Path(model).suffix.lower() in _TORCH_SUFFIXES or names_a_function(model)
-
-
-def names_a_function(model: str | Path) -> bool:
-    """Return whether `model` reads ``module:function`` and is no existing file."""
-    return _FUNCTION.fullmatch(str(model)) is not None and not Path(model).exists()

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import require_file
 from covcal_cli.modelinput import ModelInput
 from covcal_cli.models import proof
 from covcal_cli.models.classifier import Floats, Inputs
+from covcal_cli.models.kinds import REMEDY
 from covcal_cli.models.onnx_features import FeatureReader, Features
 from covcal_cli.models.onnx_file import read_onnx
 from covcal_cli.models.onnx_graph import OnnxGraph
@@ -34,6 +36,26 @@ from covcal_cli.models.onnx_session import provider_names
 from covcal_cli.models.onnx_tail import Tail, UnknownTailError
 
 Array = NDArray[Any]
+
+
+def open_onnx(
+    model: str | Path,
+    *,
+    weights: Path | None = None,
+    output: str | None = None,
+    phi: str | None = None,
+    threads: int = 1,
+    providers: Sequence[str] = (),
+) -> "OnnxClassifier":
+    """Open an ONNX file; see `covcal_cli.models.opening.open_classifier`."""
+    path = Path(model)
+    if weights is not None:
+        raise CovcalError(
+            f"{path} holds its own weights: give --weights only with a torch model as "
+            "module:function"
+        )
+    require_file(path, remedy=REMEDY)
+    return OnnxClassifier(path, output=output, phi=phi, threads=threads, providers=providers)
 
 
 class OnnxClassifier:

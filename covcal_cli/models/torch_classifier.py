@@ -14,7 +14,8 @@ from torch import Tensor
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.models import proof
-from covcal_cli.models.classifier import Floats, Inputs, names_a_function
+from covcal_cli.models.classifier import Floats, Inputs
+from covcal_cli.models.kinds import names_a_function
 from covcal_cli.models.torch_device import CPU, device_of
 from covcal_cli.models.torch_factory import open_function
 from covcal_cli.models.torch_file import open_file

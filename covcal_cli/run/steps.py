@@ -17,7 +17,8 @@ from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from covcal_cli.fitting import calibrate
 from covcal_cli.methods import AUTO, METHODS
-from covcal_cli.models.classifier import is_torch, open_classifier
+from covcal_cli.models.kinds import kind_of
+from covcal_cli.models.opening import open_classifier
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.run.datadigest import data_digest
 from covcal_cli.run.journal import Journal, step_key
@@ -211,7 +212,7 @@ class Steps:
             )
             return ()
 
-        name = f"calibrated{'.pt2' if is_torch(model) else '.onnx'}"
+        name = f"calibrated{kind_of(model).exported}"
         inputs = {"calibration": sha256_of(document)}
         return self._step(self.folder / name, _key(inputs, {}), make)
 
