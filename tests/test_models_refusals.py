@@ -34,18 +34,20 @@ def whole() -> bytes:
     return bytes(DENSE["softmax"][0].model().SerializeToString())
 
 
+UNREADABLE = r"is truncated or no ONNX model \(\d+ bytes\): copy or download it again, or export"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", r"is empty \(0 bytes\)"),
-    "lfs": (lambda: LFS, r"Git LFS pointer \(\d+ bytes\), not the model: run git lfs pull"),
-    "png": (png, "is a PNG image, not an ONNX model"),
+    "lfs": (lambda: LFS, r"is a Git LFS pointer, not an ONNX model: run git lfs pull"),
     "html": (lambda: b"\n<!DOCTYPE html><html>", "web page.*download the raw file"),
-    "text": (lambda: b"weights: none\n" * 20, "is a text file, not an ONNX model"),
     "zip": (archive, "is a zip archive"),
     "hdf5": (lambda: b"\x89HDF\r\n\x1a\n" + bytes(99), "is an HDF5 file"),
-    "noise": (lambda: bytes(range(255, 0, -1)) * 9, "not an ONNX model|not a readable"),
-    "truncated": (lambda: whole()[:200], r"is truncated \(200 bytes are left of at least \d+\)"),
-    "cut in a number": (lambda: whole()[:1], "is truncated"),
+    "pickle": (lambda: b"\x80\x04\x95" + bytes(99), "is a Python pickle"),
+    "png": (png, "is a PNG image, not an ONNX model"),
+    "text": (lambda: b"weights: none\n" * 20, UNREADABLE),
+    "noise": (lambda: bytes(range(255, 0, -1)) * 9, UNREADABLE),
+    "truncated": (lambda: whole()[:200], UNREADABLE),
+    "cut in a number": (lambda: whole()[:1], UNREADABLE),
     "no graph": (lambda: whole()[:2], "holds no ONNX graph"),
 }
 

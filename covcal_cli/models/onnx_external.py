@@ -15,23 +15,17 @@ import onnx
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 
-_LFS_POINTER = b"version https://git-lfs"
+LFS_POINTER = b"version https://git-lfs"
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
     """Find the external weights of a model, and make it name them as they lie on the disk.
 
-    Parameters
-    ----------
-    path : Path
-        The model's file.
-    model : onnx.ModelProto
-        The model; where its weights are links to another folder, their locations are rewritten.
-
     Returns
     -------
     folder : Path
-        The folder that locations are relative to.
+        The folder that locations are relative to; where weights are links to another folder, the
+        locations in `model` are rewritten.
     files : dict of str to Path
         The file behind every location, as the model named it.
 
@@ -43,10 +37,18 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
     files: dict[str, Path] = {}
     external = external_tensors(model)
     for tensor in external:
-        location = _location(path, tensor)
+        entries = external_entries(tensor)
+        location = entries.get("location", "")
         if location not in files:
-            files[location] = _existing(path, location, tensor.name).resolve()
-        _require_whole(path, location, files[location], tensor)
+            files[location] = _existing(path, location, tensor.name)
+        # Every tensor must end inside its file.
+        end = int(entries.get("offset", "0")) + int(entries.get("length", "0"))
+        size = files[location].stat().st_size
+        if end > size:
+            raise CovcalError(
+                f"{path} needs {end} bytes of {location}, which has {size} (it was cut?): copy or "
+                "download it again"
+            )
     folder = path.parent.resolve()
     if all(file.is_relative_to(folder) for file in files.values()):
         return folder, files
@@ -104,38 +106,23 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
                 yield from _graph_tensors(graph)
 
 
-def _location(path: Path, tensor: onnx.TensorProto) -> str:
-    location = external_entries(tensor).get("location", "")
+def _existing(path: Path, location: str, tensor: str) -> Path:
+    """Return the file behind a location, its links followed."""
     where = PurePosixPath(location.replace("\\", "/"))
     # A model from elsewhere must not make us read files outside its own folder.
     if not location or where.is_absolute() or ".." in where.parts:
         raise CovcalError(
-            f"{path} keeps tensor {tensor.name!r} in {location!r}, outside its own folder: "
+            f"{path} keeps tensor {tensor!r} in {location!r}, outside its own folder: "
             "save the model again with its weights beside it"
         )
-    return location
-
-
-def _existing(path: Path, location: str, tensor: str) -> Path:
     file = path.parent / location
     if not file.is_file():
         raise CovcalError(
             f"{path} needs {location} beside it (weights such as {tensor!r}): copy that file too"
         )
     with file.open("rb") as stream:
-        if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
             raise CovcalError(
                 f"{file} is a Git LFS pointer, not the weights of {path.name}: run git lfs pull"
             )
-    return file
-
-
-def _require_whole(path: Path, location: str, file: Path, tensor: onnx.TensorProto) -> None:
-    entries = external_entries(tensor)
-    end = int(entries.get("offset", "0")) + int(entries.get("length", "0"))
-    size = file.stat().st_size
-    if end > size:
-        raise CovcalError(
-            f"{path} needs {end} bytes of {location}, which has {size} (it was cut?): copy or "
-            "download it again"
-        )
+    return file.resolve()
