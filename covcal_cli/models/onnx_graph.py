@@ -25,21 +25,7 @@ _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
 
 
 class OnnxGraph:
-    """The main graph of an ONNX model, indexed for walking.
-
-    Attributes
-    ----------
-    nodes : sequence of onnx.NodeProto
-        All nodes, each after those whose outputs it reads.
-    inputs, outputs : list of onnx.ValueInfoProto
-        The inputs that must be fed (initialisers that are listed as inputs are left out), and the
-        outputs.
-    input_names : set of str
-        Names of the inputs.
-    constants : set of str
-        Tensors that do not depend on any input: initialisers, Constant nodes, and whatever is
-        computed from those alone (transposed or dequantised weights).
-    """
+    """The main graph of an ONNX model, indexed for walking."""
 
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
@@ -47,9 +33,11 @@ class OnnxGraph:
         self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
         stored = {*self._initializers}
         stored.update(tensor.values.name for tensor in self._graph.sparse_initializer)
+        # Those that must be fed: old files list their initialisers among the inputs.
         self.inputs = [value for value in self._graph.input if value.name not in stored]
         self.input_names = {value.name for value in self.inputs}
         self.outputs = list(self._graph.output)
+        # Each after those whose outputs it reads.
         self.nodes: Sequence[onnx.NodeProto] = self._graph.node
         self._maker: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
@@ -57,6 +45,8 @@ class OnnxGraph:
             self._maker |= {name: index for name in node.output if name}
             for name in _reads(node):
                 self._readers.setdefault(name, []).append(index)
+        # Tensors that depend on no input: initialisers, Constant nodes, and whatever is computed
+        # from those alone (transposed or dequantised weights).
         self.constants = self._computed_from(stored, shapes=False)
         self._valueless = self._computed_from(stored, shapes=True)
 

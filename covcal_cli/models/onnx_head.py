@@ -22,59 +22,32 @@ from covcal_cli.models.onnx_walk import Position, tail_step, walk_forward
 
 @dataclass(frozen=True)
 class Head:
-    """Where the features and the logits of a classifier are, and how they belong together.
+    """Where the features and the logits of a classifier are, and how they belong together."""
 
-    Attributes
-    ----------
-    layer : str
-        Operator and name, such as ``"Gemm fc2"``; empty where there is no linear layer.
-    features : tuple of Exposed
-        The tensors whose rows, one after the other, are phi; empty where it was not asked for.
-    weight : array of float64, shape (K, d), or None
-        W, constant scales folded in; None where the logits are not affine in phi.
-    bias : array of float64, shape (K,), or None
-        b, likewise.
-    logits : Exposed
-        The last tensor that is affine in phi.
-    step : float
-        By how much rounding to stored integers may have moved the logits.
-    tail_step : float
-        The same of the outputs.
-    follower : str or None
-        The operator that reads the logits, such as ``"Softmax"``.
-    n_scores : int
-        Columns of the logits; one for a binary classifier that gives a single number.
-    outputs : tuple of ClassOutput
-        The model's outputs that are computed from the logits alone.
-    """
-
-    layer: str
+    layer: str  # operator and name, such as "Gemm fc2"; empty where there is no linear layer
+    # The tensors whose rows, one after the other, are phi; empty where it was not asked for.
     features: tuple[Exposed, ...]
+    # W, shape (K, d), constant scales folded in, and b, shape (K,); None where the logits are not
+    # affine in phi.
     weight: Weights | None
     bias: Weights | None
-    logits: Exposed
-    step: float
-    tail_step: float
-    follower: str | None
-    n_scores: int
-    outputs: tuple[ClassOutput, ...]
+    logits: Exposed  # the last tensor that is affine in phi
+    step: float  # by how much rounding to stored integers may have moved the logits
+    tail_step: float  # the same of the outputs
+    follower: str | None  # the operator that reads the logits, such as "Softmax"
+    n_scores: int  # columns of the logits; one for a binary classifier of a single number
+    outputs: tuple[ClassOutput, ...]  # those that are computed from the logits alone
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head of the classifier's output.
-
-    Parameters
-    ----------
-    graph : OnnxGraph
-        The model.
-    output : str, optional
-        The output that holds the classes, where the model has several.
+    """Find the head of the classifier's output, `output` where the model has several.
 
     Raises
     ------
     CovcalError
         If there is no linear layer, or more than one candidate, or the layer cannot be used.
     """
+    # The last layers before each output, of which tensors inside the network are left out.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
     kept = _same_head(graph, layers)
@@ -148,6 +121,7 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
             found[node.output[0]] = node
         else:
             pending += graph.value_inputs(node)
+    # In the order of the graph, whatever the order of the walk.
     order = {node.output[0]: index for index, node in enumerate(graph.nodes) if node.output}
     return sorted(found.values(), key=lambda node: order[node.output[0]])
 

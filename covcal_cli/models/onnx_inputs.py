@@ -1,4 +1,4 @@
-"""What an ONNX model reads: one tensor or several, each with one row per example."""
+"""The inputs of an ONNX model: one tensor or several, each with one row per example."""
 
 import numpy as np
 import onnx
@@ -39,13 +39,7 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
 def require_declared_width(
     graph: OnnxGraph, inputs: tuple[ModelInput, ...], tensor: str, width: int
 ) -> None:
-    """Refuse a model whose head reads an input that declares another number of columns.
-
-    Raises
-    ------
-    CovcalError
-        With both numbers.
-    """
+    """Refuse a model whose head reads an input that declares another number of columns."""
     value = next((value for value in inputs if value.name == tensor), None)
     if value is None or len(value.shape) != 2 or value.shape[1] in (None, width):
         return

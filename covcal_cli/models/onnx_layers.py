@@ -122,6 +122,7 @@ def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear
         )
     elif not attributes.get("transB", 0):
         weight = weight.T
+    # One number may stand for the bias of every class.
     bias = np.broadcast_to(linear.bias.reshape(-1), len(weight))
     return replace(linear, weight=weight, bias=bias)
 

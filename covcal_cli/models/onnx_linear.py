@@ -1,4 +1,4 @@
-"""What is known of one linear layer of an ONNX graph, and how its tensors are read."""
+"""A linear layer of an ONNX graph, and the tensors that are read of it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,21 +15,11 @@ LOGITS_ONLY = "pass --phi none to keep its logits alone, or --phi NAME to take a
 
 @dataclass(frozen=True)
 class Exposed:
-    """A tensor to read from the model, which may need nodes that the model does not have.
-
-    Attributes
-    ----------
-    tensor : str
-        Its name.
-    nodes : tuple of onnx.NodeProto
-        The nodes to append to the graph so that it exists.
-    source : str
-        The tensor of the model itself that it comes from.
-    """
+    """A tensor to read from the model, which may need nodes that the model does not have."""
 
     tensor: str
-    nodes: tuple[onnx.NodeProto, ...] = ()
-    source: str = ""
+    nodes: tuple[onnx.NodeProto, ...] = ()  # to append to the graph so that it exists
+    source: str = ""  # the tensor of the model itself that it comes from
 
     @property
     def name(self) -> str:
@@ -69,33 +59,17 @@ class Quantised:
 
 @dataclass(frozen=True)
 class Linear:
-    """One layer: logits = phi W^T + b.
+    """One layer: logits = phi W^T + b."""
 
-    Attributes
-    ----------
-    layer : str
-        Operator and name, such as ``"Gemm fc2"``.
-    features : Exposed
-        phi.
-    output : str or None
-        The tensor that the layer makes; None where its sums are not in the graph, because the
-        operator goes on to squash them.
-    weight : array of float64, shape (K, d)
-        W.
-    bias : array of float64, shape (K,)
-        b; zeros where the layer has none.
-    quantised : Quantised or None
-        How `output` is to be read where it holds integers.
-    pending : str or None
-        A scale that is computed from the input and still to be multiplied to `output`.
-    """
-
-    layer: str
-    features: Exposed
+    layer: str  # operator and name, such as "Gemm fc2"
+    features: Exposed  # phi
+    # The tensor that the layer makes; None where its sums are not in the graph, because the
+    # operator goes on to squash them.
     output: str | None
-    weight: Weights
-    bias: Weights
-    quantised: Quantised | None = None
+    weight: Weights  # W, shape (K, d)
+    bias: Weights  # b, shape (K,); zeros where the layer has none
+    quantised: Quantised | None = None  # how `output` is to be read where it holds integers
+    # A scale that is computed from the input and still to be multiplied to `output`.
     pending: str | None = None
 
 

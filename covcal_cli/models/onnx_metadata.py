@@ -1,4 +1,4 @@
-"""What an ONNX file says about itself: its metadata, and the names of its classes."""
+"""The metadata of an ONNX file, and the names of its classes."""
 
 import ast
 import json
@@ -19,24 +19,10 @@ def read_metadata(graph: OnnxGraph) -> dict[str, str]:
 def class_names(
     graph: OnnxGraph, metadata: Mapping[str, str], count: int
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return the names of the classes in the order of the logits, and what was left out.
+    """Return K different names of the classes in the order of the logits, or None.
 
-    Parameters
-    ----------
-    graph : OnnxGraph
-        Operators such as ZipMap hold labels, which come first.
-    metadata : mapping of str to str
-        ``names`` (a Python or JSON dictionary by class number, or a list), ``class_names``,
-        ``classes``, ``labels`` or ``id2label``.
-    count : int
-        K.
-
-    Returns
-    -------
-    names : tuple of str or None
-        K different names, or None.
-    notes : tuple of str
-        Why names in the file are not used.
+    Operators such as ZipMap hold labels, which come first; then the metadata, where names are a
+    Python or JSON dictionary by class number, or a list. Beside them, why names are not used.
     """
     labels = class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:

@@ -1,4 +1,4 @@
-"""Which outputs of an ONNX model may hold the classes, and what it calls them."""
+"""The outputs of an ONNX model that may hold the classes, and its names for them."""
 
 from dataclasses import dataclass
 
@@ -15,26 +15,13 @@ _LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
 @dataclass(frozen=True)
 class ClassOutput:
-    """One output that may hold the classes.
-
-    Attributes
-    ----------
-    name : str
-        As the model calls it.
-    tensor : str
-        The tensor to read: the output itself, or what a ZipMap turns into dictionaries.
-    is_label : bool
-        Whether it holds the index of the most likely class alone.
-    is_vector : bool
-        Whether it holds one number per row, without an axis of classes.
-    zipped : tuple of (str or int)
-        The keys of the dictionaries, in the order of the tensor.
-    """
+    """One output that may hold the classes."""
 
     name: str
-    tensor: str
-    is_label: bool = False
-    is_vector: bool = False
+    tensor: str  # to be read: the output itself, or what a ZipMap turns into dictionaries
+    is_label: bool = False  # whether it holds the index of the most likely class alone
+    is_vector: bool = False  # whether it holds one number per row, without an axis of classes
+    # The keys of the dictionaries, in the order of the tensor.
     zipped: tuple[str | int, ...] = ()
 
     @property

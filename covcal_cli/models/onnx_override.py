@@ -1,4 +1,4 @@
-"""What ``--phi`` asks for: other features than the last layer's, or none."""
+"""The head as ``--phi`` asks for it: with other features than the last layer's, or none."""
 
 import difflib
 from dataclasses import replace
@@ -35,11 +35,10 @@ def choose_head(
 
     Parameters
     ----------
-    graph : OnnxGraph
-        The model.
-    output : str, optional
+    graph
+    output : str or None
         The output that holds the classes.
-    phi : str, optional
+    phi : str or None
         ``"input"``, ``"none"`` or the name of a tensor.
     layer : bool
         Whether to take the logits from the last linear layer where there is one; otherwise, with
@@ -73,6 +72,7 @@ def _found(graph: OnnxGraph, output: str | None) -> Head | None:
     except CovcalError:
         return None
     declared = _declared_classes(graph, head.outputs[0].name)
+    # Another operator, or another number of classes: the layer is inside the network.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
     if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
@@ -102,14 +102,7 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
 def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
     """Add W and b to a head whose features were chosen, if the logits are affine in them.
 
-    Parameters
-    ----------
-    graph : OnnxGraph
-        The model.
-    head : Head
-        With one tensor of features and without weights.
-    row : tuple of int
-        Shape of a row of that tensor.
+    `row` is the shape of a row of the one tensor that holds the features.
     """
     if head.logits.nodes or len(head.features) != 1:
         return head

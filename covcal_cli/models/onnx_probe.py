@@ -1,4 +1,4 @@
-"""Running a part of an ONNX graph on made numbers, to read off how its result depends on them.
+"""Parts of an ONNX graph, run on made numbers to read off how the result depends on them.
 
 Data-free, so what is found does not depend on the rows that happen to come first.
 """
@@ -25,21 +25,9 @@ _CLOSE: dict[np.dtype[np.floating], float] = {np.dtype(np.float16): 1e-2}
 
 
 class Part:
-    """The part of a graph between some tensors and others.
+    """The part of a graph between the tensors of `cut`, which are fed, and `targets`.
 
-    Parameters
-    ----------
-    graph : OnnxGraph
-        The model.
-    cut : sequence of str
-        The tensors to feed.
-    targets : sequence of str
-        The tensors to read.
-
-    Raises
-    ------
-    CovcalError
-        If the targets depend on something else than `cut`, or the part does not run on its own.
+    A CovcalError says that the targets depend on something else, or that the part does not run.
     """
 
     def __init__(self, graph: OnnxGraph, cut: Sequence[str], targets: Sequence[str]) -> None:
@@ -59,13 +47,7 @@ class Part:
         raise problem or CovcalError(f"{graph.file.path}: a part of the model does not run")
 
     def run(self, values: Sequence[NDArray[np.floating]]) -> list[NDArray[np.float64]]:
-        """Return the targets for values of the cut tensors.
-
-        Raises
-        ------
-        CovcalError
-            If these values cannot be fed.
-        """
+        """Return the targets for values of the cut tensors."""
         fed = {
             name: value.astype(self.dtype) for name, value in zip(self._cut, values, strict=True)
         }
@@ -84,21 +66,9 @@ class Part:
 def affine_map(
     graph: OnnxGraph, tensor: str, target: str, row: tuple[int, ...]
 ) -> tuple[Weights, Weights] | None:
-    """Return W and b with ``target = tensor W^T + b``, or None where it is not affine in it.
+    """Return W, (K, d), and b, (K,), with ``target = tensor W^T + b``; None if it is not affine.
 
-    Parameters
-    ----------
-    graph : OnnxGraph
-        The model.
-    tensor, target : str
-        The tensor fed and the one read.
-    row : tuple of int
-        Shape of one row of `tensor`.
-
-    Returns
-    -------
-    weight : array of float64, shape (K, d)
-    bias : array of float64, shape (K,)
+    `row` is the shape of one row of `tensor`.
     """
     d = int(np.prod(row))
     if d > _MOST_FEATURES:
@@ -112,6 +82,7 @@ def affine_map(
         expected = 0.25 * values[:2] + 0.75 * values[2:4]
         if not np.abs(middle - expected).max() <= part.close * max(np.abs(values).max(), 1e-30):
             return None
+        # The origin gives b, and each unit vector a column of W.
         bias = values[4]
         blocks = [
             _rows(part, np.eye(d)[start : start + _ROWS], row) - bias
@@ -120,6 +91,7 @@ def affine_map(
     except CovcalError:
         return None
     weight = np.concatenate(blocks).T
+    # Rows far from the unit vectors must agree, too.
     found = points @ weight.T + bias
     if not np.abs(found - values).max() <= part.close * np.abs(values).max():
         return None

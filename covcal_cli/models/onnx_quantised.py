@@ -47,7 +47,7 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     CovcalError
         If the scale of its input cannot be found.
     """
-    names = [*node.input, *([""] * (9 - len(node.input)))]
+    names = [*node.input, *([""] * (9 - len(node.input)))]  # inputs left out at the end
     kind = node.op_type
     if kind == "DynamicQuantizeMatMul":
         _, weights, scale, zero, bias = names[:5]
@@ -60,6 +60,7 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         return _float_result(graph, node, features, (weights, scale, zero), _constant(graph, bias))
     if kind in ("MatMulInteger", "ConvInteger"):
         return _integer_result(graph, node, names)
+    # The other three store their result as integers, with a scale of its own.
     read, read_scale, read_zero, weights, scale, zero = names[:6]
     if kind == "QLinearConv":
         result, bias = Quantised(names[6], names[7]), names[8]

@@ -1,4 +1,4 @@
-"""Starting ONNX Runtime on a model: where it runs, and what to say where it cannot."""
+"""Sessions of ONNX Runtime: where a model runs, and the words where it cannot."""
 
 import os
 from collections.abc import Sequence
@@ -24,17 +24,9 @@ _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhw
 
 
 def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the execution providers of ONNX Runtime that `asked` names.
+    """Return the execution providers of ONNX Runtime that `asked` names; the CPU when empty.
 
-    Parameters
-    ----------
-    asked : sequence of str
-        Short names in any case (``cpu``, ``cuda``, ``tensorrt``) or full ones; the CPU when empty.
-
-    Raises
-    ------
-    CovcalError
-        If one is not available in this installation, with those that are.
+    By short names in any case (``cpu``, ``cuda``, ``tensorrt``) or full ones.
     """
     available = {name.lower(): name for name in onnxruntime.get_available_providers()}
     found = []
@@ -68,12 +60,10 @@ def start_session(
     ----------
     data : bytes
         The model.
-    path : Path
-        The file it comes from, for errors.
+    path, opset
+        The file it comes from, and the version of the standard operators, for errors.
     folder : Path
         Where its external weights lie.
-    opset : int
-        Version of the standard operators it uses, for errors.
     threads : int
         Threads within one operation.
     providers : sequence of str
@@ -140,13 +130,7 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
 
 
 def require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse operators that ONNX Runtime does not have.
-
-    Raises
-    ------
-    CovcalError
-        With the first node that needs one.
-    """
+    """Refuse a model with an operator that ONNX Runtime does not have."""
     own = {function.domain for function in model.functions}
     for node in model.graph.node:
         if node.domain not in {*_KNOWN_DOMAINS, *_RUNTIME_DOMAINS, *own}:

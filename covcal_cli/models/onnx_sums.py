@@ -24,13 +24,7 @@ _LARGEST_DENOMINATOR = 64
 def sum_of_heads(
     graph: OnnxGraph, linears: list[Linear], output: str
 ) -> tuple[tuple[Exposed, ...], Position]:
-    """Return phi and the last tensor before `output` that is a weighted sum of the heads.
-
-    Raises
-    ------
-    CovcalError
-        If there is none.
-    """
+    """Return phi and the last tensor before `output` that is a weighted sum of the heads."""
     starts = [_scores(graph, linear, output) for linear in linears]
     refusal = CovcalError(
         f"{graph.file.path}: {len(linears)} layers feed output {output} "
@@ -39,6 +33,7 @@ def sum_of_heads(
     )
     if len({len(start.weight) for start in starts}) > 1:
         raise refusal
+    # Made scores of every head, and what each tensor after them makes of those.
     cut = [start.tensor for start in starts]
     between = _between(graph, cut, output)
     try:
@@ -48,16 +43,19 @@ def sum_of_heads(
         values = part.run(scores)
     except CovcalError as error:
         raise refusal from error
+    # The last tensor that is a weighted sum holds the logits.
     found = [_coefficients(scores, value, part.close) for value in values]
     last = max((index for index, fit in enumerate(found) if fit is not None), default=-1)
     fit = found[last] if last >= 0 else None
     if fit is None:
         raise refusal
     coefficients, shift = fit
+    # b, the step and W of the sum follow from those of the heads.
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
+    # Heads that read the same phi add up their W; others have them side by side.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:

@@ -1,4 +1,4 @@
-"""From a linear layer towards the output, over whatever keeps the result affine in phi.
+"""The walk from a linear layer towards the output, over what keeps the result affine in phi.
 
 An added constant, a constant scale, a frozen batch normalisation, a reshape, a choice of one token
 or of some classes, a mean over positions, a change of number format. Scales and shifts are folded
@@ -38,34 +38,16 @@ _QUANTISE = {"QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearGlobalA
 
 @dataclass(frozen=True)
 class Position:
-    """A tensor that is affine in phi.
-
-    Attributes
-    ----------
-    tensor : str
-        Its name.
-    weight, bias : array of float64, shapes (K, d) and (K,)
-        It equals phi W^T + b.
-    step : float
-        By how much rounding to stored integers may have moved it.
-    quantised : Quantised or None
-        How it is to be read where it holds integers.
-    pending : str or None
-        A scale computed from the input that is still to be multiplied to it.
-    follower : str or None
-        The operator that reads it and is not affine.
-    is_flat : bool
-        Whether its second axis is known to hold the classes; elsewhere it may hold tokens.
-    """
+    """A tensor that is affine in phi: phi W^T + b."""
 
     tensor: str
-    weight: Weights
-    bias: Weights
-    step: float = 0.0
-    quantised: Quantised | None = None
-    pending: str | None = None
-    follower: str | None = None
-    is_flat: bool = False
+    weight: Weights  # shape (K, d)
+    bias: Weights  # shape (K,)
+    step: float = 0.0  # by how much rounding to stored integers may have moved it
+    quantised: Quantised | None = None  # how it is to be read where it holds integers
+    pending: str | None = None  # a scale computed from the input, still to be multiplied to it
+    follower: str | None = None  # the operator that reads it and is not affine
+    is_flat: bool = False  # whether its second axis holds the classes; elsewhere maybe tokens
 
 
 def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> Position:
@@ -93,6 +75,7 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
             at = replace(at, follower=readers[0].op_type)
             break
         at = further
+    # The walk ends at the output, or before the first operator that is not affine.
     if at.pending:
         raise CovcalError(
             f"{graph.file.path}: the scale of {linear.layer}'s result was not found before "
@@ -143,6 +126,7 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
     options, k = attributes_of(node), len(at.weight)
     if not graph.constants.issuperset(node.input[1:]):
         return None
+    # The axes that are chosen from, and which classes, by either operator.
     constants = [graph.constant(name).reshape(-1) for name in node.input[1:]]
     if node.op_type == "Gather":
         axes, (index, *_) = [options.get("axis", 0)], constants
@@ -152,6 +136,7 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
         axes = list(more[0]) if more else list(range(len(starts)))
         step = int(more[1][0]) if len(more) > 1 else 1
         index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
+    # One class alone would be a number per row, which means something else.
     if axes not in ([1], [-1]) or len(index) < 2:
         return None
     return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])
@@ -162,16 +147,21 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     left, right = node.input
     other = right if left == at.tensor else left
     made = node.output[0]
+    # c - z and c / z: the first turns W round, the second is not affine; neither ends a head.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
+    # Not a constant: only the scale of a quantised input may be multiplied.
     if other not in graph.constants:
         return _scaled_by_input(graph, node, other, at)
+    # One number for all classes, or one for each.
     constant = graph.evaluate(other).reshape(-1)
     if constant.size not in (1, len(at.weight)):
         return None
+    # z + c moves b alone.
     if node.op_type in ("Add", "Sub"):
         shift = constant if node.op_type == "Add" else -constant
         return replace(at, tensor=made, bias=at.bias + shift)
+    # c z scales W and b.
     return _scaled(at, made, constant if node.op_type == "Mul" else 1.0 / constant)
 
 
@@ -181,6 +171,7 @@ def _scaled_by_input(
     """Multiply by the scale of a dynamically quantised input, perhaps times the weights' own."""
     if node.op_type != "Mul" or not at.pending:
         return None
+    # The scale itself, or its product with a constant: the scale of the weights.
     if scale == at.pending:
         return replace(at, tensor=node.output[0], pending=None)
     maker = graph.maker(scale)
@@ -217,6 +208,7 @@ def _requantised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positi
         scale, zero = names[3], names[4]
     else:
         scale, zero = names[6], names[7]
+        # QLinearAdd: a stored constant is added, on either side.
         other = 3 if names[0] == at.tensor else 0
         if names[other] not in graph.constants:
             return None
@@ -233,6 +225,7 @@ def _normalised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     scale, shift, mean, variance = (graph.evaluate(name).reshape(-1) for name in node.input[1:5])
     if len(scale) != len(at.weight) or attributes_of(node).get("training_mode", 0):
         return None
+    # (z - mean) / sqrt(variance + epsilon) * scale + shift
     factor = scale / np.sqrt(variance + attributes_of(node).get("epsilon", 1e-5))
     centred = replace(at, bias=at.bias - mean)
     scaled = _scaled(centred, node.output[0], factor)
