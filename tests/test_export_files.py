@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from covcal_cli.export import onnx_forecaster, onnx_merging
+from covcal_cli.export import onnx_export, onnx_forecaster
 from covcal_cli.export.exporting import export
 from tests.export_cases import (
     ADDED,
@@ -69,6 +69,9 @@ class TestTheFile:
         assert len(names(tmp_path)) == 5
         from covcal_cli.models.onnx_file import read_onnx
 
+        # One of them is a link, and a killed run has left a part of the output.
+        (tmp_path / "w1").rename(tmp_path / "elsewhere")
+        (tmp_path / "w1").symlink_to("elsewhere")
         case = calibrated(
             tmp_path / "model.onnx",
             method="fl+temp",
@@ -80,6 +83,7 @@ class TestTheFile:
         )
         folder = tmp_path / "out"
         folder.mkdir()
+        (folder / ".calibrated.onnx.data.partial").write_bytes(b"left over")
         done = case.export(output="out/calibrated.onnx").require_success()
         assert f"wrote {folder / 'calibrated.onnx.data'}" in done.err
         assert names(folder) == {"calibrated.onnx", "calibrated.onnx.data"}
@@ -181,7 +185,7 @@ class TestRefusals:
 class TestTheProof:
     def broken(self, case: Case, monkeypatch: pytest.MonkeyPatch, part: str, change: Any) -> str:
         """Export with one part of the merge replaced; require that nothing was written."""
-        monkeypatch.setattr(onnx_merging, part, change)
+        monkeypatch.setattr(onnx_export, part, change)
         before = names(case.model.parent)
         line = case.export().error_line()
         assert names(case.model.parent) == before

@@ -7,31 +7,53 @@ gets the prefix ``calibrated_``.
 """
 
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from covcal_cli import __version__
+from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.calibration import Calibration, read_calibration
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.fitted import calibrated_networks, extracted_tensors, stored_rows
-from covcal_cli.export.merged import Exported, Forecaster
+from covcal_cli.export.forecaster import (
+    Forecaster,
+    Merge,
+    Tensors,
+    calibrated_networks,
+    extracted_tensors,
+    stored_rows,
+)
+from covcal_cli.export.proof import Exported
 from covcal_cli.files import check_output, sha256_of
 from covcal_cli.models.kinds import TORCH, Kind, kind_of
 
 _PREFIX = "covcal."
 
 
-class _Opened(Protocol):
-    """What both kinds of original say about themselves."""
+class Original(Protocol):
+    """A classifier as extraction opened it, run on made rows."""
 
     features_tensor: str | None
     logits_tensor: str
     n_features: int | None
 
 
-Original = TypeVar("Original", bound=_Opened)
+OriginalT = TypeVar("OriginalT", bound=Original)
+
+
+class Exporter(Protocol[OriginalT]):
+    """A model on its way to one with a calibrated forecaster in it."""
+
+    sha256: str
+    outputs: Sequence[str]  # names
+
+    def original(self, output: str | None, phi: str | None) -> OriginalT:
+        """Open the classifier by its output and ``--phi``, as extraction does."""
+        ...
+
+    def write(self, original: OriginalT, merge: Merge) -> Exported:
+        """Write the merged model, whole and proved, or nothing."""
+        ...
 
 
 def export(
@@ -90,14 +112,33 @@ def export(
             "calibrate that file, and export"
         )
     if kind is TORCH:
-        return _export_torch(
-            model, document, calibration, path, weights, networks, model_output, force=force
+        from covcal_cli.export.torch_export import TorchExporter
+
+        exporter: Exporter[Any] = TorchExporter(model, weights)
+    else:
+        from covcal_cli.export.onnx_export import OnnxExporter
+
+        if weights is not None:
+            raise CovcalError(f"{model} holds its own weights: leave --weights out")
+        exporter = OnnxExporter(Path(model))
+    if exporter.sha256 != calibration.model["sha256"]:
+        raise CovcalError(
+            f"{model} is not the model that {document} was made for ({calibration.model['name']}, "
+            "another sha256): export that file, or extract and calibrate this one"
         )
-    if weights is not None:
-        raise CovcalError(f"{model} holds its own weights: leave --weights out")
-    return _export_onnx(
-        Path(model), document, calibration, path, networks, model_output, inputs, force=force
+    found = calibrated_networks(calibration, document, networks)
+    merge = Merge(
+        Forecaster(calibration.forecaster_temperature, found.arrays if found else None),
+        stored=stored_rows(calibration, networks),
+        metadata=_metadata(calibration, document),
+        output=path,
+        force=force,
+        inputs=inputs,
     )
+    chosen = [model_output] if model_output else [None, *exporter.outputs]
+    extracted = extracted_tensors(calibration, networks)
+    original = _as_extracted(exporter, chosen, extracted, found, f"{document}", f"{model}")
+    return exporter.write(original, merge), calibration
 
 
 def _output(output: Path | None, kind: Kind) -> Path:
@@ -106,115 +147,26 @@ def _output(output: Path | None, kind: Kind) -> Path:
     return output or Path(f"calibrated{kind.exported}")
 
 
-def _export_onnx(
-    model: Path,
-    document: Path,
-    calibration: Calibration,
-    output: Path,
-    networks: Path | None,
-    model_output: str | None,
-    inputs: Sequence[Path],
-    *,
-    force: bool,
-) -> tuple[Exported, Calibration]:
-    from covcal_cli.export.onnx_export import export_onnx
-    from covcal_cli.export.onnx_original import OnnxOriginal
-    from covcal_cli.models.onnx_file import read_onnx
-
-    file = read_onnx(model)
-    _require_model(file.sha256, model, calibration, document)
-    original, forecaster = _opened(
-        partial(OnnxOriginal, model),
-        [model_output] if model_output else [None, *(e.name for e in file.model.graph.output)],
-        model,
-        document,
-        calibration,
-        networks,
-    )
-    written = export_onnx(
-        original,
-        forecaster,
-        output,
-        metadata=_metadata(calibration, document),
-        stored=stored_rows(calibration, networks),
-        force=force,
-        inputs=inputs,
-    )
-    return written, calibration
-
-
-def _export_torch(
-    model: str | Path,
-    document: Path,
-    calibration: Calibration,
-    output: Path,
-    weights: Path | None,
-    networks: Path | None,
-    model_output: str | None,
-    *,
-    force: bool,
-) -> tuple[Exported, Calibration]:
-    from covcal_cli.export.torch_export import TorchOriginal, export_torch
-    from covcal_cli.models.torch_classifier import open_program
-
-    program = open_program(model, weights)
-    _require_model(program.sha256, model, calibration, document)
-    original, forecaster = _opened(
-        partial(TorchOriginal, program),
-        [model_output] if model_output else [None, *program.run(program.rows)],
-        model,
-        document,
-        calibration,
-        networks,
-    )
-    written = export_torch(
-        original,
-        forecaster,
-        output,
-        metadata=_metadata(calibration, document),
-        stored=stored_rows(calibration, networks),
-        force=force,
-    )
-    return written, calibration
-
-
-def _require_model(
-    sha256: str, model: str | Path, calibration: Calibration, document: Path
-) -> None:
-    if sha256 != calibration.model["sha256"]:
-        raise CovcalError(
-            f"{model} is not the model that {document} was made for ({calibration.model['name']}, "
-            "another sha256): export that file, or extract and calibrate this one"
-        )
-
-
-def _opened(
-    open_with: Callable[[str | None, str | None], Original],
+def _as_extracted(
+    exporter: Exporter[OriginalT],
     outputs: Sequence[str | None],
-    model: str | Path,
-    document: Path,
-    calibration: Calibration,
-    networks: Path | None,
-) -> tuple[Original, Forecaster]:
+    extracted: Tensors,
+    networks: AlignedNetworks | None,
+    document: str,
+    model: str,
+) -> OriginalT:
     """Open a model so that phi and the logits are what was extracted.
 
-    Parameters
-    ----------
-    open_with : callable
-        Opens it by its output and ``--phi``, as extraction does.
-    outputs : sequence of (str or None)
-        Outputs that extraction may have been told to read, the likeliest first.
+    `outputs` are those that extraction may have been told to read, the likeliest first.
     """
-    found = calibrated_networks(calibration, document, networks)
-    extracted = extracted_tensors(calibration, networks)
     # Without networks phi is not needed, and need not be there.
-    phis = ["none", None] if found is None else [None, extracted.features]
+    phis = ["none", None] if networks is None else [None, extracted.features]
     if extracted.logits is None:
         outputs = outputs[:1]  # nothing would tell which of several is right
     refusal: CovcalError | None = None
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
         try:
-            original = open_with(output, phi)
+            original = exporter.original(output, phi)
         except CovcalError as error:
             refusal = refusal or error
             continue
@@ -224,16 +176,16 @@ def _opened(
                 f"found now are {original.logits_tensor}: pass the --model-output that was "
                 "extracted"
             )
-        elif found is None:
-            return original, Forecaster(calibration.forecaster_temperature, None)
+        elif networks is None:
+            return original
         elif extracted.features in (None, original.features_tensor):
-            if found.n_features != original.n_features:
+            if networks.n_features != original.n_features:
                 raise CovcalError(
-                    f"{found.path}: its networks take {found.n_features} features and {model} "
-                    f"gives {original.n_features}: pass --networks with the file adapted from "
-                    "this model"
+                    f"{networks.path}: its networks take {networks.n_features} features and "
+                    f"{model} gives {original.n_features}: pass --networks with the file adapted "
+                    "from this model"
                 )
-            return original, Forecaster(calibration.forecaster_temperature, found.arrays)
+            return original
     raise refusal or CovcalError(
         f"{document} was made from the features {extracted.features} of {model}, which are not "
         "found now: extract the model and calibrate again"

@@ -16,16 +16,7 @@ Networks = Mapping[str, NDArray[Any]]
 
 
 def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:
-    """Append psi and the forecaster's head; return the tensor of its logits, [N, K].
-
-    Parameters
-    ----------
-    build : NodeBuilder
-    features : str
-        phi, float32 [N, d].
-    networks : mapping of str to array
-        ``/networks`` of an adapted file.
-    """
+    """Append psi and the forecaster's head to phi, float32 [N, d]; return its logits, [N, K]."""
     values = build.node("Sub", features, build.constant(_float(networks["projection/mean"])))
     if "projection/components" in networks:
         components = build.constant(_float(networks["projection/components"]))

@@ -11,29 +11,18 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-LEAST_OPSET = 7
-"""Broadcasting came with it."""
+from covcal_cli.models.onnx_file import opset_of
 
-NEW_OPSET = 13
-"""For models that import no operators of the default domain."""
-
+LEAST_OPSET = 7  # broadcasting came with it
 _INITIALIZERS_ARE_INPUTS_BELOW = 4  # in files of an IR version below it
 _AXES_ARE_INPUT_FROM = 18
 
 
 class NodeBuilder:
-    """Appends nodes to a model's graph; every method returns the name of the tensor it makes.
+    """Appends nodes to a model's graph; every method returns the name of the tensor it makes."""
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Changed in place.
-    opset : int
-        Of the default operator domain.
-    """
-
-    def __init__(self, model: onnx.ModelProto, opset: int) -> None:
-        self.graph, self._opset = model.graph, opset
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.graph, self._opset = model.graph, opset_of(model)
         self._lists_constants = model.ir_version < _INITIALIZERS_ARE_INPUTS_BELOW
         self._taken = names_in(model.graph)
         self._count = 0
@@ -71,15 +60,9 @@ class NodeBuilder:
         return self.node(op, tensor, axes, output=output, keepdims=keep)
 
     def vectors(self, tensor: str, token: int | str | None, width: int) -> str:
-        """Append what makes one vector per row, [N, width].
+        """Append what makes one vector per row, [N, width], of a tensor [N, ...].
 
-        Parameters
-        ----------
-        tensor : str
-            One vector per row in any shape, or [N, ..., width].
-        token : int or "mean" or None
-            Which of several vectors of a row, or their mean; None where there is one.
-        width : int
+        `token` is which of several vectors of a row to take, or "mean"; None where there is one.
         """
         if token is None:
             return self.node("Flatten", tensor, axis=1)
@@ -108,12 +91,3 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
     for node in graph.node:
         names.update(node.input, node.output, [node.name])
     return names
-
-
-def opset_of(model: onnx.ModelProto) -> int:
-    """Return the opset of the default operator domain; 0 where the model imports none.
-
-    A model of machine learning operators alone needs none.
-    """
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    return max(versions, default=0)

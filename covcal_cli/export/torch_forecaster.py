@@ -10,19 +10,14 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
-from covcal_cli.export.merged import Forecaster
+from covcal_cli.export.forecaster import Forecaster
 from covcal_cli.export.torch_values import Found, ValueReader, read_found
 
 Outputs = dict[str, Tensor]
 
 
 class TorchForecaster(nn.Module):
-    """psi, the head and the temperature.
-
-    Parameters
-    ----------
-    forecaster : Forecaster
-    """
+    """psi, the head and the temperature."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
@@ -69,36 +64,19 @@ class TorchForecaster(nn.Module):
 
 
 class CalibratedModule(nn.Module):
-    """A classifier's graph, run with its phi and logits read, and the forecaster after it.
-
-    Parameters
-    ----------
-    classifier : torch.fx.GraphModule
-    signature : inspect.Signature
-        Of `forward`, so that the inputs keep their names.
-    kept : tuple of str
-        Names of the classifier's outputs.
-    features : tuple of Found
-        phi; empty where only the logits are scaled.
-    logits : tuple of Found
-    is_single : bool
-        Whether `logits` is one number z per row, for the logits 0 and z of two classes.
-    forecaster : Forecaster
-    added : tuple of str
-        Names of probabilities, label and confidence.
-    """
+    """A classifier's graph, run with its phi and logits read, and the forecaster after it."""
 
     def __init__(
         self,
         classifier: fx.GraphModule,
-        signature: Signature,
-        kept: tuple[str, ...],
+        signature: Signature,  # of `forward`, so that the inputs keep their names
+        kept: tuple[str, ...],  # names of the classifier's outputs
         *,
-        features: tuple[Found, ...],
+        features: tuple[Found, ...],  # phi; empty where only the logits are scaled
         logits: tuple[Found, ...],
-        is_single: bool,
+        is_single: bool,  # whether `logits` is one number z per row, for the logits 0 and z
         forecaster: Forecaster,
-        added: tuple[str, ...],
+        added: tuple[str, ...],  # names of probabilities, label and confidence
     ) -> None:
         super().__init__()
         self.classifier, self.forecaster = classifier, TorchForecaster(forecaster)

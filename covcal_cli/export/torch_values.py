@@ -16,18 +16,10 @@ _CLOSE = 1e-5
 
 @dataclass(frozen=True)
 class Found:
-    """A node, and what makes rows of vectors of its value.
+    """A node, and what makes rows of vectors of its value."""
 
-    Attributes
-    ----------
-    node : str
-        Name in the graph.
-    view : str
-        Key of `VIEWS`.
-    """
-
-    node: str
-    view: str
+    node: str  # name in the graph
+    view: str  # key of `VIEWS`
 
     def read(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the vectors, shape (n, width), of a run's values."""
@@ -44,14 +36,7 @@ VIEWS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class ValueReader(fx.Interpreter):
-    """Runs a graph and keeps the values of some nodes; of all, where none are named.
-
-    Parameters
-    ----------
-    module : torch.fx.GraphModule
-    wanted : set of str, optional
-        Names of nodes.
-    """
+    """Runs a graph and keeps the values of the nodes called `wanted`; of all, where it is None."""
 
     def __init__(self, module: fx.GraphModule, wanted: set[str] | None = None) -> None:
         super().__init__(module, garbage_collect_values=wanted is not None)

@@ -108,6 +108,21 @@ class OnnxClassifier:
         return self._head
 
     @property
+    def graph(self) -> OnnxGraph:
+        """The model's graph."""
+        return self._graph
+
+    @property
+    def reading(self) -> Tail:
+        """How the tensor of the logits is read."""
+        return self._tail
+
+    @property
+    def token(self) -> int | str | None:
+        """Which of several vectors of a row is phi, or their mean; None where there is one."""
+        return self._reader.token
+
+    @property
     def n_features(self) -> int | None:
         """d; None without features, or before the first batch where the model does not say."""
         if self._head.weight is not None:

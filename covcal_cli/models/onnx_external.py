@@ -70,6 +70,14 @@ def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
+def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
+    """Return the values of an external tensor; onnx itself would refuse a symbolic link."""
+    entries = external_entries(tensor)
+    with (folder / entries["location"]).open("rb") as stream:
+        stream.seek(int(entries.get("offset", "0")))
+        return stream.read(int(entries.get("length", "0")) or -1)
+
+
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
     """Return the sha256 that names a model and the external weights that it reads.
 

@@ -27,7 +27,7 @@ class FeatureReader:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._token: int | str | None = None
+        self.token: int | str | None = None
 
     def rows(
         self, head: Head, arrays: list[NDArray[np.generic]], logits: NDArray[np.floating]
@@ -86,14 +86,14 @@ class FeatureReader:
         if array.shape[-1] != width:
             return None
         tokens = _floats(array.reshape(len(array), -1, width))
-        if self._token is not None:
-            return _take(tokens, self._token)
+        if self.token is not None:
+            return _take(tokens, self.token)
         limit = max(proof.tolerance(array.dtype), proof.tolerance(logits.dtype))
         for token in (0, _MEAN, -1, *range(1, tokens.shape[1])):
             trial = proof.AffineProof()
             few = _take(tokens[:_ROWS], token)
             if trial.add(few, weight, bias, logits[:_ROWS], limit, step) is None:
-                self._token = token
+                self.token = token
                 return _take(tokens, token)
         return None
 

@@ -15,7 +15,7 @@ from covcal_cli.models.tail_notes import ONE_NUMBER, notes_on_tail
 Array = NDArray[Any]
 
 # The smallest float32 that keeps all its digits; the logarithm of a zero is no number.
-_SMALLEST = float(np.finfo(np.float32).tiny)
+SMALLEST = float(np.finfo(np.float32).tiny)
 _SUM_TO_ONE = 5e-3  # half precision
 
 _LOGARITHMS = (
@@ -66,7 +66,8 @@ class Tail:
         self.n_classes = 2 if self.is_single else n_scores
         self.notes: tuple[str, ...] = (ONE_NUMBER,) if self.is_single else ()
         self.notes_of_batch: tuple[str, ...] = ()
-        self._takes_logarithm: bool | None = None
+        self.takes_logarithm: bool | None = None
+        self.is_double = False
         # Without a layer or a squashing operator the output itself is all there is.
         self._may_be_probabilities = (
             not head.layer
@@ -88,6 +89,7 @@ class Tail:
         UnknownTailError
             If the tensor holds more or fewer per row.
         """
+        self.is_double = tensor.dtype == np.float64
         rows = tensor.reshape(len(tensor), -1) if tensor.size else tensor
         if rows.shape[1:] != (self._n_scores,):
             head = self._head
@@ -99,14 +101,14 @@ class Tail:
             )
         if not self._may_be_probabilities:
             return rows
-        if self._takes_logarithm is None:
-            self._takes_logarithm = _are_probabilities(rows)
-            if self._takes_logarithm:
+        if self.takes_logarithm is None:
+            self.takes_logarithm = _are_probabilities(rows)
+            if self.takes_logarithm:
                 self.notes_of_batch += (_LOGARITHMS,)
             elif rows.min() >= 0 and rows.max() <= 1:
                 self.notes_of_batch += (_BOUNDED,)
-        if self._takes_logarithm:
-            return np.log(np.maximum(rows.astype(np.float64), _SMALLEST))
+        if self.takes_logarithm:
+            return np.log(np.maximum(rows.astype(np.float64), SMALLEST))
         return rows
 
     def logits(self, scores: Array) -> Array:

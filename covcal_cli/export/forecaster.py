@@ -1,31 +1,81 @@
-"""What a calibration was fitted on: the networks to merge, and the tensors that were extracted."""
+"""The calibrated forecaster that is merged into a model, and what it was fitted on."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from covcal_cli.adapt.forward import aligned_logits
 from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.calibration import Calibration, model_of
 from covcal_cli.calibrationfiles import fitted_networks
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile, Floats
+from covcal_cli.forecasters import log_probabilities
+from covcal_cli.softmax import class_major, log_mean_softmax
 
-_ROWS = 256
+ADDED = ("probabilities", "label", "confidence")
+"""Names of the outputs that are added, where the model does not have them."""
+
+_STORED_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Forecaster:
+    """The calibrated forecaster, whatever the framework of the model."""
+
+    temperature: float  # T_f
+    # /networks of an adapted file; None scales the classifier's own logits.
+    networks: Mapping[str, NDArray[Any]] | None
+
+    def probabilities(self, features: Floats | None, logits: Floats) -> NDArray[np.float64]:
+        """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""
+        if self.networks is None or features is None:
+            scaled = class_major(logits)
+        else:
+            scaled = log_mean_softmax(aligned_logits(self.networks, features))
+        return np.exp(log_probabilities(scaled, self.temperature)).T
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Real rows on which the merged part is checked too."""
+
+    features: Floats | None  # phi, (n, d); None for a calibration of the classifier's own logits
+    logits: Floats  # the classifier's, (n, K)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What is merged, and where the result goes."""
+
+    forecaster: Forecaster
+    stored: StoredRows | None  # real rows for a second proof of the merged part
+    metadata: Mapping[str, str]
+    output: Path
+    force: bool  # replace files that exist
+    inputs: Sequence[Path]  # files that must not be replaced
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Names of the model's tensors that a features or adapted file was extracted from.
-
-    Attributes
-    ----------
-    features, logits : str or None
-        None where the file is gone or says nothing.
-    """
+    """Names of the model's tensors that a file was extracted from; None where nothing says so."""
 
     features: str | None = None
     logits: str | None = None
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """Return `name`, or where the model has it already ``calibrated_NAME``, then numbered."""
+    if name not in taken:
+        return name
+    free, number = f"calibrated_{name}", 2
+    while free in taken:
+        free, number = f"calibrated_{name}_{number}", number + 1
+    return free
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
@@ -61,22 +111,6 @@ def calibrated_networks(
     return fitted_networks(calibration, document, networks)
 
 
-@dataclass(frozen=True)
-class StoredRows:
-    """Real rows on which the merged part is checked too.
-
-    Attributes
-    ----------
-    features : array of float32, shape (n, d), or None
-        phi; None for a calibration of the classifier's own logits.
-    logits : array of float32, shape (n, K)
-        The classifier's.
-    """
-
-    features: Floats | None
-    logits: Floats
-
-
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
     """Return the first rows that the calibration was fitted on; None where they are gone.
 
@@ -94,7 +128,7 @@ def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows |
         domain = file.target or file.source
         if domain is None or model_of(file)["sha256"] != calibration.model["sha256"]:
             return None
-        rows = np.arange(min(_ROWS, domain.n), dtype=np.int64)
+        rows = np.arange(min(_STORED_ROWS, domain.n), dtype=np.int64)
         if calibration.forecaster == "original":
             return StoredRows(None, domain.logits(rows))
         if domain.n_features is None:
