@@ -172,8 +172,8 @@ def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) ->
     data = FolderData(folder / "images")
     files = [data.path / name for name in data.ids]
     session = bare_session(folder / "features.onnx", threads)
-    classifier = open_classifier(folder / "model.onnx", threads=threads)
-    (wanted,) = classifier.inputs
+    opened = open_classifier(folder / "model.onnx", threads=threads)
+    (wanted,) = opened.inputs
     pipeline = case.asked.resolve(wanted.shape, wanted.dtype)
     rows = np.arange(len(files))
     found: list[np.ndarray] = []
@@ -189,12 +189,13 @@ def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) ->
     def together() -> None:
         found.clear()
         size = case.batch
-        batches = data.batches(classifier.inputs, pipeline, rows, size=size, threads=threads)
+        batches = data.batches(opened.inputs, pipeline, rows, size=size, threads=threads)
         with closing(batches):
             found.extend(classifier.run(batch.inputs)[1] for batch in batches)
 
     stacked = np.stack([case.by_hand(path) for path in files])
     blocks = [stacked[start : start + case.batch] for start in range(0, len(files), case.batch)]
+    classifier = opened.prove({wanted.name: blocks[0]})
     seconds = [[processor_seconds(run) for run in (decode, infer, together)] for _ in range(rounds)]
     if not np.allclose(np.concatenate(found), np.concatenate(expected), atol=1e-4):
         raise SystemExit(f"{case.name}: the pipeline's logits are not those of the bare stages")

@@ -65,7 +65,7 @@ class Extractor:
         **settings: Unpack[SettingsGiven],
     ) -> None:
         self._plan = prepare(model, source, target, ExtractSettings(**settings))
-        self._plan.probe()
+        self._runner = self._plan.prove()
 
     def __call__(self, pieces: Columns) -> dict[str, NDArray[Any]]:
         """Return one row per row of the pieces.
@@ -90,22 +90,22 @@ class Extractor:
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
     def _run(self, name: str, first: int, last: int) -> dict[str, NDArray[Any]]:
-        plan, domain = self._plan, self._plan.domains[name]
+        plan, runner, domain = self._plan, self._runner, self._plan.domains[name]
         rows = domain.rows[first:last]
         reasons = np.full(len(rows), "", dtype=object)
         numbers = {
             array: np.full((len(rows), width), np.nan, dtype=np.float32)
-            for array, width in plan.widths.items()
+            for array, width in runner.widths.items()
         }
         batches = domain.data.batches(
-            plan.classifier.inputs, plan.pipeline, rows, size=plan.runner.size, threads=plan.threads
+            plan.classifier.inputs, plan.pipeline, rows, size=plan.size, threads=plan.threads
         )
         with closing(batches):
             for batch in batches:
                 for row, reason in batch.skipped:
                     reasons[np.searchsorted(rows, row)] = reason
                 if len(batch.rows):
-                    results = zip(NUMBERS, plan.runner.run(batch.inputs), strict=True)
+                    results = zip(NUMBERS, runner.run(batch.inputs), strict=True)
                     places = np.searchsorted(rows, batch.rows)
                     for array, values in results:
                         if values is not None:
@@ -121,7 +121,7 @@ class Extractor:
 
 def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piece]:
     """Cut the rows that the spools do not hold yet into pieces."""
-    length = BATCHES_PER_PIECE * plan.runner.size
+    length = BATCHES_PER_PIECE * plan.size
     return [
         {"domain": name, "first": first, "last": min(first + length, len(domain.rows))}
         for name, domain in plan.domains.items()
@@ -266,12 +266,10 @@ def extract_with_ray(
     given = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=force, inputs=given)
     plan = prepare(model, source, target, ExtractSettings(**settings))
-    plan.probe()
+    widths = plan.prove().widths
     spool, _ = open_spool(output, plan.config(), resume=resume)
     with ExitStack() as stack:
-        spools = {
-            name: stack.enter_context(spool.domain(name, plan.widths)) for name in plan.domains
-        }
+        spools = {name: stack.enter_context(spool.domain(name, widths)) for name in plan.domains}
         join = Join(plan, spools)
         pieces = pieces_of(plan, spools)
         if pieces:

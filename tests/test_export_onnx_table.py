@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.models.onnx_classifier import OnnxClassifier
+from covcal_cli.models.onnx_classifier import open_onnx
 from tests.export_cases import Array, calibrated, expected_probabilities, made_networks, run_bare
 from tests.onnx_case import inputs_of
 from tests.onnx_chosen_cases import CHOSEN_CASES, TABULAR_CASES
@@ -45,7 +45,8 @@ def test_the_exported_model(name: str, fl: bool, tmp_path: Path) -> None:
     case = TABLE[name]
     path = case.save(tmp_path)
     rows = inputs_of(case.graph)
-    classifier = OnnxClassifier(path, **case.options)
+    opened = open_onnx(path, **case.options)
+    classifier = opened.prove(rows)
     phi, logits = classifier.run(rows)
     width = 4 if phi is None else phi.shape[1]
     networks = made_networks(width, case.classes) if fl else None
@@ -58,13 +59,13 @@ def test_the_exported_model(name: str, fl: bool, tmp_path: Path) -> None:
         classes=case.classes,
         networks=networks,
         temperature=2.5,
-        attributes={"model_sha256": classifier.sha256},
+        attributes={"model_sha256": opened.sha256},
     )
     output = ["--model-output", case.options["output"]] if "output" in case.options else []
     made.export(*output).require_success()
     expected = expected_probabilities(logits, 2.5, networks, phi)
-    pieces = fed_in_pieces(made.output, rows, classifier.fixed_batch)
-    originals = fed_in_pieces(path, rows, classifier.fixed_batch)
+    pieces = fed_in_pieces(made.output, rows, opened.fixed_batch)
+    originals = fed_in_pieces(path, rows, opened.fixed_batch)
     start = 0
     for before, after in zip(originals, pieces, strict=True):
         probabilities, label, confidence = list(after.values())[len(before) :]

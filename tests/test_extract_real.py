@@ -39,13 +39,13 @@ def test_the_papers_classifiers_give_the_papers_errors(
 
 
 def test_an_output_of_features_is_not_taken_for_the_classes() -> None:
-    classifier = open_classifier(real_data("models/svhnnet.onnx"))
+    opened = open_classifier(real_data("models/svhnnet.onnx"))
     with np.load(real_data("svhn.npz"), allow_pickle=False) as arrays:
         x, y = arrays["x"][:500], arrays["y"][:500]
     pixels = np.moveaxis(x, 3, 1).astype(np.float32) / 255
-    _, logits = classifier.run({classifier.inputs[0].name: pixels})
+    classifier = opened.prove({opened.inputs[0].name: pixels})
+    _, logits = classifier.run({opened.inputs[0].name: pixels})
     assert (classifier.features_tensor, classifier.n_features) == ("features", 256)
     assert classifier.logits_tensor == "logits"
-    assert classifier.affine_error is not None
-    assert classifier.affine_error <= 1e-5
+    assert classifier.proof.error <= 1e-5
     assert (logits.argmax(axis=1) == y).mean() > 0.9

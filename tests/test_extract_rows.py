@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.batching import BatchRunner
+from covcal_cli.extract.batching import BatchRunner, prove
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.sampling import Selection, Shard
 from covcal_cli.files import sha256_of
@@ -210,13 +210,13 @@ class TestBatches:
 
     def test_rows_that_influence_each_other_are_run_alone(self, tmp_path: Path) -> None:
         """Under dynamic quantisation a row's logits depend on the range of the batch."""
-        classifier = open_classifier(dynamic_quantised(tmp_path))
+        opened = open_classifier(dynamic_quantised(tmp_path))
         x = self.rows(40)
+        classifier = opened.prove({"x": x})
         together, alone = classifier.run({"x": x})[1], classifier.run({"x": x[:1]})[1]
         assert np.abs(together[0] - alone[0]).max() > 1e-3
-        runner = BatchRunner(classifier, 16)
-        assert runner.note is None
-        runner.probe({"x": x[:16]})
+        assert BatchRunner(classifier, 16).note is None
+        runner = prove(opened, {"x": x[:16]}, 16)
         assert runner.note is not None
         assert "every row is run alone" in runner.note
         _, found = runner.run({"x": x[:10]})
@@ -239,27 +239,30 @@ class TestBatches:
 
     def test_other_rows_are_run_together_and_padded(self, tmp_path: Path) -> None:
         """Each run has the full size, and what fills it up is not given back."""
-        classifier = open_classifier(grey_classifier(tmp_path))
+        opened = open_classifier(grey_classifier(tmp_path))
         sizes: list[int] = []
-        run = classifier.run
 
         class Watched:
-            name = classifier.name
+            def prove(self, batch: Any) -> Any:
+                sizes.append(len(batch["x"]))
+                self.proved = opened.prove(batch)
+                return self
 
             def run(self, batch: Any) -> Any:
                 sizes.append(len(batch["x"]))
-                return run(batch)
+                return self.proved.run(batch)
 
         watched: Any = Watched()
-        runner = BatchRunner(watched, 16)
         x = np.random.default_rng(0).random((21, 1, SIDE, SIDE), dtype=np.float32)
-        runner.probe({"x": x[:5]})
+        runner = prove(watched, {"x": x[:5]}, 16)
         assert runner.note is None
         features, logits = runner.run({"x": x[16:]})
         assert set(sizes) == {16}
         assert features is not None
         np.testing.assert_array_equal(features, x[16:].reshape(5, -1))
-        np.testing.assert_allclose(logits, run({"x": x})[1][16:], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(
+            logits, watched.proved.run({"x": x})[1][16:], rtol=1e-6, atol=1e-6
+        )
 
 
 class TestDryRun:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.classifier import Classifier
+from covcal_cli.models.classifier import OpenedClassifier
 from covcal_cli.models.opening import open_classifier
 from tests import torch_modules
 from tests.onnx_case import inputs_of
@@ -43,20 +43,20 @@ def marked(marks: list[Any], names: Any) -> list[Any]:
 
 
 def require_same(
-    found: Classifier, expected: Classifier, batch: dict[str, Array], close: float
+    one: OpenedClassifier, other: OpenedClassifier, batch: dict[str, Array], close: float
 ) -> None:
     """Require the same head, phi and logits of two classifiers."""
+    assert one.sha256 == other.sha256
+    found, expected = one.prove(batch), other.prove(batch)
     features, logits = found.run(batch)
     phi, z = expected.run(batch)
     assert (found.logits_tensor, found.tail) == (expected.logits_tensor, expected.tail)
-    assert found.sha256 == expected.sha256
     assert np.abs(logits - z).max() <= close * np.abs(z).max()
     assert (features is None) == (phi is None)
     if features is not None and phi is not None:
         assert np.abs(features - phi).max() <= close * np.abs(phi).max()
-    if expected.affine_error is not None:
-        assert found.affine_error is not None
-        assert found.affine_error <= close
+    if expected.weight is not None:
+        assert found.proof.error <= close
 
 
 @pytest.mark.parametrize("name", marked(with_cuda_onnx, ONNX))
@@ -76,8 +76,8 @@ def test_onnx_classifiers(name: str, tmp_path: Path) -> None:
 def test_quantised_onnx_classifiers_keep_their_head(name: str, tmp_path: Path) -> None:
     """Roundings of a step may fall the other way, so the numbers are held to the proof alone."""
     case = QUANTISED_CASES[name]
-    classifier = open_classifier(case.save(tmp_path), providers=("cuda",))
-    classifier.run(inputs_of(case.graph))
+    opened = open_classifier(case.save(tmp_path), providers=("cuda",))
+    classifier = opened.prove(inputs_of(case.graph))
     assert classifier.describe().startswith(case.layer)
     assert classifier.tail == case.tail
 
@@ -110,7 +110,7 @@ def test_programs_exported_on_a_gpu(device: str, tmp_path: Path) -> None:
     save(module, "dynamic", path, rows(PIXELS, 3).to("cuda"))
     found = open_classifier(path, providers=(device,))
     batch = {found.inputs[0].name: rows(PIXELS, 7).numpy()}
-    features, logits = found.run(batch)
+    features, logits = found.prove(batch).run(batch)
     with torch.no_grad():
         expected = torch_modules.images().eval()(rows(PIXELS, 7)).numpy()
     assert features is not None

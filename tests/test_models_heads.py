@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from covcal_cli.modelinput import ModelInput
-from covcal_cli.models.onnx_classifier import OnnxClassifier
+from covcal_cli.models.onnx_classifier import open_onnx
 from covcal_cli.models.opening import open_classifier
 from tests.onnx_case import head_of, run_whole
 from tests.onnx_graphs import (
@@ -231,9 +231,10 @@ def original_output(path: Path, x: NDArray[np.generic], name: str) -> NDArray[np
 @pytest.mark.parametrize("name", DENSE)
 def test_dense_head_is_found_and_equals_torch(name: str, tmp_path: Path) -> None:
     graph, operator, tail = DENSE[name]
-    classifier = OnnxClassifier(graph.save(tmp_path))
+    opened = open_onnx(graph.save(tmp_path))
     x = dense_rows()
-    features, logits = run_whole(classifier, {"x": x.astype(classifier.inputs[0].dtype)})
+    classifier = opened.prove({"x": x.astype(opened.inputs[0].dtype)})
+    features, logits = run_whole(classifier, {"x": x.astype(opened.inputs[0].dtype)})
     phi, z = dense_in_torch(x)
     close = 2e-2 if graph.half else 1e-5
     np.testing.assert_allclose(features, phi, rtol=close, atol=close)
@@ -242,8 +243,7 @@ def test_dense_head_is_found_and_equals_torch(name: str, tmp_path: Path) -> None
     np.testing.assert_allclose(head_of(classifier)[0], W, rtol=1e-2 if graph.half else 1e-6)
     np.testing.assert_allclose(head_of(classifier)[1], B, rtol=1e-2 if graph.half else 1e-6)
     assert classifier.tail == tail
-    assert classifier.affine_error is not None
-    assert classifier.affine_error <= (5e-3 if graph.half else 1e-5)
+    assert classifier.proof.error <= (5e-3 if graph.half else 1e-5)
     assert classifier.describe().startswith(f"{operator} ")
     assert features.dtype == logits.dtype == np.float32
 
@@ -253,8 +253,9 @@ def test_dense_head_is_found_and_equals_torch(name: str, tmp_path: Path) -> None
 )
 def test_exposing_the_tensors_changes_no_logit(name: str, tmp_path: Path) -> None:
     path = DENSE[name][0].save(tmp_path)
-    classifier = OnnxClassifier(path)
+    opened = open_onnx(path)
     x = dense_rows()
+    classifier = opened.prove({"x": x})
     _, logits = classifier.run({"x": x})
     assert classifier.exposure_error == 0.0
     if classifier.tail == "none":
@@ -263,7 +264,8 @@ def test_exposing_the_tensors_changes_no_logit(name: str, tmp_path: Path) -> Non
 
 def test_matmul_without_bias_has_bias_zero(tmp_path: Path) -> None:
     graph = Graph([*HIDDEN, node("MatMul", "phi wt", "y")], constants={"wt": W.T.copy()})
-    classifier = OnnxClassifier(graph.save(tmp_path))
+    opened = open_onnx(graph.save(tmp_path))
+    classifier = opened.prove({"x": dense_rows()})
     features, logits = run_whole(classifier, {"x": dense_rows()})
     assert not head_of(classifier)[1].any()
     np.testing.assert_allclose(logits, features @ W.T, rtol=1e-5, atol=1e-5)
@@ -272,7 +274,8 @@ def test_matmul_without_bias_has_bias_zero(tmp_path: Path) -> None:
 def test_a_temperature_in_the_graph_is_folded_into_the_weights(tmp_path: Path) -> None:
     nodes = [*HIDDEN, GEMM, node("Div", "z t", "scaled"), node("Softmax", "scaled", "y", axis=1)]
     graph = Graph(nodes, constants={"t": np.array(TEMPERATURE)})
-    classifier = OnnxClassifier(graph.save(tmp_path))
+    opened = open_onnx(graph.save(tmp_path))
+    classifier = opened.prove({"x": dense_rows()})
     _, logits = classifier.run({"x": dense_rows()})
     np.testing.assert_allclose(head_of(classifier)[0], W / TEMPERATURE, rtol=1e-6)
     np.testing.assert_allclose(logits, dense_in_torch(dense_rows())[1] / 1.7, rtol=1e-4, atol=1e-5)
@@ -312,8 +315,9 @@ def test_convolutional_head_equals_torch(name: str, tmp_path: Path) -> None:
     graph = Graph(
         [*CONV_HIDDEN, *CONVOLUTIONS[name]], constants={"k": W[:, :, None, None]}, shape=IMAGE
     )
-    classifier = OnnxClassifier(graph.save(tmp_path))
+    opened = open_onnx(graph.save(tmp_path))
     x = image_rows()
+    classifier = opened.prove({"x": x})
     features, logits = run_whole(classifier, {"x": x})
     kernel, bias = torch.from_numpy(WEIGHTS["conv1"]), torch.from_numpy(WEIGHTS["conv1_b"])
     maps = torch.relu(torch.nn.functional.conv2d(torch.from_numpy(x), kernel, bias, padding=1))
@@ -326,10 +330,11 @@ def test_convolutional_head_equals_torch(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 16])
 def test_fixed_batch_is_fed_whole_and_padded(rows: int, tmp_path: Path) -> None:
-    fixed = OnnxClassifier(DENSE["fixed_batch_8"][0].save(tmp_path, "fixed.onnx"))
-    free = OnnxClassifier(DENSE["softmax"][0].save(tmp_path, "free.onnx"))
+    opened = open_onnx(DENSE["fixed_batch_8"][0].save(tmp_path, "fixed.onnx"))
     x = dense_rows(rows)
-    assert fixed.fixed_batch == 8
+    assert opened.fixed_batch == 8
+    fixed = opened.prove({"x": x})
+    free = open_onnx(DENSE["softmax"][0].save(tmp_path, "free.onnx")).prove({"x": x})
     for found, expected in zip(run_whole(fixed, {"x": x}), run_whole(free, {"x": x}), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -339,7 +344,8 @@ def test_logits_are_never_the_log_of_probabilities(tmp_path: Path) -> None:
     graph = Graph(
         [*HIDDEN, node("Gemm", "phi big b", "z", transB=1), SOFTMAX], constants={"big": 1000 * W}
     )
-    classifier = OnnxClassifier(graph.save(tmp_path))
+    opened = open_onnx(graph.save(tmp_path))
+    classifier = opened.prove({"x": dense_rows()})
     features, logits = run_whole(classifier, {"x": dense_rows()})
     assert np.isfinite(logits).all()
     assert np.ptp(logits, axis=1).max() > 1000
@@ -353,7 +359,7 @@ def test_a_choice_of_output_is_obeyed(tmp_path: Path) -> None:
         node("Gemm", "phi w2 b", "second", transB=1),
     ]
     path = Graph(nodes, outputs=("first", "second"), constants={"w2": -W}).save(tmp_path)
-    classifier = open_classifier(path, output="second")
+    classifier = open_classifier(path, output="second").prove({"x": dense_rows()})
     np.testing.assert_array_equal(classifier.weight, -W)
 
 
@@ -366,18 +372,19 @@ def test_weights_in_an_external_file_are_found_beside_the_model(tmp_path: Path) 
         location="model.data",
         size_threshold=0,
     )
-    classifier = OnnxClassifier(path)
+    opened = open_onnx(path)
+    classifier = opened.prove({"x": dense_rows()})
     features, _ = run_whole(classifier, {"x": dense_rows()})
     np.testing.assert_allclose(features, dense_in_torch(dense_rows())[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(classifier.weight, W)
 
 
 def test_what_the_model_declares_is_told(tmp_path: Path) -> None:
-    classifier = open_classifier(DENSE["softmax"][0].save(tmp_path))
-    assert classifier.name == "model.onnx"
-    assert len(classifier.sha256) == 64
-    assert classifier.inputs == (ModelInput("x", (None, D_IN), np.dtype(np.float32)),)
-    assert (classifier.features_tensor, classifier.logits_tensor) == ("phi", "z")
-    assert (classifier.tail, classifier.affine_error) == (None, None)
-    classifier.run({"x": dense_rows()})
+    opened = open_classifier(DENSE["softmax"][0].save(tmp_path))
+    assert opened.name == "model.onnx"
+    assert len(opened.sha256) == 64
+    assert opened.inputs == (ModelInput("x", (None, D_IN), np.dtype(np.float32)),)
+    assert (opened.features_tensor, opened.logits_tensor) == ("phi", "z")
+    assert opened.prove(None).tail is None
+    classifier = opened.prove({"x": dense_rows()})
     assert "phi 5, 3 classes, output = softmax(logits), affine error" in classifier.describe()

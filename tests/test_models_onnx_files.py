@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.onnx_classifier import OnnxClassifier
+from covcal_cli.models.onnx_classifier import open_onnx
 from covcal_cli.models.onnx_session import provider_names
 from covcal_cli.models.opening import open_classifier
 from tests.onnx_case import inputs_of
@@ -43,17 +43,19 @@ def cached(folder: Path) -> Path:
 def test_links_of_a_download_cache_are_followed(tmp_path: Path) -> None:
     path = cached(tmp_path)
     x = inputs_of(SOFTMAX)
-    linked, plain = OnnxClassifier(path), OnnxClassifier(tmp_path / "whole" / "model.onnx")
-    for found, expected in zip(linked.run(x), plain.run(x), strict=True):
+    linked, plain = open_onnx(path), open_onnx(tmp_path / "whole" / "model.onnx")
+    read = linked.prove(x)
+    for found, expected in zip(read.run(x), plain.prove(x).run(x), strict=True):
         np.testing.assert_array_equal(found, expected)
     assert linked.sha256 == plain.sha256
     assert linked.name == "model.onnx"
-    assert linked.exposure_error == 0.0
+    assert read.exposure_error == 0.0
 
 
 def test_external_weights_in_a_subfolder_are_found(tmp_path: Path) -> None:
     (tmp_path / "weights").mkdir()
-    classifier = OnnxClassifier(with_external_weights(tmp_path, "weights/model.data"))
+    opened = open_onnx(with_external_weights(tmp_path, "weights/model.data"))
+    classifier = opened.prove(inputs_of(SOFTMAX))
     features, _ = classifier.run(inputs_of(SOFTMAX))
     assert features is not None
 
@@ -62,14 +64,14 @@ def test_a_model_in_a_linked_folder_is_opened(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     with_external_weights(tmp_path / "real")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    classifier = OnnxClassifier(tmp_path / "link" / "model.onnx")
-    classifier.run(inputs_of(SOFTMAX))
+    opened = open_onnx(tmp_path / "link" / "model.onnx")
+    classifier = opened.prove(inputs_of(SOFTMAX))
     assert classifier.tail == "softmax"
 
 
 def test_the_hash_is_the_files_own_without_external_weights(tmp_path: Path) -> None:
     path = SOFTMAX.save(tmp_path)
-    assert OnnxClassifier(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert open_onnx(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_the_hash_covers_external_weights(tmp_path: Path) -> None:
@@ -77,11 +79,11 @@ def test_the_hash_covers_external_weights(tmp_path: Path) -> None:
     data = tmp_path / "model.data"
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, data)]
     expected = hashlib.sha256("".join(digests).encode()).hexdigest()
-    assert OnnxClassifier(path).sha256 == expected
+    assert open_onnx(path).sha256 == expected
     changed = bytearray(data.read_bytes())
     changed[0] ^= 1
     data.write_bytes(changed)
-    assert OnnxClassifier(path).sha256 != expected
+    assert open_onnx(path).sha256 != expected
 
 
 def test_cut_external_weights_are_named(tmp_path: Path) -> None:
@@ -89,14 +91,14 @@ def test_cut_external_weights_are_named(tmp_path: Path) -> None:
     data = tmp_path / "model.data"
     data.write_bytes(data.read_bytes()[:50])
     with pytest.raises(CovcalError, match=r"needs \d+ bytes of model\.data, which has 50"):
-        OnnxClassifier(path)
+        open_onnx(path)
 
 
 def test_external_weights_that_are_an_lfs_pointer_are_named(tmp_path: Path) -> None:
     path = with_external_weights(tmp_path)
     (tmp_path / "model.data").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(CovcalError, match=r"model\.data is a Git LFS pointer.*git lfs pull"):
-        OnnxClassifier(path)
+        open_onnx(path)
 
 
 def test_missing_weights_of_a_constant_node_are_named(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_missing_weights_of_a_constant_node_are_named(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     with pytest.raises(CovcalError, match=r"needs gone\.data beside it \(weights such as 'inner'"):
-        OnnxClassifier(path)
+        open_onnx(path)
 
 
 def test_a_custom_operator_is_named(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_a_custom_operator_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         CovcalError, match=r"node 'f' needs the custom operator my\.custom\.Foo, .*standard"
     ):
-        OnnxClassifier(graph.save(tmp_path))
+        open_onnx(graph.save(tmp_path))
 
 
 def test_operators_that_the_model_defines_itself_are_fine(tmp_path: Path) -> None:
@@ -138,9 +140,9 @@ def test_operators_that_the_model_defines_itself_are_fine(tmp_path: Path) -> Non
     model.graph.node.insert(2, helper.make_node("Twice", ["h2"], ["twice"], domain="own.domain"))
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    plain = OnnxClassifier(SOFTMAX.save(tmp_path, "plain.onnx"))
+    plain = open_onnx(SOFTMAX.save(tmp_path, "plain.onnx"))
     x = inputs_of(SOFTMAX)
-    features, doubled = plain.run(x)[0], OnnxClassifier(path).run(x)[0]
+    features, doubled = plain.prove(x).run(x)[0], open_onnx(path).prove(x).run(x)[0]
     assert features is not None
     assert doubled is not None
     np.testing.assert_allclose(doubled, 2 * features, rtol=1e-6)
@@ -182,7 +184,7 @@ def test_weights_beyond_two_gigabytes_of_an_external_file_are_found(tmp_path: Pa
                 entry.value = str(start + int(entry.value))
     path.write_bytes(model.SerializeToString())
     x = inputs_of(SOFTMAX)
-    found = OnnxClassifier(path).run(x)
-    expected = OnnxClassifier(SOFTMAX.save(tmp_path, "plain.onnx")).run(x)
+    found = open_onnx(path).prove(x).run(x)
+    expected = open_onnx(SOFTMAX.save(tmp_path, "plain.onnx")).prove(x).run(x)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from covcal_cli.models.onnx_classifier import OnnxClassifier
+from covcal_cli.models.onnx_classifier import OpenedOnnx, open_onnx
 from tests.onnx_chosen_cases import NAMES, W6, linear_classifier, tree
 from tests.onnx_float_cases import B
 from tests.onnx_graphs import GEMM, HIDDEN, Graph, node
@@ -13,8 +13,8 @@ from tests.onnx_graphs import GEMM, HIDDEN, Graph, node
 SOFTMAX = Graph([*HIDDEN, GEMM, node("Softmax", "z", "y", axis=1)])
 
 
-def opened(folder: Path, **metadata: str) -> OnnxClassifier:
-    return OnnxClassifier(replace(SOFTMAX, metadata=metadata).save(folder))
+def opened(folder: Path, **metadata: str) -> OpenedOnnx:
+    return open_onnx(replace(SOFTMAX, metadata=metadata).save(folder))
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_what_is_no_list_of_names_is_ignored(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_labels_of_a_linear_classifier_are_names(zipped: bool, tmp_path: Path) -> None:
     graph = linear_classifier("SOFTMAX", W6, B, zipped=zipped)
-    assert OnnxClassifier(graph.save(tmp_path)).class_names == tuple(NAMES)
+    assert open_onnx(graph.save(tmp_path)).class_names == tuple(NAMES)
 
 
 def test_labels_of_a_tree_are_names(tmp_path: Path) -> None:
-    assert OnnxClassifier(tree().save(tmp_path), phi="none").class_names == tuple(NAMES)
+    assert open_onnx(tree().save(tmp_path), phi="none").class_names == tuple(NAMES)
 
 
 def test_a_model_that_says_nothing_has_no_names(tmp_path: Path) -> None:

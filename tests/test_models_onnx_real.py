@@ -45,11 +45,12 @@ def test_classifiers_that_packages_ship(
     package: str, pattern: str, dtype: str, row: tuple[int | None, ...], head: tuple[int, int]
 ) -> None:
     path = packaged(package, pattern)
-    classifier = open_classifier(path)
-    (wanted,) = classifier.inputs
+    opened = open_classifier(path)
+    (wanted,) = opened.inputs
     assert (wanted.dtype, wanted.shape) == (np.dtype(dtype), row)
     sizes = [size or 1 for size in row[1:]]
     x = np.random.default_rng(0).integers(0, 255, size=(3, *sizes)).astype(dtype)
+    classifier = opened.prove({wanted.name: x})
     features, logits = classifier.run({wanted.name: x})
     assert features is not None
     assert classifier.weight is not None
@@ -73,11 +74,12 @@ def test_an_input_declared_with_the_wrong_width_is_named() -> None:
 @pytest.mark.parametrize("name", [MNIST_NET, USPS_NET])
 def test_the_digit_models_are_proved_on_digits(name: str) -> None:
     path = real_data(name)
-    classifier = open_classifier(path)
+    opened = open_classifier(path)
     with np.load(real_data("mnist.npz"), allow_pickle=False) as arrays:
         x = arrays["test_x"][:200]
-    shape = [size or -1 for size in classifier.inputs[0].shape]
-    batch = {classifier.inputs[0].name: (x / 255).astype(np.float32).reshape(-1, *shape[1:])}
+    shape = [size or -1 for size in opened.inputs[0].shape]
+    batch = {opened.inputs[0].name: (x / 255).astype(np.float32).reshape(-1, *shape[1:])}
+    classifier = opened.prove(batch)
     features, logits = classifier.run(batch)
     assert features is not None
     assert classifier.weight is not None

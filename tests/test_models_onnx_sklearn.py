@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.onnx_classifier import OnnxClassifier
+from covcal_cli.models.onnx_classifier import open_onnx
 
 pytestmark = [
     pytest.mark.real,
@@ -52,13 +52,14 @@ def test_a_linear_head_gives_scikit_learns_probabilities(
     name: str, classes: int, zipped: bool, tmp_path: Path
 ) -> None:
     model, width = LINEAR[name]
-    classifier = OnnxClassifier(exported(tmp_path, model, classes, zipped))
+    opened = open_onnx(exported(tmp_path, model, classes, zipped))
+    classifier = opened.prove({"X": X})
     features, logits = classifier.run({"X": X})
     assert features is not None
     assert classifier.weight is not None
     assert classifier.bias is not None
     assert features.shape == (90, width)
-    assert classifier.class_names == tuple(NAMES[:classes])
+    assert opened.class_names == tuple(NAMES[:classes])
     expected = model.predict_proba(X)
     np.testing.assert_allclose(special.softmax(logits, axis=1), expected, rtol=1e-4, atol=1e-6)
     affine = features @ classifier.weight.T + classifier.bias
@@ -80,11 +81,12 @@ def test_without_a_linear_head_the_choice_is_named_and_works(
 ) -> None:
     path = exported(tmp_path, ANY[name], classes, zipped=True)
     with pytest.raises(CovcalError, match="--phi none"):
-        OnnxClassifier(path)
-    classifier = OnnxClassifier(path, phi="none")
+        open_onnx(path)
+    opened = open_onnx(path, phi="none")
+    classifier = opened.prove({"X": X})
     features, logits = classifier.run({"X": X})
     assert features is None
-    assert classifier.class_names == tuple(NAMES[:classes])
+    assert opened.class_names == tuple(NAMES[:classes])
     expected = ANY[name].predict_proba(X)
     np.testing.assert_allclose(special.softmax(logits, axis=1), expected, rtol=1e-4, atol=1e-6)
 
@@ -96,18 +98,21 @@ def test_a_label_that_does_not_follow_the_probabilities_is_noted(
     """A support vector machine votes; covcal's labels are those of the probabilities."""
     machine = SVC(probability=True, random_state=0, kernel="sigmoid", gamma=2.0)
     path = exported(tmp_path, machine, classes, zipped=False)
-    classifier = OnnxClassifier(path, phi="none")
+    opened = open_onnx(path, phi="none")
+    classifier = opened.prove({"X": X})
     _, logits = classifier.run({"X": X})
     differ = (machine.predict(X) != NAMES[logits.argmax(axis=1)]).any()
     assert differ
-    noted = [note for note in classifier.notes if "own label is not always the class" in note]
+    noted = [
+        note for note in classifier.proof.remarks if "own label is not always the class" in note
+    ]
     assert len(noted) == 1
     classifier.run({"X": X})
-    assert [note for note in classifier.notes if "own label" in note] == noted
+    assert [note for note in classifier.proof.remarks if "own label" in note] == noted
 
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_label_that_follows_the_probabilities_is_not(name: str, tmp_path: Path) -> None:
-    classifier = OnnxClassifier(exported(tmp_path, LINEAR[name][0], 3, zipped=False))
-    classifier.run({"X": X})
-    assert not any("own label" in note for note in classifier.notes)
+    opened = open_onnx(exported(tmp_path, LINEAR[name][0], 3, zipped=False))
+    classifier = opened.prove({"X": X})
+    assert not any("own label" in note for note in classifier.proof.remarks)

@@ -11,7 +11,7 @@ import pytest
 from scipy import special
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.onnx_classifier import OnnxClassifier
+from covcal_cli.models.onnx_classifier import open_onnx
 from tests.onnx_case import Array, Case, inputs_of
 from tests.onnx_chosen_cases import CHOSEN_CASES, NAMES, TABULAR_CASES
 from tests.onnx_float_cases import FLOAT_CASES
@@ -66,14 +66,15 @@ def test_the_head_is_found_and_gives_what_the_model_prints(name: str, tmp_path: 
     case = TABLE[name]
     path = case.save(tmp_path)
     rows = inputs_of(case.graph)
-    classifier = OnnxClassifier(path, **case.options)
+    opened = open_onnx(path, **case.options)
+    classifier = opened.prove(rows)
     features, logits = classifier.run(rows)
     assert classifier.describe().startswith(case.layer)
     assert classifier.tail == case.tail
     assert (classifier.n_classes, classifier.n_features) == (case.classes, case.d)
     assert logits.shape == (13, case.classes)
     relative = close(case)
-    expected = bare(path, case.output, rows, classifier.fixed_batch)
+    expected = bare(path, case.output, rows, opened.fixed_batch)
     found = printed(case.tail, logits, single=expected.shape[1:] in [(), (1,)])
     scale = max(1.0, float(np.abs(expected).max()))
     assert np.abs(found.reshape(expected.shape) - expected).max() <= (
@@ -95,7 +96,7 @@ def test_the_head_is_found_and_gives_what_the_model_prints(name: str, tmp_path: 
     step = case.step(onnx.load(path)) if case.step else 0.0
     affine = features.astype(np.float64) @ classifier.weight.T + classifier.bias
     assert np.abs(affine - logits).max() <= relative * np.abs(logits).max() + step
-    assert classifier.affine_error is not None
+    assert classifier.proof.largest_logit > 0
 
 
 def test_the_table_has_a_row_for_every_kind() -> None:
@@ -106,12 +107,13 @@ def test_the_table_has_a_row_for_every_kind() -> None:
 @pytest.mark.parametrize("name", [name for name in FLOAT if not FLOAT[name].graph.half])
 def test_reading_tensors_changes_no_output_of_a_float_model(name: str, tmp_path: Path) -> None:
     case = FLOAT[name]
-    classifier = OnnxClassifier(case.save(tmp_path), **case.options)
+    opened = open_onnx(case.save(tmp_path), **case.options)
     rows = inputs_of(case.graph)
+    classifier = opened.prove(rows)
     _, logits = classifier.run(rows)
     assert classifier.exposure_error == 0.0
     if classifier.tail == "none" and "one logit" not in name:
-        original = bare(tmp_path / "model.onnx", case.output, rows, classifier.fixed_batch)
+        original = bare(tmp_path / "model.onnx", case.output, rows, opened.fixed_batch)
         np.testing.assert_array_equal(logits, original)
 
 
@@ -119,13 +121,14 @@ def test_reading_tensors_changes_no_output_of_a_float_model(name: str, tmp_path:
 def test_a_quantised_model_is_held_to_the_step_of_its_own_scales(name: str, tmp_path: Path) -> None:
     case = QUANTISED_CASES[name]
     path = case.save(tmp_path)
-    classifier = OnnxClassifier(path)
-    classifier.run(inputs_of(case.graph))
+    opened = open_onnx(path)
+    classifier = opened.prove(inputs_of(case.graph))
     step = case.step(onnx.load(path)) if case.step else 0.0
-    assert classifier.largest_affine_difference <= step + 1e-5 * classifier.largest_logit
+    assert classifier.proof.largest_difference <= step + 1e-5 * classifier.proof.largest_logit
     wrong = np.array(classifier.weight, dtype=np.float64)
     wrong[0] *= 1.5
-    classifier._head = replace(classifier._head, weight=wrong)
+    head = replace(classifier.reading.head, weight=wrong)
+    classifier.reading = replace(classifier.reading, head=head)
     told = r"does not give .* so the logits are not affine .*: quantise with reduce_range=True"
     with pytest.raises(CovcalError, match=told):
         classifier.run(inputs_of(case.graph))
@@ -138,6 +141,6 @@ def test_what_is_no_usable_classifier_is_refused_with_the_reason_and_the_choice(
     case = REFUSED[name]
     path = case.graph.save(tmp_path)
     with pytest.raises(CovcalError, match=case.message) as caught:
-        OnnxClassifier(path, **case.options).run(inputs_of(case.graph))
+        open_onnx(path, **case.options).prove(inputs_of(case.graph))
     assert "model.onnx" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -126,8 +126,8 @@ def test_a_tail_that_looks_right_on_small_logits_is_caught_later(tmp_path: Path)
         [*HIDDEN, GEMM, node("Clip", "z low high", "y")],
         constants={"low": np.array(-500, np.float32), "high": np.array(500, np.float32)},
     )
-    classifier = open_classifier(graph.save(tmp_path))
-    classifier.run({"x": dense_rows()})
+    opened = open_classifier(graph.save(tmp_path))
+    classifier = opened.prove({"x": dense_rows()})
     assert classifier.tail == "none"
     with pytest.raises(CovcalError, match="neither the logits"):
         classifier.run({"x": 1000 * dense_rows()})
@@ -144,15 +144,15 @@ def test_a_tail_that_looks_right_on_small_logits_is_caught_later(tmp_path: Path)
 def test_a_batch_of_another_shape_is_refused_with_both(
     batch: NDArray[np.generic], found: str, tmp_path: Path
 ) -> None:
-    classifier = open_classifier(DENSE["softmax"][0].save(tmp_path))
+    opened = open_classifier(DENSE["softmax"][0].save(tmp_path))
     with pytest.raises(CovcalError, match=rf"wants float32 \[N, 6\] as x, .* {found}"):
-        classifier.run({"x": batch})
+        opened.prove({"x": batch})
 
 
 def test_a_missing_input_is_named_with_those_given(tmp_path: Path) -> None:
-    classifier = open_classifier(DENSE["softmax"][0].save(tmp_path))
+    opened = open_classifier(DENSE["softmax"][0].save(tmp_path))
     with pytest.raises(CovcalError, match=r"wants float32 \[N, 6\] as x, and the data gives image"):
-        classifier.run({"image": dense_rows()})
+        opened.prove({"image": dense_rows()})
 
 
 def test_inputs_with_different_numbers_of_rows_are_refused(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_inputs_with_different_numbers_of_rows_are_refused(tmp_path: Path) -> No
     )
     batch = {"x": dense_rows(4), "more": np.zeros((3, 1), np.float32)}
     with pytest.raises(CovcalError, match="is given 4 rows and 3 rows of more"):
-        open_classifier(graph.save(tmp_path)).run(batch)
+        open_classifier(graph.save(tmp_path)).prove(batch)
 
 
 def test_a_batch_size_fixed_inside_the_graph_is_explained(tmp_path: Path) -> None:
@@ -175,4 +175,4 @@ def test_a_batch_size_fixed_inside_the_graph_is_explained(tmp_path: Path) -> Non
         constants={"w6": np.ones((K, D_IN), np.float32)},
     )
     with pytest.raises(CovcalError, match=r"gives .* for 13 rows: .* pass --batch 1"):
-        open_classifier(graph.save(tmp_path)).run({"x": dense_rows()})
+        open_classifier(graph.save(tmp_path)).prove({"x": dense_rows()})

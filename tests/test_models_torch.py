@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.models.classifier import OpenedClassifier
 from covcal_cli.models.opening import open_classifier
 from covcal_cli.models.torch_classifier import TorchClassifier, open_torch
 from tests import torch_modules
@@ -57,12 +58,15 @@ Array = NDArray[Any]
 COARSE = {"halved": 5e-3, "brained": 4e-2}
 
 
-def run(classifier: TorchClassifier, x: torch.Tensor) -> tuple[Array, Array]:
-    """Run one batch of rows that the classifier takes as its only input."""
-    (only,) = classifier.inputs
-    features, logits = classifier.run({only.name: x.numpy().astype(only.dtype)})
+def run(opened: OpenedClassifier, x: torch.Tensor) -> tuple[TorchClassifier, Array, Array]:
+    """Prove a classifier on rows that it takes as its only input; return phi and the logits too."""
+    (only,) = opened.inputs
+    batch = {only.name: x.numpy().astype(only.dtype)}
+    classifier = opened.prove(batch)
+    assert isinstance(classifier, TorchClassifier)
+    features, logits = classifier.run(batch)
     assert features is not None
-    return features, logits
+    return classifier, features, logits
 
 
 def relative(found: Array, expected: Array) -> float:
@@ -77,8 +81,7 @@ def test_heads_of_modules(name: str) -> None:
     close = COARSE.get(name, 1e-5)
     module: Any = getattr(torch_modules, name)().eval()
     x = rows(shape)
-    classifier = open_torch(f"{ZOO}:{name}")
-    features, logits = run(classifier, x)
+    classifier, features, logits = run(open_torch(f"{ZOO}:{name}"), x)
     assert isinstance(module, torch_modules.Made)
     with torch.no_grad():
         kind = next(module.parameters()).dtype
@@ -92,8 +95,7 @@ def test_heads_of_modules(name: str) -> None:
     assert relative(features, phi) <= close
     assert relative(features @ classifier.weight.T + classifier.bias, logits) <= close
     assert relative(TAILS[tail](torch.from_numpy(logits)).numpy(), expected) <= close
-    assert classifier.affine_error is not None
-    assert classifier.affine_error <= close
+    assert classifier.proof.error <= close
     assert classifier.exposure_error == 0
 
 
@@ -115,8 +117,7 @@ def test_one_number_per_row_stands_for_two_classes(name: str) -> None:
     tail, factor, offset = SINGLE[name]
     module: Any = getattr(torch_modules, name)().eval()
     x = rows(TENSOR)
-    classifier = open_torch(f"{ZOO}:{name}")
-    features, logits = run(classifier, x)
+    classifier, features, logits = run(open_torch(f"{ZOO}:{name}"), x)
     with torch.no_grad():
         z = factor * module.head(module.phi(x)).double().numpy()[:, 0] + offset
     assert (classifier.n_classes, classifier.n_features, classifier.tail) == (2, D, tail)
@@ -153,20 +154,19 @@ def test_files_give_what_the_module_gives(kind: str, tmp_path: Path) -> None:
     module = nn.Sequential(pooled, made.head, nn.Softmax(dim=1)).eval()
     suffix = "pt2" if kind in ("static", "dynamic") else "pt"
     path = save(module, kind, tmp_path / f"model.{suffix}", rows(PIXELS, 3))
-    classifier = open_classifier(path)
-    assert isinstance(classifier, TorchClassifier)
-    assert classifier.fixed_batch == (3 if kind == "static" else None)
+    opened = open_classifier(path)
+    assert opened.fixed_batch == (3 if kind == "static" else None)
     with torch.no_grad():
         for n in (7, 1, 3):
             x = rows(PIXELS, n)
-            features, logits = run(classifier, x)
+            classifier, features, logits = run(opened, x)
             assert relative(features, pooled(x).numpy()) < 1e-5
             assert relative(logits, made.head(pooled(x)).numpy()) < 1e-5
     assert classifier.weight is not None
     assert relative(classifier.weight, made.state_dict()["head.weight"].numpy()) < 1e-6
     assert (classifier.tail, classifier.n_features, classifier.n_classes) == ("softmax", D, K)
-    assert classifier.inputs[0].shape[1] == CHANNELS
-    assert len(classifier.sha256) == 64
+    assert opened.inputs[0].shape[1] == CHANNELS
+    assert len(opened.sha256) == 64
 
 
 def test_exported_shapes_are_declared(tmp_path: Path) -> None:
@@ -190,9 +190,8 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
 )
 def test_answers_of_several_parts(name: str, output: str) -> None:
     """The logits are found in a dict, a tuple and a dataclass; logits come before probabilities."""
-    classifier = open_torch(f"{ZOO}:{name}")
     x = rows(TENSOR)
-    _, logits = run(classifier, x)
+    classifier, _, logits = run(open_torch(f"{ZOO}:{name}"), x)
     plain = torch_modules.mlp()(x).detach().numpy()
     assert classifier.output_name == output
     assert relative(logits, plain) < 1e-6
@@ -210,20 +209,18 @@ def test_an_output_is_chosen_by_name() -> None:
     assert classifier.logits_tensor == "linear second"
     with pytest.raises(CovcalError, match=r"no output 'top': choose one of left \[4, 3\], right"):
         open_torch(f"{ZOO}:two_answers", output="top")
-    probabilities = open_torch(f"{ZOO}:as_dict", output="probabilities")
-    run(probabilities, rows(TENSOR))
+    probabilities, _, _ = run(open_torch(f"{ZOO}:as_dict", output="probabilities"), rows(TENSOR))
     assert probabilities.tail == "softmax"
 
 
 def test_phi_none_keeps_the_logits_before_the_softmax() -> None:
     """Without features the logits are still those of the last layer."""
-    classifier = open_torch(f"{ZOO}:with_softmax", phi="none")
     x = rows(TENSOR)
+    classifier = open_torch(f"{ZOO}:with_softmax", phi="none").prove({"x": x.numpy()})
     features, logits = classifier.run({"x": x.numpy()})
     assert features is None
     assert classifier.n_features is None
     assert classifier.weight is None
-    assert classifier.affine_error is None
     assert relative(logits, torch_modules.mlp()(x).detach().numpy()) < 1e-6
     assert classifier.describe() == "linear head: 3 classes, output = softmax(logits)"
 
@@ -231,11 +228,10 @@ def test_phi_none_keeps_the_logits_before_the_softmax() -> None:
 @pytest.mark.parametrize("phi", ["body", "body.output", "head.input", "head", "input"])
 def test_phi_by_name(phi: str) -> None:
     """A module's output or input; W and b stay where the logits are affine in it as they were."""
-    classifier = open_torch(f"{ZOO}:mlp", phi=phi)
     module = torch_modules.mlp()
     assert isinstance(module, torch_modules.Made)
     x = rows(TENSOR)
-    features, _ = run(classifier, x)
+    classifier, features, _ = run(open_torch(f"{ZOO}:mlp", phi=phi), x)
     expected = {
         "body": module.body(x),
         "body.output": module.body(x),
@@ -252,9 +248,8 @@ def test_phi_by_name_in_files(tmp_path: Path) -> None:
     module = torch_modules.images()
     assert isinstance(module, torch_modules.Images)
     path = save(module, "traced", tmp_path / "model.pt", rows(PIXELS, 3))
-    classifier = open_torch(path, phi="body.0")
     x = rows(PIXELS)
-    features, _ = run(classifier, x)
+    classifier, features, _ = run(open_torch(path, phi="body.0"), x)
     expected = module.body.get_submodule("0")(x).mean(dim=(2, 3)).detach().numpy()
     assert relative(features, expected) < 1e-5
     assert "phi is body.0.output, averaged over its 224 x 224" in classifier.notes
@@ -269,7 +264,8 @@ def test_a_head_that_is_not_affine_still_gives_logits() -> None:
     x = rows(PIXELS)
     expected = torch_modules.convolved_relu_pooled().eval()(x).detach().numpy()
     for phi, d in (("none", None), ("body", D)):
-        classifier = open_torch(f"{ZOO}:convolved_relu_pooled", phi=phi)
+        opened = open_torch(f"{ZOO}:convolved_relu_pooled", phi=phi)
+        classifier = opened.prove({"x": x.numpy()})
         features, logits = classifier.run({"x": x.numpy()})
         assert relative(logits, expected) < 1e-6
         assert classifier.n_features == d
@@ -290,7 +286,7 @@ def test_integers_and_several_inputs() -> None:
     words = open_torch(f"{ZOO}:text")
     assert words.inputs[0].dtype == np.dtype(np.int64)
     x = torch.arange(8).reshape(2, TOKENS)
-    features, _ = run(words, x)
+    _, features, _ = run(words, x)
     module = torch_modules.text()
     assert isinstance(module, torch_modules.Made)
     assert relative(features, module.phi(x).detach().numpy()) < 1e-6
@@ -298,7 +294,8 @@ def test_integers_and_several_inputs() -> None:
     both = open_torch(f"{ZOO}:two_inputs")
     assert [value.name for value in both.inputs] == ["left", "right"]
     x = rows(TENSOR)
-    _, logits = both.run({"left": x[:, :2].numpy(), "right": x[:, 2:].numpy()})
+    batch = {"left": x[:, :2].numpy(), "right": x[:, 2:].numpy()}
+    _, logits = both.prove(batch).run(batch)
     inner = torch_modules.two_inputs().get_submodule("inner")
     assert relative(logits, inner(x).detach().numpy()) < 1e-6
 
@@ -306,16 +303,15 @@ def test_integers_and_several_inputs() -> None:
 def test_the_affine_error_is_that_of_all_batches() -> None:
     """The largest difference and the largest logit are kept apart, so shards can be merged."""
     x = rows(TENSOR, 12)
-    classifier = open_torch(f"{ZOO}:mlp")
-    assert classifier.affine_error is None
+    classifier = open_torch(f"{ZOO}:mlp").prove({"x": x[:1].numpy()})
     largest, differences = 0.0, []
     for part in (x[:5], 10 * x[5:6], x[6:]):
-        _, logits = run(classifier, part)
+        _, logits = classifier.run({"x": part.numpy()})
         largest = max(largest, float(np.abs(logits).max()))
-        differences.append(classifier.largest_affine_difference)
-    assert classifier.largest_logit == pytest.approx(largest, rel=1e-12)
+        differences.append(classifier.proof.largest_difference)
+    assert classifier.proof.largest_logit == pytest.approx(largest, rel=1e-12)
     assert differences == sorted(differences)
-    assert classifier.affine_error == classifier.largest_affine_difference / largest
+    assert classifier.proof.error == classifier.proof.largest_difference / largest
 
 
 def test_the_data_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,8 +346,8 @@ def test_a_cap_that_made_rows_do_not_show_leaves_the_output_as_it_is(name: str) 
     """The error names the choice, and the choice works."""
     large = {"x": 30 * rows(TENSOR).numpy()}
     with pytest.raises(CovcalError, match="on every batch: pass --phi none to take the output"):
-        open_torch(f"{ZOO}:{name}").run(large)
-    classifier = open_torch(f"{ZOO}:{name}", phi="none")
+        open_torch(f"{ZOO}:{name}").prove(large)
+    classifier = open_torch(f"{ZOO}:{name}", phi="none").prove(large)
     features, logits = classifier.run(large)
     assert features is None
     with torch.no_grad():

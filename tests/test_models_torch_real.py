@@ -64,10 +64,12 @@ def test_trained_classifiers(name: str) -> None:
     weights = _package(package) / file
     if name == "efficientnet":
         _package("efficientnet_lite_pytorch")
-    classifier = open_classifier(f"{__name__}:{name}", weights=weights)
-    assert (classifier.n_features, classifier.n_classes) == (d, k)
+    opened = open_classifier(f"{__name__}:{name}", weights=weights)
     x = rows(shape, 5)
-    features, logits = classifier.run({classifier.inputs[0].name: x.numpy()})
+    batch = {opened.inputs[0].name: x.numpy()}
+    classifier = opened.prove(batch)
+    assert (classifier.n_features, classifier.n_classes) == (d, k)
+    features, logits = classifier.run(batch)
     assert features is not None
     assert classifier.weight is not None
     assert classifier.bias is not None
@@ -79,5 +81,4 @@ def test_trained_classifiers(name: str) -> None:
         plain = module.eval()(x).numpy()
     np.testing.assert_array_equal(logits, plain)
     assert classifier.tail == "none"
-    assert classifier.affine_error is not None
-    assert classifier.affine_error <= 1e-5
+    assert classifier.proof.error <= 1e-5

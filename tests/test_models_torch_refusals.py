@@ -91,7 +91,8 @@ def test_the_current_folder_can_be_imported_from(
         "    return nn.Linear(helping_zoo_b.width, 3)\n"
     )
     classifier = open_classifier("user_zoo_b:net")
-    assert (classifier.n_features, classifier.n_classes) == (4, 3)
+    assert [value.shape for value in classifier.inputs] == [(None, 4)]
+    assert classifier.n_classes == 3
     assert classifier.name == "user_zoo_b:net"
 
 
@@ -153,13 +154,13 @@ def test_rows_that_do_not_fit() -> None:
     """A wrong shape or type is told from what the module was found to take."""
     classifier = open_torch(f"{ZOO}:mlp")
     with pytest.raises(CovcalError) as error:
-        classifier.run({"x": rows((4,)).numpy()})
+        classifier.prove({"x": rows((4,)).numpy()})
     assert str(error.value) == (
         f"{ZOO}:mlp wants float32 [N, 6] as x, and the data gives float32 [N, 4]: change the "
         "preprocessing or the array"
     )
     with pytest.raises(CovcalError, match=r"the data gives float64 \[N, 6\]"):
-        classifier.run({"x": rows((D_IN,)).double().numpy()})
+        classifier.prove({"x": rows((D_IN,)).double().numpy()})
     images = open_torch(f"{ZOO}:convolved_over_all", phi="none")
     assert images.inputs[0].shape == (None, 3, 8, 8)
 
@@ -168,7 +169,7 @@ def test_a_run_that_fails_on_the_data() -> None:
     """A module whose input size is free may still fail on the data's: the cause is in the line."""
     classifier = open_torch(f"{ZOO}:images")
     with pytest.raises(CovcalError) as error:
-        classifier.run({"x": rows((3, 0, 4)).numpy()})
+        classifier.prove({"x": rows((3, 0, 4)).numpy()})
     text = str(error.value)
     assert text.startswith(f"{ZOO}:images cannot run on [7, 3, 0, 4] (")
     assert text.endswith("or pass --batch 1 if only one row at a time works")

@@ -45,7 +45,7 @@ def test_weights_are_found_in_checkpoints(place: str, prefix: str, tmp_path: Pat
     torch.save({place: named, "epoch": 3} if place else named, path)
     classifier = open_torch(f"{ZOO}:mlp", weights=path)
     x = rows((D_IN,))
-    _, logits = classifier.run({"x": x.numpy()})
+    _, logits = classifier.prove({"x": x.numpy()}).run({"x": x.numpy()})
     np.testing.assert_allclose(logits, expected_logits(weights, x), rtol=1e-5, atol=1e-5)
     said = f"{path}: {prefix!r} dropped before every name" in classifier.notes
     assert said == bool(prefix)
@@ -58,7 +58,8 @@ def test_safetensors(tmp_path: Path) -> None:
     weights, x = trained(), rows((D_IN,))
     path = tmp_path / "weights.safetensors"
     safetensors.save_file(weights, path)
-    _, logits = open_torch(f"{ZOO}:mlp", weights=path).run({"x": x.numpy()})
+    opened = open_torch(f"{ZOO}:mlp", weights=path)
+    _, logits = opened.prove({"x": x.numpy()}).run({"x": x.numpy()})
     np.testing.assert_allclose(logits, expected_logits(weights, x), rtol=1e-5, atol=1e-5)
     path.write_bytes(b"nothing")
     with pytest.raises(CovcalError, match=r"is not a readable .safetensors file \(Safetensor"):

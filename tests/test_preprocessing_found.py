@@ -72,7 +72,8 @@ def test_preprocessing_that_a_model_brings_along_gives_its_own_answers(tmp_path:
     def logits(asked: Preprocessing) -> Any:
         pipeline = asked.resolve(wanted.shape, wanted.dtype)
         row = row_of(pipeline, Image.fromarray(image))
-        return classifier.run({wanted.name: row[None]})[1][0]
+        batch = {wanted.name: row[None]}
+        return classifier.prove(batch).run(batch)[1][0]
 
     found = found_preprocessing(classifier.metadata, path)
     assert found is not None

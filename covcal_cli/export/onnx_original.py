@@ -6,11 +6,9 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.export.onnx_nodes import NodeBuilder
 from covcal_cli.export.proof import Answers, Batch, made_batches, no_number
 from covcal_cli.models import proof
-from covcal_cli.models.classifier import Floats
-from covcal_cli.models.onnx_classifier import OnnxClassifier
+from covcal_cli.models.onnx_classifier import OnnxClassifier, OpenedOnnx
 from covcal_cli.models.onnx_file import OnnxFile
 from covcal_cli.models.onnx_linear import Exposed
-from covcal_cli.models.onnx_quantised import holds_quantised
 from covcal_cli.models.onnx_tail import SMALLEST
 
 
@@ -19,12 +17,13 @@ class OnnxOriginal:
 
     def __init__(self, file: OnnxFile, model_output: str | None, phi: str | None) -> None:
         self.file = file
-        classifier = OnnxClassifier(file.path, model_output, phi)
-        self.batch, self._features, self._logits = _run_made_rows(classifier, str(file.path))
-        # The first rows may show that the logits are elsewhere: the head is asked for afterwards.
-        self._classifier, self._head = classifier, classifier.head
+        opened = OpenedOnnx(file, model_output, phi)
+        classifier, self.batch = _proved(opened, str(file.path))
+        self._features, self._logits = classifier.run(self.batch)
+        self._reading, self._is_quantised = classifier.reading, classifier.is_quantised
+        self._head = self._reading.head
         self.kept = tuple(value.name for value in file.model.graph.output)
-        self.inputs, self.n_classes = classifier.inputs, classifier.n_classes
+        self.inputs, self.n_classes = opened.inputs, classifier.n_classes
         self.n_features = classifier.n_features
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
@@ -32,17 +31,16 @@ class OnnxOriginal:
     def answers(self) -> Answers:
         """Return what the model gives on the made rows."""
         outputs = self.file.session(self.file.data).run(list(self.kept), self.batch)
-        reading = self._classifier.reading
-        quantised = holds_quantised(self._classifier.graph)
+        tail = self._reading.tail
         return Answers(
             where=str(self.file.path),
             features=self._features,
             logits=self._logits,
             outputs=outputs,
             shown=[outputs[self.kept.index(output.name)] for output in self._head.outputs],
-            is_rounded=reading.is_double or bool(reading.takes_logarithm),
+            is_rounded=tail.is_double or tail.takes_logarithm,
             # A quantised model may be fused otherwise, and be off by a step.
-            output_tolerance=proof.tolerance(np.dtype(np.float16)) if quantised else 0.0,
+            output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
     def add_features(self, build: NodeBuilder) -> str:
@@ -52,7 +50,7 @@ class OnnxOriginal:
             _append(build, part)
             # The cast comes last: ONNX Runtime leaves out one right behind a float16 operator,
             # and phi would keep digits that extraction did not see.
-            vectors = build.vectors(part.tensor, self._classifier.token, self.n_features or 0)
+            vectors = build.vectors(part.tensor, self._reading.token, self.n_features or 0)
             parts.append(build.as_float(vectors))
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
 
@@ -67,15 +65,15 @@ class OnnxOriginal:
             What a forecaster scales, in float32.
         """
         _append(build, self._head.logits)
-        reading = self._classifier.reading
+        tail = self._reading.tail
         scores = build.node("Flatten", self._head.logits.tensor, axis=1)
         floats = build.as_float(scores)
-        if reading.is_single:
+        if tail.is_single:
             # One number z for two classes stands for the logits 0 and z.
             floats = build.node("Concat", build.node("Sub", floats, floats), floats, axis=1)
             return floats, floats
-        judged = scores if reading.is_double else floats
-        if reading.takes_logarithm:
+        judged = scores if tail.is_double else floats
+        if tail.takes_logarithm:
             floats = build.node("Log", build.node("Max", floats, build.number(SMALLEST)))
         return judged, floats
 
@@ -85,14 +83,16 @@ def _append(build: NodeBuilder, exposed: Exposed) -> None:
     build.graph.node.extend(node for node in exposed.nodes if not present.intersection(node.output))
 
 
-def _run_made_rows(classifier: OnnxClassifier, where: str) -> tuple[Batch, Floats | None, Floats]:
+def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Batch]:
+    """Prove the classifier on the first made rows that it takes, and return both."""
     refusal: CovcalError | None = None
-    for batch in made_batches(classifier.inputs, classifier.fixed_batch):
+    for batch in made_batches(opened.inputs, opened.fixed_batch):
         try:
-            features, logits = classifier.run(batch)
+            classifier = opened.prove(batch)
+            _, logits = classifier.run(batch)
         except CovcalError as error:
             refusal = refusal or error
             continue
         if np.isfinite(logits).all(axis=1).any():
-            return batch, features, logits
+            return classifier, batch
     raise refusal or no_number(where)

@@ -18,7 +18,7 @@ from covcal_cli.export.torch_program import as_graph, example_rows, signature_of
 from covcal_cli.export.torch_values import Found, ValueReader, find_values
 from covcal_cli.files import atomic_output
 from covcal_cli.models import proof
-from covcal_cli.models.torch_classifier import TorchClassifier, open_program
+from covcal_cli.models.torch_classifier import OpenedTorch, open_program
 from covcal_cli.models.torch_program import Program
 
 METADATA = "covcal.json"
@@ -30,12 +30,13 @@ class TorchOriginal:
 
     def __init__(self, program: Program, model_output: str | None, phi: str | None) -> None:
         self.program = program
-        classifier = TorchClassifier(program, output=model_output, phi=phi)
+        opened = OpenedTorch(program, output=model_output, phi=phi)
         self.rows = example_rows(program)
         batch = {
             wanted.name: row.numpy().astype(wanted.dtype, copy=False)
             for wanted, row in zip(program.inputs, program.rows, strict=True)
         }
+        classifier = opened.prove(batch)
         self.features, self.logits = classifier.run(batch)
         self.is_single = classifier.is_single
         self.features_tensor = classifier.features_tensor

@@ -9,29 +9,50 @@ alone.
 
 import numpy as np
 
-from covcal_cli.models.classifier import Classifier, Floats, Inputs
+from covcal_cli.models.classifier import Classifier, Floats, Inputs, OpenedClassifier
 
 _NOISE = 1e-5  # relative to the largest logit: what rounding in another order explains
 
 
-class BatchRunner:
-    """A classifier that is fed batches of one size.
+def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchRunner":
+    """Prove the head on a first batch, and find out whether its rows influence each other.
 
     Parameters
     ----------
-    classifier : Classifier
+    opened : OpenedClassifier
+    inputs : mapping of str to array, shape (m, ...), or None
+        Up to `size` rows, at least one; None where there is none.
     size : int
         Rows per run.
-
-    Attributes
-    ----------
-    note : str or None
-        What a user should know about how rows are run; known after `probe`.
     """
+    classifier = opened.prove(None if inputs is None else _filled(inputs, size))
+    runner = BatchRunner(classifier, size)
+    if inputs is None:
+        return runner
+    _, logits = runner.run(inputs)
+    if not np.isfinite(logits).all():
+        return runner  # the row is named when it is its turn
+    repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
+    _, same = runner.run(repeated)
+    largest = float(np.abs(logits).max())
+    return BatchRunner(
+        classifier, size, alone=float(np.abs(same - logits[0]).max()) > _NOISE * largest
+    )
 
-    def __init__(self, classifier: Classifier, size: int) -> None:
+
+class BatchRunner:
+    """A classifier that is fed batches of one size."""
+
+    def __init__(self, classifier: Classifier, size: int, *, alone: bool = False) -> None:
         self.classifier, self.size = classifier, size
-        self._alone = False
+        self._alone = alone  # whether every row is run alone
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Columns of each array that a run gives per row."""
+        features = self.classifier.n_features
+        found = {} if features is None else {"features": features}
+        return {**found, "logits": self.classifier.n_classes}
 
     @property
     def note(self) -> str | None:
@@ -43,37 +64,12 @@ class BatchRunner:
             "quantisation or batch statistics): every row is run alone, which is slower"
         )
 
-    def probe(self, inputs: Inputs) -> None:
-        """Prove the head on a first batch, and find out whether its rows influence each other.
-
-        Parameters
-        ----------
-        inputs : mapping of str to array, shape (m, ...)
-            Up to `size` rows; at least one.
-        """
-        _, logits = self.run(inputs)
-        if not np.isfinite(logits).all():
-            return  # the row is named when it is its turn
-        repeated = {
-            name: np.repeat(values[:1], self.size, axis=0) for name, values in inputs.items()
-        }
-        _, same = self.run(repeated)
-        largest = float(np.abs(logits).max())
-        self._alone = float(np.abs(same - logits[0]).max()) > _NOISE * largest
-
     def run(self, inputs: Inputs) -> tuple[Floats | None, Floats]:
         """Return phi(x), shape (m, d), and the logits, shape (m, K), of up to `size` rows."""
         rows = len(next(iter(inputs.values())))
         if self._alone:
             return self._one_by_one(inputs, rows)
-        missing = self.size - rows
-        if missing:
-            inputs = {
-                # The last row again: a row of zeros might be no valid input.
-                name: np.concatenate([values, np.repeat(values[-1:], missing, axis=0)])
-                for name, values in inputs.items()
-            }
-        features, logits = self.classifier.run(inputs)
+        features, logits = self.classifier.run(_filled(inputs, self.size))
         return None if features is None else features[:rows], logits[:rows]
 
     def _one_by_one(self, inputs: Inputs, rows: int) -> tuple[Floats | None, Floats]:
@@ -84,3 +80,11 @@ class BatchRunner:
         logits = np.concatenate([piece[1] for piece in pieces])
         features = [piece[0] for piece in pieces if piece[0] is not None]
         return np.concatenate(features) if features else None, logits
+
+
+def _filled(inputs: Inputs, size: int) -> Inputs:
+    """Repeat the last row until there are `size`: a row of zeros might be no valid input."""
+    return {
+        name: np.concatenate([values, np.repeat(values[-1:], size - len(values), axis=0)])
+        for name, values in inputs.items()
+    }

@@ -3,7 +3,7 @@
 Used by ``extraction.py``, which prepares both domains and owns the file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from covcal_cli.featurefile import SPLITS, UNKNOWN_LABEL
 from covcal_cli.featurewriter import HDF5Writer, utf8
 from covcal_cli.inputs.domain import Batch, DomainData
 from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.classifier import Classifier, Floats
 from covcal_cli.progress import Progress, ProgressCallback
 
@@ -105,12 +106,15 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0, 0)
 
     def first_batch(
-        self, classifier: Classifier, pipeline: ImagePipeline | None, *, size: int, threads: int
+        self,
+        inputs: Sequence[ModelInput],
+        pipeline: ImagePipeline | None,
+        *,
+        size: int,
+        threads: int,
     ) -> Batch | None:
         """Return the first batch of which any row can be read, or None if no row can."""
-        batches = self.data.batches(
-            classifier.inputs, pipeline, self.rows[:size], size=size, threads=threads
-        )
+        batches = self.data.batches(inputs, pipeline, self.rows[:size], size=size, threads=threads)
         with closing(batches):
             return next((piece for piece in batches if len(piece.rows)), None)
 
@@ -118,6 +122,7 @@ class DomainExtraction:
         self,
         spool: DomainSpool,
         runner: BatchRunner,
+        inputs: Sequence[ModelInput],
         pipeline: ImagePipeline | None,
         *,
         threads: int,
@@ -135,9 +140,7 @@ class DomainExtraction:
         todo = self.rows[spool.done :]
         if not len(todo):
             return
-        batches = self.data.batches(
-            runner.classifier.inputs, pipeline, todo, size=runner.size, threads=threads
-        )
+        batches = self.data.batches(inputs, pipeline, todo, size=runner.size, threads=threads)
         with closing(batches):  # an error here must stop the decoding threads at once
             for piece in batches:
                 self._require_readable([*spool.skipped, *piece.skipped])

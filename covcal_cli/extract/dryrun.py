@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
+from covcal_cli.extract.batching import BatchRunner
 from covcal_cli.extract.domainextraction import DomainExtraction, DomainReport
 from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.sampling import Rows
@@ -79,29 +80,29 @@ def dry_run(
         else []
     )
     plan = prepare(model, source, target, ExtractSettings(**settings))
-    plan.probe()
+    runner = plan.prove()
     domains = plan.domains.values()
     return DryRun(
-        head=plan.classifier.describe(),
+        head=runner.classifier.describe(),
         preprocessing=plan.preprocessing(),
         classes=plan.classes.names,
         domains=tuple(domain.report() for domain in domains),
-        batch=plan.runner.size,
+        batch=runner.size,
         threads=plan.threads,
-        size=sum(_bytes(plan, domain) for domain in domains),
-        seconds=_seconds(plan),
+        size=sum(_bytes(runner, domain) for domain in domains),
+        seconds=_seconds(plan, runner),
         warnings=(*plan.warnings, *(text for domain in domains for text in domain.data.notes)),
-        notes=(*plan.notes, *in_the_way),
+        notes=(*plan.notes(runner), *in_the_way),
     )
 
 
-def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
+def _bytes(runner: BatchRunner, domain: DomainExtraction) -> int:
     ids = max((len(domain.data.ids[row].encode()) for row in domain.rows[:10_000]), default=1)
-    width = 4 * sum(plan.widths.values()) + _LABEL_AND_SPLIT + ids
+    width = 4 * sum(runner.widths.values()) + _LABEL_AND_SPLIT + ids
     return len(domain.rows) * width
 
 
-def _seconds(plan: ExtractPlan) -> float | None:
+def _seconds(plan: ExtractPlan, runner: BatchRunner) -> float | None:
     """Time more and more batches until it takes long enough to tell, and extrapolate.
 
     What the second of two runs takes longer is the price of a row, and the rest is paid once: to
@@ -110,10 +111,10 @@ def _seconds(plan: ExtractPlan) -> float | None:
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
         measured = [(0, 0.0)]
-        count = plan.runner.size
+        count = runner.size
         while measured[-1][0] < len(domain.rows) and _is_too_short(measured):
             rows = domain.rows[:count]
-            measured.append((len(rows), _timed(plan, domain, rows)))
+            measured.append((len(rows), _timed(plan, runner, domain, rows)))
             count *= _TIMES
         if len(measured) > 1 and measured[-1][1] > 0:
             (few, short), (many, long) = measured[-2:]
@@ -127,15 +128,15 @@ def _is_too_short(measured: list[tuple[int, float]]) -> bool:
     return measured[-1][1] < (_LONG_ENOUGH if len(measured) > 2 else _TOO_LONG)
 
 
-def _timed(plan: ExtractPlan, domain: DomainExtraction, rows: Rows) -> float:
+def _timed(plan: ExtractPlan, runner: BatchRunner, domain: DomainExtraction, rows: Rows) -> float:
     """Return the seconds to read and run some rows; 0 where none of them can be read."""
     start, ran = time.perf_counter(), False
     batches = domain.data.batches(
-        plan.classifier.inputs, plan.pipeline, rows, size=plan.runner.size, threads=plan.threads
+        plan.classifier.inputs, plan.pipeline, rows, size=runner.size, threads=plan.threads
     )
     with closing(batches):
         for piece in batches:
             if len(piece.rows):
-                plan.runner.run(piece.inputs)
+                runner.run(piece.inputs)
                 ran = True
     return time.perf_counter() - start if ran else 0.0

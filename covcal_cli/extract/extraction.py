@@ -13,6 +13,7 @@ from typing import Unpack
 
 import numpy as np
 
+from covcal_cli.extract.batching import BatchRunner
 from covcal_cli.extract.domaindoubts import is_one_place, warning_on_rows
 from covcal_cli.extract.domainextraction import DomainReport
 from covcal_cli.extract.outputstatistics import significant
@@ -23,6 +24,7 @@ from covcal_cli.featurefile import FEATURES_SCHEMA
 from covcal_cli.featurewriter import HDF5Writer
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.inputs.preprocessing import Preprocessing
+from covcal_cli.models.classifier import Classifier
 from covcal_cli.progress import Progress, ProgressCallback
 
 __all__ = ["DomainReport", "ExtractReport", "Preprocessing", "Progress", "extract"]
@@ -107,7 +109,8 @@ def extract(
     with atomic_output(output, force=force) as partial:
         spool, note = open_spool(output, plan.config(), resume=resume)
         try:
-            doubts = _run(plan, spool, partial, progress)
+            runner = plan.prove()
+            doubts = _run(plan, runner, spool, partial, progress)
         except KeyboardInterrupt:
             raise  # the spool stays for --resume
         except BaseException:
@@ -118,7 +121,7 @@ def extract(
     domains = plan.domains
     return ExtractReport(
         output=output,
-        head=plan.classifier.describe(),
+        head=runner.classifier.describe(),
         preprocessing=plan.preprocessing(),
         classes=plan.classes.names,
         domains=tuple(domain.report() for domain in domains.values()),
@@ -128,23 +131,27 @@ def extract(
             *(text for domain in domains.values() for text in domain.warnings()),
             *doubts,
         ),
-        notes=(*plan.notes, *([note] if note else [])),
-        has_features=plan.classifier.n_features is not None,
+        notes=(*plan.notes(runner), *([note] if note else [])),
+        has_features=runner.classifier.n_features is not None,
     )
 
 
 def _run(
-    plan: ExtractPlan, spool: Spool, partial: Path, progress: ProgressCallback | None
+    plan: ExtractPlan,
+    runner: BatchRunner,
+    spool: Spool,
+    partial: Path,
+    progress: ProgressCallback | None,
 ) -> list[str]:
     """Write every row, and return what both domains together say against the run."""
-    plan.probe()
-    widths = plan.widths
+    widths, classifier = runner.widths, runner.classifier
     with ExitStack() as stack:
         spools = {name: stack.enter_context(spool.domain(name, widths)) for name in plan.domains}
         for name, domain in plan.domains.items():
             domain.run(
                 spools[name],
-                plan.runner,
+                runner,
+                plan.classifier.inputs,
                 plan.pipeline,
                 threads=plan.threads,
                 progress=progress,
@@ -153,14 +160,14 @@ def _run(
             partial,
             schema=FEATURES_SCHEMA,
             classes=plan.classes.names,
-            attributes=plan.attributes(),
+            attributes=plan.attributes(classifier),
         ) as writer:
             for name, domain in plan.domains.items():
-                domain.write(writer, spools[name], plan.classifier)
-            _write_head(writer, plan)
+                domain.write(writer, spools[name], classifier)
+            _write_head(writer, classifier)
             _write_shard(writer, plan)
             doubts = _doubts(writer, plan)
-            _complete(writer, plan)
+            _complete(writer, plan, classifier)
     return doubts
 
 
@@ -172,8 +179,8 @@ def _doubts(writer: HDF5Writer, plan: ExtractPlan) -> list[str]:
     return [doubt] if doubt else []
 
 
-def _write_head(writer: HDF5Writer, plan: ExtractPlan) -> None:
-    weight, bias = plan.classifier.weight, plan.classifier.bias
+def _write_head(writer: HDF5Writer, classifier: Classifier) -> None:
+    weight, bias = classifier.weight, classifier.bias
     if weight is not None and bias is not None:
         writer.write("head/weight", weight)
         writer.write("head/bias", bias)
@@ -190,14 +197,14 @@ def _write_shard(writer: HDF5Writer, plan: ExtractPlan) -> None:
         writer.write(f"shard/{name}/chosen", np.int64(domain.chosen))
 
 
-def _complete(writer: HDF5Writer, plan: ExtractPlan) -> None:
+def _complete(writer: HDF5Writer, plan: ExtractPlan, classifier: Classifier) -> None:
     statistics = [domain.statistics for domain in plan.domains.values()]
     largest = max(entry.largest_logit for entry in statistics)
     difference = max(entry.affine_difference for entry in statistics)
     shard = plan.settings.selection.shard
     marked = {} if shard is None else {"shard": str(shard)}
     writer.complete(
-        tail=str(plan.classifier.tail),
+        tail=str(classifier.tail),
         **proof_attributes(difference, largest),
         **marked,
     )

@@ -9,12 +9,12 @@ from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.preprocessing_files import found_preprocessing, load_preprocessing
-from covcal_cli.models.classifier import Classifier
+from covcal_cli.models.classifier import OpenedClassifier
 
 
 def image_pipeline(
     domains: Mapping[str, DomainData],
-    classifier: Classifier,
+    classifier: OpenedClassifier,
     settings: ExtractSettings,
     model: Path | None,
 ) -> tuple[ImagePipeline | None, str | None, list[str]]:
@@ -23,7 +23,7 @@ def image_pipeline(
     Parameters
     ----------
     domains : mapping of str to DomainData
-    classifier : Classifier
+    classifier : OpenedClassifier
     settings : ExtractSettings
     model : Path or None
         The model's file, beside which there may be a preprocessing file.
@@ -70,7 +70,7 @@ def image_pipeline(
 
 
 def _base(
-    classifier: Classifier, settings: ExtractSettings, model: Path | None
+    classifier: OpenedClassifier, settings: ExtractSettings, model: Path | None
 ) -> tuple[Preprocessing, str | None]:
     if settings.preprocess is not None:
         found = load_preprocessing(settings.preprocess, metadata=classifier.metadata, model=model)

@@ -4,7 +4,7 @@
 rows, shards, splits, labels, statistics and the file.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX
 from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.classifier import Floats, Inputs
+from covcal_cli.models.proof import Proof
 
 
 class TableData:
@@ -68,16 +69,16 @@ class TableData:
 
 
 class TableClassifier:
-    """Gives the outputs that it is fed; see `covcal_cli.models.classifier.Classifier`."""
+    """Gives the outputs that it is fed: opened and proved, as there is nothing to be proved.
+
+    See `covcal_cli.models.classifier.OpenedClassifier` and `Classifier`.
+    """
 
     fixed_batch: int | None = None
     weight: Floats | None = None
     bias: Floats | None = None
-    affine_error: float | None = None
-    largest_affine_difference = 0.0
-    largest_logit = 0.0
 
-    def __init__(self, table: OutputTable, kind: OutputKind) -> None:
+    def __init__(self, table: OutputTable, kind: OutputKind, notes: Iterable[str]) -> None:
         self.name, self.sha256 = "logits", ""
         self.n_classes: int = table.n_classes
         self.n_features: int | None = table.n_features
@@ -92,8 +93,15 @@ class TableClassifier:
         self.notes: tuple[str, ...] = (
             "no model is known: what is fitted to these "
             f"{kind} holds for tables of the same classifier alone",
+            *notes,
         )
+        self.proof = Proof()
         self._kind = kind
+
+    def prove(self, batch: Inputs | None) -> "TableClassifier":
+        """Return itself: the outputs are what is given."""
+        del batch
+        return self
 
     def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
         """Return features, where there are any, and logits."""
@@ -158,9 +166,10 @@ def open_tables(
                     f"{first.path} and {table.path} differ in their {what} ({_said(one)} and "
                     f"{_said(two)}): give outputs of the same classifier"
                 )
-    classifier = TableClassifier(first, kind)
-    classifier.notes += tuple(note for table in tables.values() for note in table.index_notes)
-    return classifier, {name: TableData(table) for name, table in tables.items()}
+    notes = [note for table in tables.values() for note in table.index_notes]
+    return TableClassifier(first, kind, notes), {
+        name: TableData(table) for name, table in tables.items()
+    }
 
 
 def _require_same_classes(tables: Sequence[OutputTable]) -> None:

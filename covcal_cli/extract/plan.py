@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.batching import BatchRunner
+from covcal_cli.extract.batching import BatchRunner, prove
 from covcal_cli.extract.domaindoubts import warning_on_place
 from covcal_cli.extract.domainextraction import DomainExtraction
 from covcal_cli.extract.imagepreparation import image_pipeline
@@ -35,7 +35,7 @@ from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.splits import check_fractions, hashed_split
 from covcal_cli.inputs.store import SUFFIXES, holds_parts, suffix_of
-from covcal_cli.models.classifier import Classifier
+from covcal_cli.models.classifier import Classifier, OpenedClassifier
 from covcal_cli.models.opening import open_classifier
 
 _NAMES = 1 << 16
@@ -51,11 +51,12 @@ class ExtractPlan:
     Attributes
     ----------
     settings : ExtractSettings
-    classifier : Classifier
+    classifier : OpenedClassifier
     classes : ClassMap
     pipeline : ImagePipeline or None
         What is done to images; None where there are none.
-    runner : BatchRunner
+    size : int
+        Rows per run of the classifier.
     threads : int
     domains : mapping of str to DomainExtraction
         Source first.
@@ -68,64 +69,56 @@ class ExtractPlan:
     """
 
     settings: ExtractSettings
-    classifier: Classifier
+    classifier: OpenedClassifier
     classes: ClassMap
     pipeline: ImagePipeline | None
-    runner: BatchRunner
+    size: int
     threads: int
     domains: Mapping[str, DomainExtraction]
     warnings: tuple[str, ...]
     origin: str | None
     remarks: tuple[str, ...]
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know; complete after `probe`."""
-        found = [*self.classifier.notes, self.origin, self.classes.note, self.runner.note]
+    def notes(self, runner: BatchRunner) -> tuple[str, ...]:
+        """Return what a user should know, of the rows run so far too."""
+        classifier = runner.classifier
+        notes = (*classifier.notes, *classifier.proof.remarks)
+        found = [*notes, self.origin, self.classes.note, runner.note]
         found += self.remarks
         if (target := self.domains.get("target")) is not None:
             found.append(missing_classes(target.data.path, target.labels, self.classes))
         return tuple(note for note in found if note)
 
-    @property
-    def widths(self) -> dict[str, int]:
-        """Columns of each array to be written per row."""
-        features = self.classifier.n_features
-        found = {} if features is None else {"features": features}
-        return {**found, "logits": self.classifier.n_classes}
-
-    def probe(self) -> None:
+    def prove(self) -> BatchRunner:
         """Run a first batch, which proves the head and shows whether rows influence each other."""
-        for domain in self.domains.values():
-            batch = domain.first_batch(
-                self.classifier, self.pipeline, size=self.runner.size, threads=self.threads
-            )
-            if batch is not None:
-                self.runner.probe(batch.inputs)
-                self._require_known_classes()
-                return
-
-    def _require_known_classes(self) -> None:
-        """Refuse a model whose output turns out to hold other classes than its layers promised."""
-        found, known = self.classifier.n_classes, len(self.classes.names)
+        size, threads = self.size, self.threads
+        batches = (
+            domain.first_batch(self.classifier.inputs, self.pipeline, size=size, threads=threads)
+            for domain in self.domains.values()
+        )
+        inputs = next((batch.inputs for batch in batches if batch is not None), None)
+        runner = prove(self.classifier, inputs, size)
+        # The output may turn out to hold other classes than the layers promised.
+        found, known = runner.classifier.n_classes, len(self.classes.names)
         if found != known:
             raise CovcalError(
                 f"{self.classifier.name} gives {found} scores per row, and its last linear layer "
                 f"has {known} classes: export it with the shape of its output declared"
             )
+        return runner
 
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
         return self.pipeline.describe() if self.pipeline else _AS_THEY_ARE
 
-    def attributes(self) -> dict[str, Attribute]:
+    def attributes(self, classifier: Classifier) -> dict[str, Attribute]:
         """Return the root attributes of the features file that are known beforehand."""
-        settings, classifier = self.settings, self.classifier
-        fed = fed_columns({n: one.data for n, one in self.domains.items()}, classifier.inputs)
+        settings, inputs = self.settings, self.classifier.inputs
+        fed = fed_columns({n: one.data for n, one in self.domains.items()}, inputs)
         return {
             "covcal_version": __version__,
             "model_name": classifier.name,
-            "model_sha256": classifier.sha256,
+            "model_sha256": self.classifier.sha256,
             "features_tensor": classifier.features_tensor or "",
             "logits_tensor": classifier.logits_tensor,
             "preprocessing": self.pipeline.to_json() if self.pipeline else json.dumps(None),
@@ -147,7 +140,7 @@ class ExtractPlan:
             "preprocessing": self.pipeline.to_json() if self.pipeline else None,
             "--fractions": json.dumps(list(settings.fractions)),
             "--seed": settings.seed,
-            "--batch": self.runner.size,
+            "--batch": self.size,
             "--threads": self.threads,
             "--providers": ",".join(settings.providers),
             "rows": settings.selection.describe(),
@@ -198,7 +191,7 @@ def prepare(
         classifier=classifier,
         classes=classes,
         pipeline=pipeline,
-        runner=BatchRunner(classifier, settings.batch or _batch_size(classifier, pipeline)),
+        size=settings.batch or _batch_size(classifier, pipeline),
         threads=threads,
         domains={name: _domain(name, data, classes, settings) for name, data in domains.items()},
         warnings=tuple(warnings),
@@ -236,7 +229,7 @@ def _opened(
     target: Path | None,
     settings: ExtractSettings,
     threads: int,
-) -> tuple[Classifier, Mapping[str, DomainData], tuple[str, ...]]:
+) -> tuple[OpenedClassifier, Mapping[str, DomainData], tuple[str, ...]]:
     if settings.outputs is not None:
         if model is not None or target is None:
             raise CovcalError("tables of outputs need a target and no model")
@@ -305,7 +298,7 @@ def _listing(data: DomainData) -> str:
     return digest.hexdigest()
 
 
-def _batch_size(classifier: Classifier, pipeline: ImagePipeline | None) -> int:
+def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) -> int:
     if pipeline is None:
         elements = sum(math.prod(size or 1 for size in one.shape[1:]) for one in classifier.inputs)
     else:

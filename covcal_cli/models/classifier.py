@@ -1,4 +1,4 @@
-"""The protocol of a classifier, whatever framework it comes from."""
+"""The protocols of a classifier, whatever framework it comes from: opened, then proved."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.modelinput import ModelInput
+from covcal_cli.models.proof import Proof
 
 Floats = NDArray[np.float32]
 Inputs = Mapping[str, NDArray[Any]]
 
 
-class Classifier(Protocol):
-    """A trained classifier, usually with a linear last layer: logits = phi(x) W^T + b."""
+class OpenedClassifier(Protocol):
+    """A trained classifier as it declares itself, before any row has been run."""
 
     name: str  # base name of the file
     sha256: str  # of the file and of the weights that it reads from elsewhere
@@ -22,55 +23,41 @@ class Classifier(Protocol):
     # What the file says about itself: class names, preprocessing; empty where it says nothing.
     metadata: Mapping[str, str]
     class_names: tuple[str, ...] | None  # of the K classes, where the model holds them
-    # What a user should know about how the model was read; the first batch may add some.
-    notes: tuple[str, ...]
-    n_classes: int  # K
+    n_classes: int  # K, as declared
     features_tensor: str | None  # name of phi in the model
     logits_tensor: str  # name of the logits in the model
+    notes: tuple[str, ...]  # what a user should know of the model so far
 
-    @property
-    def n_features(self) -> int | None:
-        """d; None where features were not asked for, or the first batch must show it."""
-        ...
+    def prove(self, batch: Inputs | None) -> "Classifier":
+        """Return the classifier proved on a first batch, arrays of shape (m, ...) by input name.
 
-    @property
-    def weight(self) -> Floats | None:
-        """W, shape (K, d), with any constant scale of the logits folded in.
+        Without a batch, or where its logits are not all numbers, nothing is proved.
 
-        None without features, or where the logits are not affine in the tensor that was chosen.
+        Raises
+        ------
+        CovcalError
+            If the batch does not fit, or the proof fails.
         """
         ...
 
-    @property
-    def bias(self) -> Floats | None:
-        """The bias b, shape (K,), likewise."""
-        ...
 
-    @property
-    def tail(self) -> str | None:
-        """What turns the logits into the model's output; None before the first batch.
+class Classifier(Protocol):
+    """A classifier whose first batch has been run, usually with logits = phi(x) W^T + b."""
 
-        ``"none"``, ``"softmax"``, ``"log_softmax"``, ``"sigmoid"`` or ``"argmax"``.
-        """
-        ...
-
-    @property
-    def affine_error(self) -> float | None:
-        """Ratio of the next two; None without W, or before the first batch."""
-        ...
-
-    @property
-    def largest_affine_difference(self) -> float:
-        """Largest ``|phi W^T + b - logits|`` over all batches so far.
-
-        It and the next can be merged over shards of the rows: the largest of each.
-        """
-        ...
-
-    @property
-    def largest_logit(self) -> float:
-        """Largest ``|logit|`` over all batches so far."""
-        ...
+    name: str
+    n_classes: int  # K
+    n_features: int | None  # d; None without features, or where no batch has shown it
+    # W, shape (K, d), with any constant scale of the logits folded in, and b, shape (K,). None
+    # without features, or where the logits are not affine in the tensor that was chosen.
+    weight: Floats | None
+    bias: Floats | None
+    features_tensor: str | None
+    logits_tensor: str
+    # What turns the logits into the model's output: "none", "softmax", "log_softmax", "sigmoid" or
+    # "argmax"; None where nothing was proved.
+    tail: str | None
+    notes: tuple[str, ...]  # what a user should know about how the model is read
+    proof: Proof  # grows with every batch
 
     def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
         """Return phi(x), shape (m, d), and the logits, shape (m, K), of arrays by input name."""

@@ -17,19 +17,7 @@ Array = NDArray[Any]
 
 
 class OriginalModel:
-    """The unmodified model and the output that it is compared by.
-
-    Parameters
-    ----------
-    where : str
-        Path of the model, for errors.
-    session : onnxruntime.InferenceSession
-        It, running.
-    inputs : tuple of ModelInput
-        What it is fed.
-    output : ClassOutput
-        The output.
-    """
+    """The unmodified model and the output that it is compared by."""
 
     def __init__(
         self, where: str, session: Any, inputs: tuple[ModelInput, ...], output: ClassOutput
@@ -45,13 +33,7 @@ class OriginalModel:
     def require_same(
         self, batch: Inputs, values: Mapping[str, Array], limit: float, *, has_features: bool
     ) -> None:
-        """Require that reading changed nothing on a batch.
-
-        Raises
-        ------
-        CovcalError
-            If the output among `values` differs by more than `limit`.
-        """
+        """Require that the output among `values` differs by no more than `limit`."""
         moved = self.difference(batch, values)
         if moved <= limit:
             return
@@ -69,11 +51,6 @@ class OriginalModel:
         """Require the same output of two runs on the same rows.
 
         ONNX Runtime leaves dropout out of a model as it came, but not where tensors are read.
-
-        Raises
-        ------
-        CovcalError
-            If the model has dice inside.
         """
         first, second = (_rows(found[self._output.tensor]) for found in (values, again))
         moved = proof.relative_error(second, first)

@@ -1,4 +1,4 @@
-"""Whether a model's own label is always the class of its largest probability.
+"""A model's own labels, compared with the classes of its largest probabilities.
 
 A support vector machine votes for its label and computes probabilities by another way, so that the
 two can differ. What covcal says of labels follows the probabilities.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.models.onnx_graph import OnnxGraph
 
-_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
+_LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
     "the model's own label is not always the class of its largest probability (a support vector "
     "machine votes, say): labels and accuracy here follow the probabilities"
@@ -23,14 +23,8 @@ _NOTE = (
 class OwnLabels:
     """The output that holds a model's labels beside its probabilities, compared until they differ.
 
-    Parameters
-    ----------
-    graph : OnnxGraph
-        The model.
-    names : sequence of str or None
-        What its operators call the classes, in the order of the logits.
-    others : sequence of str
-        Outputs that hold the classes otherwise.
+    `names` is what its operators call the classes, in the order of the logits, and `others` are
+    outputs that hold the classes otherwise.
     """
 
     def __init__(
@@ -63,7 +57,7 @@ def _holds_labels(value: onnx.ValueInfoProto, others: Sequence[str]) -> bool:
     sizes = [dim.dim_value for dim in tensor.shape.dim]
     return (
         value.name not in others
-        and tensor.elem_type in _TYPES
+        and tensor.elem_type in _LABEL_TYPES
         and len(sizes) > 0
         and all(size == 1 for size in sizes[1:])
     )

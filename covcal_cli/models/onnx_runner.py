@@ -20,26 +20,14 @@ Zipped = Mapping[str, Sequence[str | int]]
 
 
 class Runner:
-    """One session of ONNX Runtime and the inputs it wants.
-
-    Parameters
-    ----------
-    where : str
-        Path of the model, for errors.
-    session : onnxruntime.InferenceSession
-        The session.
-    inputs : tuple of ModelInput
-        What must be fed.
-    zipped : mapping of str to sequence
-        Outputs that are lists of dictionaries, and the order of their keys.
-    """
+    """One session of ONNX Runtime and the inputs it wants."""
 
     def __init__(
         self,
         where: str,
         session: Any,
         inputs: tuple[ModelInput, ...],
-        zipped: Zipped | None = None,
+        zipped: Zipped | None = None,  # outputs that are lists of dictionaries: their keys' order
     ) -> None:
         self._where, self._session, self._inputs = where, session, inputs
         self._zipped = zipped or {}
@@ -53,13 +41,7 @@ class Runner:
         return tuple(row) if row and all(isinstance(size, int) for size in row) else None
 
     def run(self, names: Sequence[str], batch: Inputs) -> dict[str, NDArray[Any]]:
-        """Return tensors by name for arrays by input name, one row per row.
-
-        Raises
-        ------
-        CovcalError
-            If an input is missing or has another shape, or the model cannot run on the batch.
-        """
+        """Return tensors by name for arrays by input name, one row per row."""
         rows = self._require_fit(batch)
         fed = {value.name: np.ascontiguousarray(batch[value.name]) for value in self._inputs}
         size = self._inputs[0].shape[0]
@@ -67,6 +49,7 @@ class Runner:
         if size is None or rows == size:
             found = self._run_once(wanted, fed, rows)
         else:
+            # Rows are run alone, too, and a batch need not hold a whole number of fixed ones.
             pieces = []
             for start in range(0, rows, size):
                 part = {

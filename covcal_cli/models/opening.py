@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from covcal_cli.models.classifier import Classifier
+from covcal_cli.models.classifier import OpenedClassifier
 from covcal_cli.models.kinds import ONNX, TORCH, kind_of
 
 
@@ -15,7 +15,7 @@ def open_classifier(
     phi: str | None = None,
     threads: int = 1,
     providers: Sequence[str] = (),
-) -> Classifier:
+) -> OpenedClassifier:
     """Open a classifier by the kind of its file.
 
     Parameters
@@ -45,13 +45,13 @@ def open_classifier(
     )
 
 
-def _onnx() -> Callable[..., Classifier]:
+def _onnx() -> Callable[..., OpenedClassifier]:
     from covcal_cli.models.onnx_classifier import open_onnx
 
     return open_onnx
 
 
-def _torch() -> Callable[..., Classifier]:
+def _torch() -> Callable[..., OpenedClassifier]:
     from covcal_cli.models.torch_classifier import open_torch
 
     return open_torch

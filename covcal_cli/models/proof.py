@@ -25,6 +25,16 @@ TAIL_TEXT = {
 # hundreds of products lose some of them.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 
+ONE_NUMBER = (
+    "the model gives one number per row, read as the logit z of the second of two classes: the "
+    "logits are 0 and z"
+)
+_SIGMOIDS = (
+    "the model prints a sigmoid per class, so its confidences are not those of method none, which "
+    "are the softmax of the same logits"
+)
+_LABELS_ONLY = "the model prints labels alone; confidences are the softmax of its logits"
+
 Array = NDArray[np.floating]
 Number = TypeVar("Number", bound=np.generic)
 
@@ -49,59 +59,40 @@ def largest_difference(found: Array, expected: Array) -> float:
 
 
 def relative_error(found: Array, expected: Array) -> float:
-    """Return max ``|found - expected|`` over max ``|expected|``; infinite where shapes differ.
-
-    Parameters
-    ----------
-    found, expected : array, shape (m, K)
-        Compared in float64. Equal infinities (the log of a vanished probability) count as equal.
-    """
+    """Return max ``|found - expected|`` over max ``|expected|``; infinite where shapes differ."""
     worst = largest_difference(found, expected)
     largest = float(np.abs(expected.astype(np.float64)).max()) if worst > 0 else 0.0
     return worst / largest if largest > 0 else worst
 
 
 def affine_error(features: Array, weight: Array, bias: Array, logits: Array) -> float:
-    """Return the relative error of phi W^T + b against the logits.
-
-    Parameters
-    ----------
-    features : array, shape (m, d)
-    weight : array, shape (K, d)
-    bias : array, shape (K,)
-    logits : array, shape (m, K)
-    """
+    """Return the relative error of phi W^T + b against the logits; shapes as in `affine`."""
     return relative_error(affine(features, weight, bias), logits)
 
 
 def affine(features: Array, weight: Array, bias: Array) -> NDArray[np.float64]:
-    """Return phi W^T + b in float64, shape (m, K)."""
+    """Return phi W^T + b in float64, (m, K), of phi (m, d), W (K, d) and b (K,)."""
     result: NDArray[np.float64] = features.astype(np.float64) @ weight.astype(np.float64).T + bias
     return result
 
 
 @dataclass
-class AffineProof:
-    """The first part of the proof, over all batches so far.
+class Proof:
+    """What all batches so far have shown of a classifier; it grows with every batch.
 
     The two numbers are kept apart so that they can be merged over shards of the rows: the largest
     of each, and their ratio afterwards, whatever the batches were.
-
-    Attributes
-    ----------
-    largest_difference : float
-        Largest ``|phi W^T + b - logits|``. Three significant digits: the others depend on how many
-        rows were multiplied at once.
-    largest_logit : float
-        Largest ``|logit|``.
     """
 
+    # Largest |phi W^T + b - logits|. Three significant digits: the others depend on how many rows
+    # were multiplied at once.
     largest_difference: float = 0.0
-    largest_logit: float = 0.0
+    largest_logit: float = 0.0  # largest |logit|
+    remarks: tuple[str, ...] = ()  # what a user should know that some batch was the first to show
 
     @property
     def error(self) -> float:
-        """Their ratio."""
+        """The ratio of the two numbers."""
         if self.largest_logit > 0:
             return self.largest_difference / self.largest_logit
         return self.largest_difference
@@ -109,21 +100,11 @@ class AffineProof:
     def add(
         self, features: Array, weight: Array, bias: Array, logits: Array, limit: float, step: float
     ) -> float | None:
-        """Hold a batch to the proof.
+        """Hold a batch to phi W^T + b; return the relative error where it is too large.
 
-        Parameters
-        ----------
-        features, weight, bias, logits : array
-            As in `affine_error`.
-        limit : float
-            Largest error allowed, relative to the largest logit or bias seen.
-        step : float
-            What quantised logits may be off beyond that: the distance between two of them.
-
-        Returns
-        -------
-        float or None
-            The relative error where it is too large; the batch is then not counted.
+        The batch is then not counted. `limit` is the largest error allowed, relative to the largest
+        logit or bias seen, and `step` what quantised logits may be off beyond that: the distance
+        between two of them.
         """
         difference = largest_difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, float(np.abs(logits).max(initial=0)))
@@ -137,14 +118,7 @@ class AffineProof:
 
 
 def recognise_tail(logits: Array, output: Array, limit: float) -> str | None:
-    """Return which of `TAILS` makes the model's output of the logits, or None if none does.
-
-    Parameters
-    ----------
-    logits, output : array, shape (m, K)
-    limit : float
-        The largest relative error allowed.
-    """
+    """Return which of `TAILS` makes the output of the logits, both (m, K); None if none does."""
     return next((tail for tail in TAILS if tail_error(tail, logits, output) <= limit), None)
 
 
@@ -179,6 +153,13 @@ def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
     The softmax of the two is the sigmoid of z, which makes z the logit of the second class.
     """
     return np.concatenate([np.zeros_like(scores), scores], axis=1)
+
+
+def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
+    """Return what follows from a tail; `is_single`: one number per row stands for two classes."""
+    if tail == "sigmoid" and not is_single:
+        return (_SIGMOIDS,)
+    return (_LABELS_ONLY,) if tail == ARGMAX else ()
 
 
 def _has_two_logits(z: NDArray[np.float64]) -> bool:

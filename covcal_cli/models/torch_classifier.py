@@ -6,16 +6,21 @@ data is held to the same proof (``proof.py``).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.modelinput import ModelInput
 from covcal_cli.models import proof
 from covcal_cli.models.classifier import Floats, Inputs
 from covcal_cli.models.kinds import names_a_function
+from covcal_cli.models.proof import Proof
 from covcal_cli.models.torch_device import CPU, device_of
 from covcal_cli.models.torch_factory import open_function
 from covcal_cli.models.torch_file import open_file
@@ -36,7 +41,7 @@ def open_torch(
     phi: str | None = None,
     threads: int = 1,
     providers: Sequence[str] = (),
-) -> "TorchClassifier":
+) -> "OpenedTorch":
     """Open a TorchScript or torch.export file, or the module that a function returns.
 
     Parameters
@@ -62,7 +67,7 @@ def open_torch(
     """
     device = device_of(providers)
     torch.set_num_threads(threads)
-    return TorchClassifier(open_program(model, weights, device), output=output, phi=phi)
+    return OpenedTorch(open_program(model, weights, device), output=output, phi=phi)
 
 
 def open_program(model: str | Path, weights: Path | None, device: torch.device = CPU) -> Program:
@@ -88,84 +93,165 @@ class _OtherOutputError(CovcalError):
     """The output does not follow from the layers that it followed from before."""
 
 
-class TorchClassifier:
-    """A torch program as a classifier; see `covcal_cli.models.classifier.Classifier`.
+@dataclass(frozen=True)
+class Reading:
+    """How phi and the logits of a program are read, as made rows show it."""
 
-    Parameters
-    ----------
-    program : Program
-        What runs.
-    output, phi : str, optional
-        As in `open_torch`.
+    program: Program
+    source: Head | Answer
+    output_name: str
+    reader: ProgramReader
+    n_classes: int
+    n_features: int | None
+    weight: Floats | None
+    bias: Floats | None
+    features_tensor: str | None
+    logits_tensor: str
+    notes: tuple[str, ...]
 
-    Attributes
-    ----------
-    is_single : bool
-        Whether the program gives one number z per row, read as the logits 0 and z of two classes.
-    """
+    @property
+    def is_single(self) -> bool:
+        """Whether the program gives one number z per row, read as the logits 0 and z."""
+        return isinstance(self.source, Head) and self.source.fit.is_single
+
+    def rows(self, batch: Inputs) -> list[Tensor]:
+        """Return a batch as tensors in the order of the inputs, refusing another shape."""
+        return [self._checked(batch[wanted.name], wanted) for wanted in self.program.inputs]
+
+    def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
+        """Prove that reading changed nothing, and that the program has no dice."""
+        alone = self.reader.output(rows)
+        error = proof.relative_error(values.output[: len(alone)], alone)
+        if error > self.source.limit:
+            raise CovcalError(
+                f"{self.program.where} gives another output for the same rows each time (relative "
+                f"error {error:.1g}): call model.eval() before saving it, so that dropout is off"
+            )
+        return error
+
+    def prove(self, found: Proof, values: Values) -> None:
+        """Hold a batch to phi W^T + b, and the output to what it is made of."""
+        limit = self.source.limit
+        if self.weight is not None and self.bias is not None and values.features is not None:
+            error = found.add(
+                values.features, self.weight, self.bias, values.logits, limit, step=0.0
+            )
+            if error is not None:
+                raise CovcalError(
+                    f"{self.program.where}: {self.logits_tensor} is not affine in "
+                    f"{self.features_tensor} (relative error {error:.1g}): pass --phi none for the "
+                    "logits alone"
+                )
+        if proof.tail_error(self.source.tail, values.logits, values.output) > limit:
+            raise _OtherOutputError(
+                f"{self.program.where}: output {self.output_name} is not the "
+                f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor} on every batch: "
+                "pass --phi none to take the output as it is, or return the logits themselves"
+            )
+
+    def _checked(self, rows: NDArray[Any], wanted: ModelInput) -> Tensor:
+        fits = len(rows.shape) == len(wanted.shape) and all(
+            want in (None, have)
+            for want, have in zip(wanted.shape[1:], rows.shape[1:], strict=True)
+        )
+        if not fits or rows.dtype != wanted.dtype:
+            found = ", ".join(map(str, rows.shape[1:]))
+            raise CovcalError(
+                f"{self.program.where} wants {wanted.describe()} as {wanted.name}, and the data "
+                f"gives {rows.dtype} [N, {found}]: change the preprocessing or the array"
+            )
+        # Torch warns of arrays that it could not write to.
+        return torch.from_numpy(np.require(rows, requirements=["C", "W"]))
+
+
+class OpenedTorch:
+    """A torch program as a classifier; see `covcal_cli.models.classifier.OpenedClassifier`."""
 
     def __init__(self, program: Program, *, output: str | None, phi: str | None) -> None:
-        self._where = program.where
-        self.name = program.name
-        self.sha256 = program.sha256
-        self.inputs = program.inputs
-        self.fixed_batch = program.fixed_batch
+        self._program, self._phi = program, phi
+        self.name, self.sha256 = program.name, program.sha256
+        self.inputs, self.fixed_batch = program.inputs, program.fixed_batch
         self.metadata: Mapping[str, str] = {}
         self.class_names: tuple[str, ...] | None = None
-        self.tail: str | None = None
-        self.exposure_error: float | None = None
-        self._proof = proof.AffineProof()
 
         probe = _probe(program, output)
         source = _logits_source(probe, phi)
-        self.output_name = source.output if isinstance(source, Head) else next(iter(probe.choices))
-        self._program, self._phi = program, phi
+        self._output = source.output if isinstance(source, Head) else next(iter(probe.choices))
         self._tap = (
             None if phi in (None, "none") else open_tap(str(phi), program, probe.trace.calls)
         )
-        self._use(source)
+        self._reading = reading = self._read_from(source)
+        self.n_classes, self.notes = reading.n_classes, reading.notes
+        self.features_tensor = reading.features_tensor
+        self.logits_tensor = reading.logits_tensor
 
-    def _use(self, source: Head | Answer) -> None:
-        """Take the logits from a head, or from the output itself, from now on."""
-        program, tap, features = self._program, self._tap, self._phi != "none"
-        self._source = source
-        self._reader = ProgramReader(program, source, self.output_name, tap, features=features)
-        values = self._reader.read(program.rows)
-        self._require_repeatable(program.rows, values)
+    def prove(self, batch: Inputs | None) -> "TorchClassifier":
+        """Return the classifier, its head proved on a first batch; unproved where there is none.
 
-        self.n_classes: int = values.logits.shape[1]
-        self.n_features: int | None = None
-        self.weight: Floats | None = None
-        self.bias: Floats | None = None
-        self.features_tensor: str | None = None
-        self.logits_tensor = source.layer if isinstance(source, Head) else self.output_name
+        Raises
+        ------
+        CovcalError
+            If the shapes do not fit, or the proof fails.
+        """
+        if batch is None:
+            return TorchClassifier(self._reading)
+        try:
+            return _proved(self._reading, batch)
+        except _OtherOutputError:
+            if self._phi is None or isinstance(self._reading.source, Answer):
+                raise
+        # With features of the user's choice the logits need not be those of a linear layer.
+        answer = self._reading.reader.answer(self._program.rows)
+        return _proved(self._read_from(answer), batch)
+
+    def _read_from(self, source: Head | Answer) -> Reading:
+        """Take the logits from a head, or from the output itself."""
+        program, tap = self._program, self._tap
+        reader = ProgramReader(program, source, self._output, tap, features=self._phi != "none")
+        values = reader.read(program.rows)
+        weight = bias = features_tensor = None
         if values.features is not None:
-            self.n_features = values.features.shape[1]
             if tap is not None:
-                self.features_tensor = tap.name
+                features_tensor = tap.name
             elif isinstance(source, Head):
-                self.features_tensor = source.features
+                features_tensor = source.features
             if isinstance(source, Head) and source.reads(values.features, values.logits):
-                self.weight = source.weight.astype(np.float32)
-                self.bias = source.bias.astype(np.float32)
-        self.is_single = isinstance(source, Head) and source.fit.is_single
+                weight, bias = source.weight.astype(np.float32), source.bias.astype(np.float32)
         tapped = [tap.note] if tap and tap.note else []
-        self.notes: tuple[str, ...] = (*program.notes, *tapped, *source.notes)
+        reading = Reading(
+            program,
+            source,
+            self._output,
+            reader,
+            n_classes=values.logits.shape[1],
+            n_features=None if values.features is None else values.features.shape[1],
+            weight=weight,
+            bias=bias,
+            features_tensor=features_tensor,
+            logits_tensor=source.layer if isinstance(source, Head) else self._output,
+            notes=(*program.notes, *tapped, *source.notes),
+        )
+        reading.exposure_error(program.rows, values)
+        return reading
 
-    @property
-    def affine_error(self) -> float | None:
-        """Largest affine error over all batches so far, relative to the largest logit."""
-        return None if self.tail is None or self.weight is None else self._proof.error
 
-    @property
-    def largest_affine_difference(self) -> float:
-        """Largest ``|phi W^T + b - logits|`` so far."""
-        return self._proof.largest_difference
+class TorchClassifier:
+    """A torch program, proved; see `covcal_cli.models.classifier.Classifier`."""
 
-    @property
-    def largest_logit(self) -> float:
-        """Largest ``|logit|`` so far."""
-        return self._proof.largest_logit
+    def __init__(
+        self,
+        reading: Reading,
+        found: Proof | None = None,  # None where nothing was proved
+        exposure_error: float | None = None,
+    ) -> None:
+        self.name, self.notes = reading.program.name, reading.notes
+        self.n_classes, self.n_features = reading.n_classes, reading.n_features
+        self.weight, self.bias = reading.weight, reading.bias
+        self.features_tensor, self.logits_tensor = reading.features_tensor, reading.logits_tensor
+        self.tail = reading.source.tail if found else None
+        self.proof, self.exposure_error = found or Proof(), exposure_error
+        self.is_single, self.output_name = reading.is_single, reading.output_name
+        self._reading = reading
 
     def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
         """Return phi(x) and the logits of a batch.
@@ -187,22 +273,10 @@ class TorchClassifier:
         CovcalError
             If the shapes do not fit, or the proof fails on this batch.
         """
-        try:
-            return self._run(batch)
-        except _OtherOutputError:
-            if self._phi is None or self.tail is not None or isinstance(self._source, Answer):
-                raise
-        # With features of the user's choice the logits need not be those of a linear layer.
-        self._use(self._reader.answer(self._program.rows))
-        return self._run(batch)
-
-    def _run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
-        rows = [self._checked(batch, index) for index in range(len(self.inputs))]
-        values = self._reader.read(rows)
-        if np.isfinite(values.logits).all():  # else the caller, who knows the row, reports it
-            if self.tail is None:
-                self._require_repeatable(rows, values)
-            self._prove(values)
+        values = self._reading.reader.read(self._reading.rows(batch))
+        # A row that is no number is reported by the caller, who knows its name.
+        if self.tail is not None and np.isfinite(values.logits).all():
+            self._reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)
         return features, values.logits.astype(np.float32)
 
@@ -214,55 +288,19 @@ class TorchClassifier:
             parts.append(f"phi = {self.features_tensor}")
         if self.tail is not None:
             parts.append(f"output = {proof.TAIL_TEXT[self.tail]}")
-        if self.affine_error is not None:
-            parts.append(f"affine error {self.affine_error:.0e}")
+            if self.weight is not None:
+                parts.append(f"affine error {self.proof.error:.0e}")
         return ", ".join(parts)
 
-    def _checked(self, batch: Inputs, index: int) -> Tensor:
-        wanted = self.inputs[index]
-        rows = batch[wanted.name]
-        fits = len(rows.shape) == len(wanted.shape) and all(
-            want in (None, have)
-            for want, have in zip(wanted.shape[1:], rows.shape[1:], strict=True)
-        )
-        if not fits or rows.dtype != wanted.dtype:
-            found = ", ".join(map(str, rows.shape[1:]))
-            raise CovcalError(
-                f"{self._where} wants {wanted.describe()} as {wanted.name}, and the data gives "
-                f"{rows.dtype} [N, {found}]: change the preprocessing or the array"
-            )
-        # Torch warns of arrays that it could not write to.
-        return torch.from_numpy(np.require(rows, requirements=["C", "W"]))
 
-    def _prove(self, values: Values) -> None:
-        limit = self._source.limit
-        if self.weight is not None and self.bias is not None and values.features is not None:
-            error = self._proof.add(
-                values.features, self.weight, self.bias, values.logits, limit, step=0.0
-            )
-            if error is not None:
-                raise CovcalError(
-                    f"{self._where}: {self.logits_tensor} is not affine in {self.features_tensor} "
-                    f"(relative error {error:.1g}): pass --phi none for the logits alone"
-                )
-        if proof.tail_error(self._source.tail, values.logits, values.output) > limit:
-            raise _OtherOutputError(
-                f"{self._where}: output {self.output_name} is not the "
-                f"{proof.TAIL_TEXT[self._source.tail]} of {self.logits_tensor} on every batch: "
-                "pass --phi none to take the output as it is, or return the logits themselves"
-            )
-        self.tail = self._source.tail
-
-    def _require_repeatable(self, rows: Sequence[Tensor], values: Values) -> None:
-        """Prove that reading changed nothing, and that the program has no dice."""
-        alone = self._reader.output(rows)
-        self.exposure_error = proof.relative_error(values.output[: len(alone)], alone)
-        if self.exposure_error > self._source.limit:
-            raise CovcalError(
-                f"{self._where} gives another output for the same rows each time (relative error "
-                f"{self.exposure_error:.1g}): call model.eval() before saving it, so that dropout "
-                "is off"
-            )
+def _proved(reading: Reading, batch: Inputs) -> TorchClassifier:
+    rows = reading.rows(batch)
+    values, found = reading.reader.read(rows), Proof()
+    if not np.isfinite(values.logits).all():
+        return TorchClassifier(reading)
+    error = reading.exposure_error(rows, values)
+    reading.prove(found, values)
+    return TorchClassifier(reading, found, error)
 
 
 def _probe(program: Program, output: str | None) -> Probe:

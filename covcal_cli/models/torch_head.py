@@ -14,7 +14,7 @@ from torch import Tensor
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.models import proof
-from covcal_cli.models.tail_notes import ONE_NUMBER, notes_on_tail
+from covcal_cli.models.proof import ONE_NUMBER, notes_on_tail
 from covcal_cli.models.torch_arrays import to_array
 from covcal_cli.models.torch_fit import Fit, fit
 from covcal_cli.models.torch_layers import LayerCall

@@ -71,13 +71,8 @@ class ProgramReader:
         """Return what the program computes; a fixed batch is filled up with the last row."""
         m = len(rows[0])
         size = self._program.fixed_batch or m
-        pieces = []
-        for start in range(0, m, size):
-            piece = [row[start : start + size] for row in rows]
-            missing = size - len(piece[0])
-            # The last row again: a row of zeros might be no valid input.
-            filled = [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in piece]
-            pieces.append(self._read_once(filled if missing else piece))
+        starts = range(0, m, size)
+        pieces = [self._read_once(_filled(rows, start, size)) for start in starts]
         if len(pieces) == 1 and len(pieces[0].logits) == m:
             return pieces[0]
         features = [piece.features for piece in pieces if piece.features is not None]
@@ -90,9 +85,8 @@ class ProgramReader:
     def output(self, rows: Sequence[Tensor]) -> Array:
         """Return the output alone, with nothing read on the way."""
         size = self._program.fixed_batch or len(rows[0])
-        first = [row[:size] for row in rows]
-        where = self._program.where
-        return read_answer(self._program.run(first), self._output, len(first[0]), where)
+        outputs = self._program.run(_filled(rows, 0, size))
+        return read_answer(outputs, self._output, size, self._program.where)[: len(rows[0])]
 
     def answer(self, rows: Sequence[Tensor]) -> Answer:
         """Return the output itself as what holds the logits."""
@@ -118,3 +112,15 @@ class ProgramReader:
         if self._tap is not None:
             features = self._tap.read(rows, reader.calls)
         return Values(features if self._features else None, logits, output)
+
+
+def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
+    """Return `size` rows from `start`, the last one again where there are fewer.
+
+    A row of zeros might be no valid input.
+    """
+    pieces = [row[start : start + size] for row in rows]
+    missing = size - len(pieces[0])
+    if not missing:
+        return pieces
+    return [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in pieces]
