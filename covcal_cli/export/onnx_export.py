@@ -1,6 +1,6 @@
 """An ONNX classifier with a calibrated forecaster merged in, proved before it appears."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,13 @@ from covcal_cli.export.onnx_nodes import LEAST_OPSET, NodeBuilder, names_in
 from covcal_cli.export.onnx_original import OnnxOriginal
 from covcal_cli.export.proof import Exported, prove
 from covcal_cli.files import atomic_output, check_output
-from covcal_cli.models.onnx_external import external_bytes, external_entries, external_tensors
+from covcal_cli.models.onnx_external import (
+    external_bytes,
+    external_entries,
+    external_tensors,
+    set_location,
+)
 from covcal_cli.models.onnx_file import opset_of, read_onnx
-from covcal_cli.models.onnx_session import start_session
 
 _NEW_OPSET = 13  # for models that import no operators of the default domain
 _PAGE = 4096  # weights that start at a multiple of it can be mapped into memory
@@ -64,13 +68,14 @@ class OnnxExporter:
             data = model.SerializeToString(deterministic=True)
             partial.write_bytes(data)
             answers = original.answers()
-            found = _run(original, data, partial.parent, [*self.outputs, *added], original.batch)
+            session = self._file.session(data, folder=partial.parent.absolute())
+            found = session.run([*self.outputs, *added], original.batch)
             agreement = prove(
                 answers, merge, found, lambda rows: _of_stored(original, merge.forecaster, rows)
             )
             if weights is not None:
                 for tensor in tensors:  # the file is renamed when all is done
-                    _set_location(tensor, weights.name)
+                    set_location(tensor, weights.name)
                 partial.write_bytes(model.SerializeToString(deterministic=True))
         return Exported(output, tuple(self.outputs), added, weights, agreement)
 
@@ -148,12 +153,6 @@ def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Pat
         tensor.ClearField("raw_data")
 
 
-def _set_location(tensor: onnx.TensorProto, name: str) -> None:
-    for entry in tensor.external_data:
-        if entry.key == "location":
-            entry.value = name
-
-
 def _of_stored(
     original: OnnxOriginal, forecaster: Forecaster, stored: StoredRows
 ) -> Sequence[NDArray[Any]]:
@@ -170,18 +169,5 @@ def _of_stored(
         graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=source.ir_version
     )
     _append(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, ADDED)
-    return _run(original, model.SerializeToString(), original.file.folder, ADDED, feeds)
-
-
-def _run(
-    original: OnnxOriginal,
-    data: bytes,
-    folder: Path,
-    names: Sequence[str],
-    feeds: Mapping[str, NDArray[Any]],
-) -> list[Any]:
-    session = start_session(
-        data, path=original.file.path, folder=folder.absolute(), opset=original.file.opset
-    )
-    found: list[Any] = session.run(list(names), dict(feeds))
+    found: list[NDArray[Any]] = original.file.session(model.SerializeToString()).run(ADDED, feeds)
     return found

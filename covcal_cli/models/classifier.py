@@ -60,7 +60,24 @@ class Classifier(Protocol):
     proof: Proof  # grows with every batch
 
     def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
-        """Return phi(x), shape (m, d), and the logits, shape (m, K), of arrays by input name."""
+        """Return phi(x) and the logits of a batch, before any softmax.
+
+        Parameters
+        ----------
+        batch : mapping of str to array, shape (m, ...)
+            By input name, in the input's own shape and dtype.
+
+        Returns
+        -------
+        features : array of float32, shape (m, d), or None
+            None where they were not asked for.
+        logits : array of float32, shape (m, K)
+
+        Raises
+        ------
+        CovcalError
+            If the shapes do not fit, or the proof fails on this batch.
+        """
         ...
 
     def describe(self) -> str:

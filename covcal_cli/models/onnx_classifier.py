@@ -21,8 +21,8 @@ from covcal_cli.modelinput import ModelInput
 from covcal_cli.models import proof
 from covcal_cli.models.classifier import Floats, Inputs
 from covcal_cli.models.kinds import REMEDY
-from covcal_cli.models.onnx_features import FeatureReader, Features, Token
-from covcal_cli.models.onnx_file import OnnxFile, read_onnx
+from covcal_cli.models.onnx_features import Features, Token, features_of, token_of
+from covcal_cli.models.onnx_file import CPU, OnnxFile, provider_names, read_onnx
 from covcal_cli.models.onnx_graph import OnnxGraph
 from covcal_cli.models.onnx_head import Head
 from covcal_cli.models.onnx_inputs import read_inputs, require_declared_width
@@ -33,7 +33,6 @@ from covcal_cli.models.onnx_override import choose_head, with_affine_map
 from covcal_cli.models.onnx_own_labels import OwnLabels
 from covcal_cli.models.onnx_quantised import OVERFLOW, holds_quantised
 from covcal_cli.models.onnx_runner import Runner, exposing
-from covcal_cli.models.onnx_session import CPU, provider_names
 from covcal_cli.models.onnx_tail import Tail, UnknownTailError
 from covcal_cli.models.proof import Proof
 
@@ -91,8 +90,7 @@ class Reading:
         if width is None:
             row = values[head.features[0].name].shape[1:]
             width, head = int(np.prod(row)), with_affine_map(self.graph, head, row)
-        reader = FeatureReader(self._where, head)
-        token = reader.token_of(self._arrays(values), tail.scores(tensor))
+        token = token_of(head, self._arrays(values), tail.scores(tensor))
         return replace(self, head=head, tail=tail, width=width, token=token)
 
     def read(self, values: Mapping[str, Array]) -> tuple[Features | None, Array]:
@@ -100,8 +98,8 @@ class Reading:
         scores = self.tail.scores(values[self.head.logits.tensor])
         if not self.head.features:
             return None, scores
-        reader = FeatureReader(self._where, self.head, self.token)
-        return reader.rows(self._arrays(values), scores), scores
+        arrays = self._arrays(values)
+        return features_of(self._where, self.head, self.token, arrays, scores), scores
 
     def prove_affine(
         self, found: Proof, values: Mapping[str, Array], features: Features | None, scores: Array
@@ -167,13 +165,7 @@ class OpenedOnnx:
         self.logits_tensor = self._reading.head.logits.name
 
     def prove(self, batch: Inputs | None) -> "OnnxClassifier":
-        """Return the classifier, its head proved on a first batch; unproved where there is none.
-
-        Raises
-        ------
-        CovcalError
-            If the shapes do not fit, or the proof fails.
-        """
+        """Return the classifier, its head proved on a first batch; unproved where there is none."""
         if batch is None:
             return self._classifier(self._reading, self.notes)
         try:
@@ -325,26 +317,7 @@ class OnnxClassifier:
         self._labels = labels
 
     def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
-        """Return phi(x) and the logits of a batch.
-
-        Parameters
-        ----------
-        batch : mapping of str to array, shape (m, ...)
-            By input name, in the input's own shape and dtype. Where the model's batch is fixed,
-            rows are fed in that number and the last run is padded.
-
-        Returns
-        -------
-        features : array of float32, shape (m, d), or None
-            None where they were not asked for.
-        logits : array of float32, shape (m, K)
-            Before any softmax.
-
-        Raises
-        ------
-        CovcalError
-            If the shapes do not fit, or the proof fails on this batch.
-        """
+        """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
         reading, labels = self.reading, self._labels
         values = reading.runner.run([*reading.wanted, *(labels.wanted if labels else [])], batch)
         features, scores = reading.read(values)

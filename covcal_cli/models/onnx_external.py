@@ -54,9 +54,8 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
         return folder, files
     folder = Path(os.path.commonpath([file.parent for file in files.values()]))
     for tensor in external:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = files[entry.value].relative_to(folder).as_posix()
+        location = external_entries(tensor)["location"]
+        set_location(tensor, files[location].relative_to(folder).as_posix())
     return folder, files
 
 
@@ -68,6 +67,13 @@ def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
     """Return where an external tensor lies: location and, where given, offset and length."""
     return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def set_location(tensor: onnx.TensorProto, name: str) -> None:
+    """Let an external tensor name another file, with the same values at the same place."""
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = name
 
 
 def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:

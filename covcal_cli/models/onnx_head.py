@@ -40,13 +40,7 @@ class Head:
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head of the classifier's output, `output` where the model has several.
-
-    Raises
-    ------
-    CovcalError
-        If there is no linear layer, or more than one candidate, or the layer cannot be used.
-    """
+    """Find the head of the classifier's output, `output` where the model has several."""
     # The last layers before each output, of which tensors inside the network are left out.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}

@@ -10,14 +10,7 @@ from covcal_cli.models.onnx_graph import OnnxGraph
 
 
 def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
-    """Return the inputs of a model.
-
-    Raises
-    ------
-    CovcalError
-        If one is not a tensor of numbers with a declared shape, or does not hold one row per
-        example, such as the state of a recurrent network.
-    """
+    """Return the inputs of a model."""
     inputs = tuple(_read(graph, value) for value in graph.inputs)
     if not inputs:
         raise CovcalError(f"{graph.file.path} has no input: export the model with one")

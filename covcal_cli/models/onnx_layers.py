@@ -56,13 +56,7 @@ def layer_output(node: onnx.NodeProto) -> str:
 
 
 def read_linear(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
-    """Return a linear layer and its weights.
-
-    Raises
-    ------
-    CovcalError
-        If its logits are not affine in a feature vector.
-    """
+    """Return a linear layer and its weights."""
     if node.op_type == "LinearClassifier":
         return _read_linear_classifier(node)
     read = read_quantised if node.op_type in QUANTISED else _read_float

@@ -31,13 +31,7 @@ class ClassOutput:
 
 
 def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
-    """Return the outputs that may hold the classes; labels only where nothing else does.
-
-    Raises
-    ------
-    CovcalError
-        If `output` is not one of the model's, or none may hold the classes.
-    """
+    """Return the outputs that may hold the classes; labels only where nothing else does."""
     names = [value.name for value in graph.outputs]
     if output is not None and output not in names:
         raise CovcalError(

@@ -43,11 +43,6 @@ def choose_head(
     layer : bool
         Whether to take the logits from the last linear layer where there is one; otherwise, with
         a `phi`, they are what the final softmax reads, or the output itself.
-
-    Raises
-    ------
-    CovcalError
-        If there is no such tensor, or no head and none was waived.
     """
     if phi is None:
         return find_head(graph, output)

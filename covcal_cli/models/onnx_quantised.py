@@ -40,13 +40,7 @@ def holds_quantised(graph: OnnxGraph) -> bool:
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
-    """Return a layer over quantised numbers; weights and bias as the operator keeps them.
-
-    Raises
-    ------
-    CovcalError
-        If the scale of its input cannot be found.
-    """
+    """Return a layer over quantised numbers; weights and bias as the operator keeps them."""
     names = [*node.input, *([""] * (9 - len(node.input)))]  # inputs left out at the end
     kind = node.op_type
     if kind == "DynamicQuantizeMatMul":

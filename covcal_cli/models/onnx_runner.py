@@ -11,8 +11,8 @@ from onnx import helper
 from covcal_cli.errors import CovcalError
 from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.classifier import Inputs
+from covcal_cli.models.onnx_file import one_line
 from covcal_cli.models.onnx_linear import Exposed
-from covcal_cli.models.onnx_session import one_line
 
 _OUT_OF_TABLE = "out of data bounds"  # what ONNX Runtime says of an embedding's index
 _OPSET = 13  # for appended nodes, where a model of machine learning operators imports none

@@ -96,13 +96,7 @@ class Tail:
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: Array, values: dict[str, Array], limit: float) -> "Tail":
-        """Return the tail with the kind that makes an output of the scores, and that output.
-
-        Raises
-        ------
-        UnknownTailError
-            If no known kind does.
-        """
+        """Return the tail with the kind that makes an output of the scores, and that output."""
         for output in self.outputs:
             for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:
                 if self._makes(kind, output, scores, values, limit):

@@ -51,13 +51,7 @@ class Position:
 
 
 def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> Position:
-    """Follow `linear`'s result from tensor `start` towards `output` while it is affine in phi.
-
-    Raises
-    ------
-    CovcalError
-        If the scale of an integer result is not found on the way.
-    """
+    """Follow `linear`'s result from tensor `start` towards `output` while it is affine in phi."""
     path = graph.ancestors([output])
     at = Position(
         start,

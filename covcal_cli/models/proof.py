@@ -65,11 +65,6 @@ def relative_error(found: Array, expected: Array) -> float:
     return worst / largest if largest > 0 else worst
 
 
-def affine_error(features: Array, weight: Array, bias: Array, logits: Array) -> float:
-    """Return the relative error of phi W^T + b against the logits; shapes as in `affine`."""
-    return relative_error(affine(features, weight, bias), logits)
-
-
 def affine(features: Array, weight: Array, bias: Array) -> NDArray[np.float64]:
     """Return phi W^T + b in float64, (m, K), of phi (m, d), W (K, d) and b (K,)."""
     result: NDArray[np.float64] = features.astype(np.float64) @ weight.astype(np.float64).T + bias

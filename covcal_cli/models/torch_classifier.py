@@ -186,13 +186,7 @@ class OpenedTorch:
         self.logits_tensor = reading.logits_tensor
 
     def prove(self, batch: Inputs | None) -> "TorchClassifier":
-        """Return the classifier, its head proved on a first batch; unproved where there is none.
-
-        Raises
-        ------
-        CovcalError
-            If the shapes do not fit, or the proof fails.
-        """
+        """Return the classifier, its head proved on a first batch; unproved where there is none."""
         if batch is None:
             return TorchClassifier(self._reading)
         try:
@@ -254,25 +248,7 @@ class TorchClassifier:
         self._reading = reading
 
     def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
-        """Return phi(x) and the logits of a batch.
-
-        Parameters
-        ----------
-        batch : mapping of str to array, shape (m, ...)
-            By input name. Where the program's batch is fixed, rows are fed in that number and the
-            last run is padded.
-
-        Returns
-        -------
-        features : array of float32, shape (m, d), or None
-        logits : array of float32, shape (m, K)
-            Before any softmax.
-
-        Raises
-        ------
-        CovcalError
-            If the shapes do not fit, or the proof fails on this batch.
-        """
+        """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
         values = self._reading.reader.read(self._reading.rows(batch))
         # A row that is no number is reported by the caller, who knows its name.
         if self.tail is not None and np.isfinite(values.logits).all():

@@ -104,7 +104,8 @@ class Head:
         """Return whether the logits are W and b applied to `features`, shape (n, d)."""
         if features.shape[1] != self.weight.shape[1]:
             return False
-        return proof.affine_error(features, self.weight, self.bias, logits) <= self.limit
+        made = proof.affine(features, self.weight, self.bias)
+        return proof.relative_error(made, logits) <= self.limit
 
     def read(self, calls: Sequence[LayerCall], n: int) -> tuple[Array, Array] | None:
         """Return phi, shape (n, d), and logits, shape (n, K), or None where the run had no such."""
