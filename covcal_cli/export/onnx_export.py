@@ -98,7 +98,7 @@ def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.
     build, forecaster = NodeBuilder(model), merge.forecaster
     features = original.add_features(build) if forecaster.networks is not None else ""
     judged, logits = original.add_logits(build)
-    _append(build, forecaster, features, logits, judged, original.n_classes, added)
+    _append_forecaster(build, forecaster, features, logits, judged, original.n_classes, added)
     model.graph.output.extend(_declared(added, _rows(original), original.n_classes))
     entries = {entry.key: entry.value for entry in model.metadata_props} | dict(merge.metadata)
     del model.metadata_props[:]
@@ -106,7 +106,7 @@ def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.
     return model
 
 
-def _append(
+def _append_forecaster(
     build: NodeBuilder,
     forecaster: Forecaster,
     features: str,
@@ -168,6 +168,6 @@ def _of_stored(
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=source.ir_version
     )
-    _append(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, ADDED)
+    _append_forecaster(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, ADDED)
     found: list[NDArray[Any]] = original.file.session(model.SerializeToString()).run(ADDED, feeds)
     return found

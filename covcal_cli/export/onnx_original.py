@@ -47,7 +47,7 @@ class OnnxOriginal:
         """Append what makes phi, float32 [N, d], of the tensors that the head reads."""
         parts = []
         for part in self._head.features:
-            _append(build, part)
+            _append_nodes(build, part)
             # The cast comes last: ONNX Runtime leaves out one right behind a float16 operator,
             # and phi would keep digits that extraction did not see.
             vectors = build.vectors(part.tensor, self._reading.token, self.n_features or 0)
@@ -64,7 +64,7 @@ class OnnxOriginal:
         logits : str
             What a forecaster scales, in float32.
         """
-        _append(build, self._head.logits)
+        _append_nodes(build, self._head.logits)
         tail = self._reading.tail
         scores = build.node("Flatten", self._head.logits.tensor, axis=1)
         floats = build.as_float(scores)
@@ -78,7 +78,7 @@ class OnnxOriginal:
         return judged, floats
 
 
-def _append(build: NodeBuilder, exposed: Exposed) -> None:
+def _append_nodes(build: NodeBuilder, exposed: Exposed) -> None:
     present = {name for node in build.graph.node for name in node.output}
     build.graph.node.extend(node for node in exposed.nodes if not present.intersection(node.output))
 

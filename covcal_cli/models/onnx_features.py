@@ -1,5 +1,7 @@
 """From the tensors that hold phi to one vector per row."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,7 +9,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.models import proof
 from covcal_cli.models.onnx_head import Head
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 Features = NDArray[np.floating]
 Token = int | str
 

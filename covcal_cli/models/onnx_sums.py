@@ -16,7 +16,7 @@ from covcal_cli.models.onnx_linear import LOGITS_ONLY, Exposed, Linear
 from covcal_cli.models.onnx_probe import Part
 from covcal_cli.models.onnx_walk import Position, walk_forward
 
-_ROWS = 32
+_MADE_ROWS = 32
 _EXACT = 1e-6
 _LARGEST_DENOMINATOR = 64
 
@@ -39,7 +39,7 @@ def sum_of_heads(
     try:
         part = Part(graph, cut, between)
         rng = np.random.default_rng(0)
-        scores = [rng.normal(size=(_ROWS, len(start.weight))) for start in starts]
+        scores = [rng.normal(size=(_MADE_ROWS, len(start.weight))) for start in starts]
         values = part.run(scores)
     except CovcalError as error:
         raise refusal from error
