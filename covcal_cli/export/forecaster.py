@@ -93,14 +93,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
 def calibrated_networks(
     calibration: Calibration, document: Path, networks: Path | None
 ) -> AlignedNetworks | None:
-    """Return the networks of an fl calibration; None for one of the classifier's own logits.
-
-    Raises
-    ------
-    CovcalError
-        If they are gone or others than those that the calibration was fitted with, or `networks` is
-        given and not needed.
-    """
+    """Return the networks of an fl calibration; None for one of the classifier's own logits."""
     if calibration.forecaster == "original":
         if networks is not None:
             raise CovcalError(

@@ -55,14 +55,9 @@ class OnnxOriginal:
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
 
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
-        """Append what makes one score per class, [N, K].
+        """Append what makes one score per class, [N, K]: for the label, and for the forecaster.
 
-        Returns
-        -------
-        scores : str
-            Whose largest is the label; in double precision where the model's are.
-        logits : str
-            What a forecaster scales, in float32.
+        The first is in double precision where the model's scores are, the second in float32.
         """
         _append_nodes(build, self._head.logits)
         tail = self._reading.tail

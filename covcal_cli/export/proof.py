@@ -80,11 +80,6 @@ def prove(
         label and confidence.
     of_stored : callable
         Gives those three by the merged part alone on rows that the calibration was fitted on.
-
-    Raises
-    ------
-    CovcalError
-        With what differs.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = np.isfinite(logits).all(axis=1)

@@ -74,14 +74,7 @@ class TorchExporter:
         return TorchOriginal(self._program, output, phi)
 
     def write(self, original: TorchOriginal, merge: Merge) -> Exported:
-        """Write the merged model, whole and proved, or nothing.
-
-        Raises
-        ------
-        CovcalError
-            If torch.export cannot follow the model, phi or the logits are no values of it, or the
-            merged model does not agree with the original and with NumPy.
-        """
+        """Write the merged model, whole and proved, or nothing."""
         program, rows, kept = self._program, original.rows, tuple(self.outputs)
         added = tuple(free_name(name, {*kept}) for name in ADDED)
         graph = as_graph(program, rows)

@@ -1,7 +1,7 @@
-"""A torch module that answers with a classifier's outputs and the calibrated forecaster's.
+"""A classifier's program and the calibrated forecaster as one torch module, in float32.
 
 The same mathematics as ``adapt/forward.py``, ``softmax.log_mean_softmax`` and
-``forecasters.log_probabilities``, in float32.
+``forecasters.log_probabilities``.
 """
 
 from inspect import Signature

@@ -25,13 +25,7 @@ def example_rows(program: Program) -> tuple[Tensor, ...]:
 
 
 def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
-    """Return the program as one graph of operators.
-
-    Raises
-    ------
-    CovcalError
-        If torch.export cannot follow it, with its reason.
-    """
+    """Return the program as one graph of operators."""
     module = program.module
     graph: Any
     if isinstance(module, fx.GraphModule):
@@ -51,11 +45,6 @@ def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
     """Return a module, fed like `program`, as a ``torch.export.ExportedProgram``.
 
     Sizes that the program leaves free stay free; no trace of this machine is in it.
-
-    Raises
-    ------
-    CovcalError
-        If torch.export cannot follow it, with its reason.
     """
     free = tuple(
         {

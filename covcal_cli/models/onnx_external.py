@@ -21,18 +21,9 @@ LFS_POINTER = b"version https://git-lfs"
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
     """Find the external weights of a model, and make it name them as they lie on the disk.
 
-    Returns
-    -------
-    folder : Path
-        The folder that locations are relative to; where weights are links to another folder, the
-        locations in `model` are rewritten.
-    files : dict of str to Path
-        The file behind every location, as the model named it.
-
-    Raises
-    ------
-    CovcalError
-        If a location leads out of the model's folder, or a file is missing or too short.
+    Returns the folder that locations are relative to, and the file behind every location as the
+    model named it; where weights are links to another folder, the locations are rewritten. A
+    location that leads out of the model's folder is refused, and a file that is missing or cut.
     """
     files: dict[str, Path] = {}
     external = external_tensors(model)

@@ -58,26 +58,10 @@ class OnnxFile:
         providers: Sequence[str] = CPU,
         fuse: bool = True,
     ) -> Any:
-        """Start ONNX Runtime on this model, a part of it or one made of it.
+        """Start ONNX Runtime on this model, a part of it or one made of it, serialised as `data`.
 
-        Parameters
-        ----------
-        data : bytes
-            The model, serialised.
-        folder : Path, optional
-            Where its external weights lie, if elsewhere.
-        threads : int
-            Threads within one operation.
-        providers : sequence of str
-            Full names, in order of preference.
-        fuse : bool
-            Whether operators may be fused into others that round differently.
-
-        Raises
-        ------
-        CovcalError
-            If this ONNX Runtime cannot load the model, with its own words, or would silently run it
-            elsewhere than asked.
+        `folder` is where its external weights lie, if elsewhere. Without `fuse` no operators are
+        fused into others that round differently. Never runs elsewhere than asked.
         """
         _prepare_gpu(providers)
         options = onnxruntime.SessionOptions()

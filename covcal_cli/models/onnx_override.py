@@ -31,18 +31,10 @@ _TAIL_STARTS = {
 def choose_head(
     graph: OnnxGraph, output: str | None, phi: str | None, *, layer: bool = True
 ) -> Head:
-    """Return the head that is found, with the features that `phi` asks for.
+    """Return the head that is found for an output, with the features that ``--phi`` asks for.
 
-    Parameters
-    ----------
-    graph
-    output : str or None
-        The output that holds the classes.
-    phi : str or None
-        ``"input"``, ``"none"`` or the name of a tensor.
-    layer : bool
-        Whether to take the logits from the last linear layer where there is one; otherwise, with
-        a `phi`, they are what the final softmax reads, or the output itself.
+    Without `layer` the logits are, with a `phi`, not those of the last linear layer, but what the
+    final softmax reads, or the output itself.
     """
     if phi is None:
         return find_head(graph, output)

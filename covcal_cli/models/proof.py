@@ -118,15 +118,10 @@ def recognise_tail(logits: Array, output: Array, limit: float) -> str | None:
 
 
 def tail_error(tail: str, logits: Array, output: NDArray[np.generic]) -> float:
-    """Return the relative error of the model's output against `tail` of the logits.
+    """Return the relative error of the model's output against `tail` of the logits, (m, K).
 
-    Parameters
-    ----------
-    tail : str
-        One of `TAILS`, or `ARGMAX`.
-    logits : array, shape (m, K)
-    output : array, shape (m, K); of integers, shape (m, 1), for `ARGMAX`
-        Or shape (m, 1) where the logits are those of `two_logits`: z or its sigmoid.
+    The output is (m, K), too; (m, 1) where it holds labels for `ARGMAX`, or z or its sigmoid where
+    the logits are those of `two_logits`.
     """
     z = logits.astype(np.float64)
     if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and _has_two_logits(z):

@@ -42,28 +42,11 @@ def open_torch(
     threads: int = 1,
     providers: Sequence[str] = (),
 ) -> "OpenedTorch":
-    """Open a TorchScript or torch.export file, or the module that a function returns.
+    """Open a torch model; see `covcal_cli.models.opening.open_classifier`.
 
-    Parameters
-    ----------
-    model : str or Path
-        A file, or ``module:function``.
-    weights : Path, optional
-        Weights for the module that the function returns; read without running anything in them.
-    output : str, optional
-        Key, field or index of the output that holds the classes, where there are several.
-    phi : str, optional
-        ``"none"``, ``"input"``, or the path of a module: its output, or with ``.input`` after it
-        what it reads.
-    threads : int
-        Threads within one operation. Torch has one such number per process; it is set here.
-    providers : sequence of str
-        ``cpu`` or ``cuda``, in order of preference; the CPU when empty.
-
-    Raises
-    ------
-    CovcalError
-        If the model cannot be opened, does not run, or has no linear head while `phi` is None.
+    `output` is a key, field or index where the program gives several, and `phi` may be the path of
+    a module: its output, or with ``.input`` after it what it reads. Torch has one number of threads
+    per process; it is set here.
     """
     device = device_of(providers)
     torch.set_num_threads(threads)
@@ -74,11 +57,6 @@ def open_program(model: str | Path, weights: Path | None, device: torch.device =
     """Open a torch file, or make the module of ``module:function``; nothing is sought in it yet.
 
     Weights are read, and inputs found, on the CPU; then the module is moved to `device`.
-
-    Raises
-    ------
-    CovcalError
-        If it cannot be opened, or `weights` are given for a file, which holds its own.
     """
     if names_a_function(model):
         return open_function(str(model), weights).on(device)
