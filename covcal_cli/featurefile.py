@@ -24,6 +24,7 @@ from covcal_cli.files import sha256_of
 from covcal_cli.rowreading import cut, take
 
 FEATURES_SCHEMA = "covcal.features/1"
+APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1

@@ -8,8 +8,8 @@ from typing import Any
 
 import h5py
 
-from covcal_cli.apply.rowfiles.hdf5rows import SCHEMA
 from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import APPLIED_SCHEMA as SCHEMA
 from covcal_cli.inputs.hdf5 import HDF5Store
 from covcal_cli.inputs.store import Store, open_store, suffix_of
 
