@@ -17,7 +17,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.inputs import parquet_reading, parquet_wide
 from covcal_cli.inputs.classes import named_classes, numbered_classes
 from covcal_cli.inputs.domain import open_domain
-from covcal_cli.inputs.logits import open_outputs
+from covcal_cli.inputs.outputs import open_outputs
 from covcal_cli.inputs.store import open_store
 from covcal_cli.modelinput import ModelInput
 from tests.made_rows import parquet, write_parquet
@@ -207,9 +207,9 @@ class TestPartitions:
             for name, value in (("source", 5.0), ("target", 6.0))
         }
         path = write_parts(tmp_path, parts)
-        table = open_outputs(path, probabilities=False, domain="target")
-        _, _, logits = next(table.blocks(np.arange(2), 2))
-        assert logits.tolist() == [[1, 6], [2, 0]]
+        table = open_outputs(None, path, "logits")["target"]
+        batch = next(table.batches((), None, np.arange(2), size=2, threads=1))
+        assert batch.inputs["logits"].tolist() == [[1, 6], [2, 0]]
 
     def test_a_column_of_the_parts_counts_more_than_their_folder(self, tmp_path: Path) -> None:
         parts = {f"y={n}/0.parquet": {"a": [1.0], "y": [n + 1]} for n in range(2)}

@@ -13,7 +13,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.inputs import parquet_reading
 from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
 from covcal_cli.inputs.domain import DomainData, open_domain
-from covcal_cli.inputs.logits import open_outputs
+from covcal_cli.inputs.outputs import open_outputs
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.store import open_store
 from covcal_cli.modelinput import ModelInput
@@ -203,7 +203,7 @@ class TestClassNames:
         columns: dict[str, Any] = {f"logit_{k}": [1.0 * k, 2.0, 3.0] for k in range(3)}
         columns["label"] = [2, 0, 1]
         path = write_dataset(tmp_path / "rows.parquet", columns, features(label=ANIMALS))
-        table = open_outputs(path, probabilities=False)
+        table = open_outputs(None, path, "logits")["target"]
         classes = choose_classes(None, table.class_names, [table], 3)
         assert classes.names == ("eel", "cat", "dog")
         assert table.labels(classes).tolist() == [2, 0, 1]

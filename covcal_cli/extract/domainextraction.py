@@ -15,12 +15,12 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner
 from covcal_cli.extract.domainwriter import Block, RowFacts, storable, write_domain
 from covcal_cli.extract.outputstatistics import OutputStatistics
-from covcal_cli.extract.outputtables import TableData
 from covcal_cli.extract.sampling import Rows
 from covcal_cli.extract.spool import DomainSpool
 from covcal_cli.featurefile import SPLITS, UNKNOWN_LABEL
 from covcal_cli.featurewriter import HDF5Writer, utf8
 from covcal_cli.inputs.domain import Batch, DomainData
+from covcal_cli.inputs.outputs import OutputTable
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.models.classifier import Classifier, Floats
 from covcal_cli.progress import Progress, ProgressCallback
@@ -222,7 +222,7 @@ class DomainExtraction:
         return found
 
     def _doubt_on_scale(self) -> str:
-        if isinstance(self.data, TableData):
+        if isinstance(self.data, OutputTable):
             return "the outputs may be rounded; give them as the classifier computes them"
         if self._are_images:
             return "the pixels may be unscaled; check --scale, --mean and --std"

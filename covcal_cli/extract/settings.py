@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from covcal_cli.extract.sampling import Selection
+from covcal_cli.inputs.outputs import OutputKind
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.splits import DEFAULT_FRACTIONS, Fractions
-
-OutputKind = Literal["logits", "probabilities"]
 
 
 @dataclass(frozen=True)

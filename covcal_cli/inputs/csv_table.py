@@ -43,8 +43,9 @@ class CSVStore:
 
     is_table = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, of_images: bool = True) -> None:
         self.path = path
+        self._of_images = of_images  # where paths are there, the rest are texts about them
         self._texts: dict[str, list[str]] = {}
         with self._reading() as (_, reader, header):
             self._names = self._checked(header)
@@ -148,12 +149,13 @@ class CSVStore:
     def _scanned(self, reader: Any) -> dict[str, str]:
         """Count the rows, keep the texts, and return the kind of every column with a value."""
         width = len(self._names)
-        with_paths = any(name.lower() in PATH_NAMES for name in self._names)
+        paths = [name for name in self._names if name.lower() in PATH_NAMES]
+        about_images = self._of_images and bool(paths)
         kinds: dict[str, str] = {}
         kept: list[tuple[list[str], int]] = []
         open_columns = set(range(width))
         for index, name in enumerate(self._names):
-            if is_reserved(name) or with_paths:
+            if is_reserved(name) or name in paths or about_images:
                 kinds[name] = "text"
                 kept.append((self._texts.setdefault(name, []), index))
                 open_columns.discard(index)

@@ -45,6 +45,8 @@ class RowFacts:
         Its number of rows.
     groups : iterable of str
         Names of the arrays that become `columns`.
+    label_names : tuple of str
+        What the labels may be called.
 
     Attributes
     ----------
@@ -62,9 +64,15 @@ class RowFacts:
         If one of them is not readable or does not fit the others.
     """
 
-    def __init__(self, store: Store, n: int, groups: Iterable[str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        n: int,
+        groups: Iterable[str],
+        label_names: tuple[str, ...] = LABEL_NAMES,
+    ) -> None:
         self._store, self._n = store, n
-        label = self._only(LABEL_NAMES)
+        label = self._only(label_names)
         self.labels = (
             unlabelled(n, store.path)
             if label is None

@@ -1,7 +1,7 @@
 """Files that hold named arrays with one row per example, read by chosen rows.
 
 Each kind of file has a module with a class that keeps the promise of `Store`; ``arrays.py`` feeds
-models from them, ``logits.py`` reads classifiers' outputs from them.
+models from them, ``outputs.py`` reads classifiers' outputs from them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
