@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.apply.rowfiles.appliedrows import AppliedRows, Layout
+from covcal_cli.featurefile import APPLIED_SCHEMA
 from covcal_cli.featurewriter import HDF5Writer
-
-SCHEMA = "covcal.applied/1"
 
 
 def write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
     """Write the datasets block by block."""
     n = layout.rows
     with HDF5Writer(
-        path, schema=SCHEMA, classes=layout.classes, attributes=layout.provenance
+        path, schema=APPLIED_SCHEMA, classes=layout.classes, attributes=layout.provenance
     ) as writer:
         ids = writer.handle.create_dataset("id", (n,), dtype=layout.id_dtype)
         labels = writer.handle.create_dataset("label_index", (n,), dtype=np.int64)
