@@ -7,13 +7,12 @@ the ORIGINAL classifier predicted; that label is never changed.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.featurefile import FeatureFile, ForecasterName
 from covcal_cli.records import Document, Guard, Input, at, read_document, write_document
 
-Forecaster = Literal["original", "aligned"]
-_METHODS: Mapping[Forecaster, str] = {
+_METHODS: Mapping[ForecasterName, str] = {
     "original": "none temp iw+temp label-shift cot atc transcal utdc pseudocal labelled",
     "aligned": "fl+temp fl+iw+temp fl+cot",
 }
@@ -64,7 +63,7 @@ class Calibration(Document):
     method: str  # asked for
     method_used: str  # in force, and why in one sentence
     reason: str
-    forecaster: Forecaster  # whose logits T_f scales: the classifier's, or those learnt on psi(phi)
+    forecaster: ForecasterName  # whose logits T_f scales
     # Probabilities are softmax(z / T_f).
     forecaster_temperature: float = field(metadata=at("temperatures.forecaster"))
     # T_g per member; none where no weights were computed, and then no discriminator either.

@@ -13,13 +13,7 @@ _AGAIN = "calibrate this file itself"
 def require_unchanged(calibration: Calibration, document: Path, *, purpose: str) -> Path:
     """Return the file that a calibration was fitted on, if it is still the same.
 
-    Parameters
-    ----------
-    calibration : Calibration
-    document : Path
-        Its cal.json, for messages.
-    purpose : str
-        What the file is for, as ``"evaluate"``: a verb, for messages.
+    Messages name the cal.json, `document`, and what the file is for: `purpose`, such as "evaluate".
 
     Raises
     ------
@@ -47,15 +41,8 @@ def networks_for(
 
     None is for a calibration of the classifier's own logits, and for an adapted file, which holds
     its aligned logits. Everything that makes the calibration unfit for the file is refused here.
-
-    Parameters
-    ----------
-    calibration : Calibration
-    document : Path
-        Its cal.json, for messages.
-    file : FeatureFile
-    networks : Path, optional
-        An adapted file to take the networks from; None: the one that the calibration names.
+    The networks are those of the adapted file `networks`, or of the one that cal.json, the
+    `document`, names.
 
     Raises
     ------
@@ -79,15 +66,7 @@ def networks_for(
 def fitted_networks(
     calibration: Calibration, document: Path, networks: Path | None = None
 ) -> AlignedNetworks:
-    """Return the networks that a calibration of aligned logits was fitted with.
-
-    Parameters
-    ----------
-    calibration : Calibration
-    document : Path
-        Its cal.json, for messages.
-    networks : Path, optional
-        An adapted file to take them from; None: the one that the calibration names.
+    """Return the networks that a calibration of aligned logits was fitted with, as `networks_for`.
 
     Raises
     ------

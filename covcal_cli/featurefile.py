@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import h5py
 import numpy as np
@@ -34,6 +34,7 @@ SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
 
+ForecasterName = Literal["original", "aligned"]  # the classifier, or the one that adapt learnt
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
