@@ -8,11 +8,13 @@ A `Domain` gives out no labels. Those of the source come from `SourceDomain.labe
 target come from ``target_labels.py`` alone, which nothing that trains or fits imports.
 """
 
+import hashlib
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import h5py
 import numpy as np
@@ -26,9 +28,13 @@ from covcal_cli.rowreading import cut, take
 FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
+FEATURE_COLUMNS = "feature_columns"
+"""The attribute with the columns of a table that went into the model, in order, as JSON."""
 SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
+_LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
 
+ForecasterName = Literal["original", "aligned"]  # the classifier, or the one that adapt learnt
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -230,6 +236,12 @@ class FeatureFile:
         return self.schema == ADAPTED_SCHEMA
 
     @property
+    def feature_columns(self) -> tuple[str, ...]:
+        """The columns of a table that went into the model, in order; none where none are known."""
+        text = self.attributes.get(FEATURE_COLUMNS)
+        return tuple(map(str, json.loads(text))) if isinstance(text, str) and text else ()
+
+    @property
     def handle(self) -> Any:
         """The open ``h5py.File``, for copying datasets to another file without reading them."""
         return self._file
@@ -319,3 +331,15 @@ def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:
             f"-1 (unknown) to {domain.n_classes - 1} are allowed"
         )
     return labels
+
+
+def columns_text(names: Sequence[str]) -> str:
+    """Return the value of the attribute `FEATURE_COLUMNS`.
+
+    Very many names are replaced by their number and sha256, which tells others as well.
+    """
+    text = json.dumps(list(names), ensure_ascii=False)
+    if len(text.encode()) <= _LONGEST_ATTRIBUTE:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps([f"{len(names)} columns", f"sha256 {digest}"])

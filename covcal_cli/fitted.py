@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from covcal_cli.labelfree.guards import Guard
 from covcal_cli.methods import Forecaster, Method
+from covcal_cli.records import Guard
 from covcal_cli.temperature import Limit
 from covcal_cli.weights import ImportanceWeights
 

@@ -12,15 +12,9 @@ import numpy as np
 
 from covcal_cli.autorule import choose
 from covcal_cli.bound import BoundTerms, bound_terms
-from covcal_cli.calibration import (
-    Calibration,
-    Candidate,
-    Input,
-    model_of,
-)
+from covcal_cli.calibration import Calibration, Candidate, model_of
 from covcal_cli.case import Case
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurecolumns import ATTRIBUTE, read_columns
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.fitted import Fitted
 from covcal_cli.forecasters import target_confidence
@@ -35,6 +29,7 @@ from covcal_cli.methods import (
     missing_for_weights,
 )
 from covcal_cli.minimised import guards_on_weights
+from covcal_cli.records import Input
 from covcal_cli.remarks import notes_on_rows, notes_on_weights, warnings_on_classifier
 from covcal_cli.temperature import Loss
 from covcal_cli.weights import DEFAULT_MAX_WEIGHT, ImportanceWeights
@@ -153,7 +148,7 @@ def _calibration(
         classes=tuple(file.classes),
         model=model_of(file),
         networks_sha256=file.attributes.get("networks_sha256"),
-        feature_columns=read_columns(file.attributes.get(ATTRIBUTE)),
+        feature_columns=file.feature_columns,
         inputs=(Input("adapted" if file.is_adapted else "features", file.path, file.sha256()),),
         notes=tuple(notes),
         warnings=(*warnings_on_classifier(case.errors("original"), count), *fitted.warnings),

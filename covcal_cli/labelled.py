@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.calibration import Calibration, Input, model_of
+from covcal_cli.calibration import Calibration, LabelledRows, model_of
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurecolumns import ATTRIBUTE, read_columns
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.forecasters import forecaster_blocks, target_confidence
 from covcal_cli.labelfree.fit_guards import not_at_limit
 from covcal_cli.labelfree.guards import enough_errors
 from covcal_cli.methods import LABELLED, MIN_ERRORS
+from covcal_cli.records import Input
 from covcal_cli.remarks import warnings_on_temperature
 from covcal_cli.target_labels import target_labels
 from covcal_cli.temperature import Loss, fit_temperature
@@ -82,20 +82,21 @@ def calibrate_labelled(
             classes=tuple(file.classes),
             model=model_of(file),
             networks_sha256=file.attributes.get("networks_sha256"),
-            feature_columns=read_columns(file.attributes.get(ATTRIBUTE)),
+            feature_columns=file.feature_columns,
             inputs=(Input("adapted" if file.is_adapted else "features", path, file.sha256()),),
+            notes=(),
             warnings=tuple(warnings_on_temperature(fit, errors, rows, of="labelled target rows")),
             guards=(
                 enough_errors(errors, rows, of="labelled target rows"),
                 not_at_limit(fit.temperature, fit.at_limit),
             ),
             used_target_labels=True,
-            labelled_rows={
-                "n": rows,
-                "seed": seed,
-                "sha256": hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest(),
-                "ids": ids,
-            },
+            labelled_rows=LabelledRows(
+                n=rows,
+                seed=seed,
+                sha256=hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest(),
+                ids=tuple(ids),
+            ),
         )
 
 

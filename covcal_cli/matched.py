@@ -7,13 +7,14 @@ against.
 from covcal_cli.case import Case
 from covcal_cli.fitted import Fitted
 from covcal_cli.labelfree.atc import atc
-from covcal_cli.labelfree.guards import Guard, prior_drift
+from covcal_cli.labelfree.guards import prior_drift
 from covcal_cli.labelfree.matching import Match, match_accuracy
 from covcal_cli.labelfree.pseudocal import pseudocal
 from covcal_cli.labelfree.transcal import transcal
 from covcal_cli.labelfree.utdc import utdc_temperature
 from covcal_cli.methods import Method
 from covcal_cli.minimised import guards_on_weights, source_guards
+from covcal_cli.records import Guard
 from covcal_cli.remarks import notes_on_weights, warnings_on_guards
 from covcal_cli.weights import ImportanceWeights
 

@@ -4,9 +4,10 @@ from covcal_cli.case import Case
 from covcal_cli.errors import CovcalError
 from covcal_cli.fitted import Fitted
 from covcal_cli.labelfree.fit_guards import domain_overlap, ess_count, ess_share, not_at_limit
-from covcal_cli.labelfree.guards import Guard, enough_errors
+from covcal_cli.labelfree.guards import enough_errors
 from covcal_cli.labelfree.label_shift import label_shift
 from covcal_cli.methods import Forecaster, Method
+from covcal_cli.records import Guard
 from covcal_cli.remarks import (
     notes_on_weights,
     warnings_on_guards,

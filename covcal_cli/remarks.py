@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.labelfree.fit_guards import MIN_ESS_SHARE
-from covcal_cli.labelfree.guards import Guard
 from covcal_cli.methods import MIN_ERRORS
+from covcal_cli.records import Guard
 from covcal_cli.temperature import TemperatureFit
 from covcal_cli.weights import ImportanceWeights
 

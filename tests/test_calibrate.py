@@ -23,6 +23,7 @@ from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from covcal_cli.fitting import calibrate
 from covcal_cli.methods import AUTO, METHODS
+from covcal_cli.records import encoded
 from covcal_cli.remarks import warnings_on_weights
 from covcal_cli.weights import importance_weights
 from tests.made_files import (
@@ -102,7 +103,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 
 def document(calibration: Calibration, *, inputs: bool = True) -> dict[str, Any]:
-    content = calibration.to_json(Path("cal.json"))
+    content: dict[str, Any] = encoded(calibration, Path("cal.json"))
     return content if inputs else {key: content[key] for key in content if key != "inputs"}
 
 
@@ -442,7 +443,7 @@ def test_cal_json_is_strict_json_and_reads_back_whole(tmp_path: Path, method: st
     content = json.loads(path.read_text(), parse_constant=refuse_constant)
     again = read_calibration(path)
     assert again == replace(found, inputs=again.inputs)
-    assert again.to_json(path) == found.to_json(path) == content
+    assert encoded(again, path) == encoded(found, path) == content
     assert again.inputs[0].path.resolve() == (tmp_path / "a.h5").resolve()
     assert content["schema"] == "covcal.calibration/1"
     assert content["used_target_labels"] is False
@@ -474,6 +475,7 @@ DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
     "labelled rows without ids": (("labelled_rows",), {"n": 3}),
     "inputs are empty": (("inputs",), []),
     "method is unknown": (("method_used",), "magic"),
+    "forecaster is another method's": (("forecaster",), "aligned"),
 }
 
 

@@ -54,7 +54,7 @@ def test_the_numbers_are_the_librarys(tmp_path: Path, adapted: bool) -> None:
     for one in expected:
         assert by_name[one.name] == one
     assert found.estimates[0] == combined(expected)
-    assert found.rows == (600, 1200)
+    assert (found.source_rows, found.target_rows) == (600, 1200)
 
 
 def test_the_interval_holds_the_truth(tmp_path: Path) -> None:

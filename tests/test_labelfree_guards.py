@@ -3,7 +3,8 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from covcal_cli.labelfree import fit_guards, guards
 from covcal_cli.labelfree.combined import combined
 from covcal_cli.labelfree.estimate import Estimate, from_variance, variance_of_mean
 from covcal_cli.labelfree.evidence import Aligned, Evidence
-from covcal_cli.labelfree.guards import Guard
 from covcal_cli.labelfree.panel import panel
+from covcal_cli.records import Guard, encoded
 from tests.test_labelfree_evidence import made_evidence, made_rows
 
 PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
@@ -115,7 +116,7 @@ def test_a_guard_has_a_number_a_threshold_and_a_sentence(
     assert words in failed.sentence
     for guard in (good(), failed):
         assert np.isfinite([guard.value, guard.threshold]).all()
-        json.dumps(guard.to_json(), allow_nan=False)
+        json.dumps(asdict(guard), allow_nan=False)
 
 
 def test_an_estimate_is_clipped_and_speaks_json() -> None:
@@ -127,7 +128,7 @@ def test_an_estimate_is_clipped_and_speaks_json() -> None:
     assert found.guard("precision").value == 0.5
     with pytest.raises(KeyError):
         found.guard("nothing")
-    assert json.loads(json.dumps(found.to_json()))["guards"][0]["name"] == "precision"
+    assert encoded(found, Path("x"))["guards"][0]["name"] == "precision"
     assert variance_of_mean(np.ones(10)) == pytest.approx(0.05**2)
 
 

@@ -22,6 +22,7 @@ from covcal_cli.labelfree.pseudocal import pseudocal
 from covcal_cli.labelfree.transcal import transcal
 from covcal_cli.labelfree.utdc import utdc_temperature
 from covcal_cli.methods import METHODS
+from covcal_cli.records import encoded
 from tests.cli_runner import covcal
 from tests.made_files import adapted_domain, clusters_domain, rows_of, write_adapted, write_features
 
@@ -188,7 +189,7 @@ def test_guards_are_in_cal_json(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", 0.0)
     for method in METHODS:
         found = calibrate(path, method=method)
-        for guard in found.to_json(tmp_path / "cal.json")["guards"]:
+        for guard in encoded(found, tmp_path / "cal.json")["guards"]:
             assert set(guard) == {"name", "value", "threshold", "passed", "sentence"}
             assert math.isfinite(guard["value"])
         names = [guard.name for guard in found.guards]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from covcal_cli.calibration import read_calibration
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.labelled import calibrate_labelled
+from covcal_cli.records import encoded
 from covcal_cli.temperature import fit_temperature
 from tests.cli_runner import covcal
 from tests.made_files import Arrays, made_domain, only_rows, write_features
@@ -31,7 +33,7 @@ def path(tmp_path: Path, target: Arrays) -> Path:
     return write_features(tmp_path / "features.h5", target=target)
 
 
-def rows_named(target: Arrays, ids: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def rows_named(target: Arrays, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     names = [bytes(value).decode() for value in target["ids"]]
     return np.array([names.index(name) for name in ids])
 
@@ -40,9 +42,9 @@ def test_the_temperature_is_that_of_its_rows(path: Path, target: Arrays) -> None
     """N labelled rows of any split; T is the best for exactly the rows that cal.json names."""
     found = calibrate_labelled(path, 80)
     assert found.labelled_rows is not None
-    ids = found.labelled_rows["ids"]
+    ids = found.labelled_rows.ids
     rows = rows_named(target, ids)
-    assert len(set(ids)) == found.labelled_rows["n"] == 80
+    assert len(set(ids)) == found.labelled_rows.n == 80
     assert (target["labels"][rows] >= 0).all()
     assert set(target["split"][rows]) == {0, 1, 2}
     expected = fit_temperature(target["logits"][rows], target["labels"][rows]).temperature
@@ -56,7 +58,7 @@ def test_the_rows_are_a_seeded_draw(path: Path) -> None:
     assert drawn[0] == drawn[1]
     assert drawn[0] is not None
     assert drawn[2] is not None
-    assert drawn[0]["ids"] != drawn[2]["ids"]
+    assert drawn[0].ids != drawn[2].ids
 
 
 def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
     assert rows["ids"] == sorted(rows["ids"])
     assert rows["sha256"] == hashlib.sha256("\n".join(rows["ids"]).encode()).hexdigest()
     again = read_calibration(tmp_path / "cal.json")
-    assert again.to_json(tmp_path / "cal.json") == content
+    assert encoded(again, tmp_path / "cal.json") == content
     assert "of 50 target rows were used" in covcal("inspect", tmp_path / "cal.json").out
 
 
@@ -79,7 +81,7 @@ def test_evaluate_leaves_exactly_those_rows_out(path: Path, target: Arrays, tmp_
     """The metrics, of none too, are those of a file without the rows that were fitted to."""
     found = calibrate_labelled(path, 100)
     assert found.labelled_rows is not None
-    used = rows_named(target, found.labelled_rows["ids"])
+    used = rows_named(target, found.labelled_rows.ids)
     kept = ~np.isin(np.arange(sum(SIZES)), used)
     without = write_features(tmp_path / "without.h5", target=only_rows(target, kept))
     judged = evaluate(path, {"labelled": found})

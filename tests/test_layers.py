@@ -239,6 +239,13 @@ def test_the_reader_of_target_labels_is_reached_by_two_modules_alone() -> None:
     assert TARGET_LABELS in reachable("covcal_cli.cli.evaluate", all_modules())
 
 
+def test_a_calibration_is_read_without_the_methods() -> None:
+    """cal.json is a file format: nothing that fits or estimates stands behind its reader."""
+    found = reachable("covcal_cli.calibration", all_modules())
+    assert "covcal_cli.records" in found
+    assert not {name for name in found if name.endswith("methods") or "labelfree" in name}
+
+
 def test_no_cycles() -> None:
     """Arrays flow down: no module is imported by one that it imports."""
     assert cycle(all_modules()) == []

@@ -55,7 +55,6 @@ def calibrate(
       covcal calibrate adapted.h5 --target-prior uniform -o cal.json
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
-    import json
     import math
     from shlex import quote
 
@@ -64,6 +63,7 @@ def calibrate(
     from covcal_cli.files import check_output
     from covcal_cli.fitting import calibrate as fit
     from covcal_cli.fitting import takes_prior
+    from covcal_cli.records import document_text
 
     if target_prior != "source" and not takes_prior(method.value):
         raise typer.BadParameter(f"{method.value} has no use for it", param_hint="--target-prior")
@@ -86,7 +86,7 @@ def calibrate(
         console.note(text)
     console.warn(calibration.warnings)
     if to_stdout:
-        console.result(json.dumps(calibration.to_json(Path("cal.json")), indent=2, allow_nan=False))
+        console.result(document_text(calibration, Path("cal.json")))
         return
     write_calibration(calibration, output, force=force)
     console.result(calibration_summary(calibration, verbose=verbose))

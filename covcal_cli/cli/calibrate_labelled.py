@@ -29,13 +29,13 @@ def calibrate_labelled(
       covcal calibrate-labelled adapted.h5 --rows 100 -o labelled.json
       covcal calibrate-labelled features.h5 --rows 50 --seed 1 -f
     """
-    import json
     from shlex import quote
 
     from covcal_cli.calibration import write_calibration
     from covcal_cli.cli.render import calibration_summary
     from covcal_cli.files import check_output
     from covcal_cli.labelled import calibrate_labelled as fit
+    from covcal_cli.records import document_text
 
     console = Console(quiet=quiet, verbose=verbose)
     path = file or file_here(console)
@@ -47,7 +47,7 @@ def calibrate_labelled(
         console.note(text)
     console.warn(found.warnings)
     if to_stdout:
-        console.result(json.dumps(found.to_json(Path("cal.json")), indent=2, allow_nan=False))
+        console.result(document_text(found, Path("cal.json")))
         return
     write_calibration(found, output, force=force)
     console.result(calibration_summary(found, verbose=verbose))

@@ -4,7 +4,6 @@ The accuracy is estimated, as ``covcal estimate`` does; the mean confidence of e
 measured, for it needs no label. If the estimate is right, the ECE is at least their distance.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,10 @@ from covcal_cli.calibrationfiles import networks_for
 from covcal_cli.estimation import Estimation, estimate
 from covcal_cli.evaluate.limits import NONE
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
-from covcal_cli.files import write_text
 from covcal_cli.forecasters import forecaster_logits, log_probabilities
 from covcal_cli.labelfree.estimate import Estimate
 from covcal_cli.methods import Forecaster
+from covcal_cli.records import write_document
 from covcal_cli.softmax import exp
 
 SCHEMA = "covcal.estimated-metrics/1"
@@ -155,5 +154,4 @@ def estimated_document(evaluation: EstimatedEvaluation) -> dict[str, Any]:
 
 def write_estimated(evaluation: EstimatedEvaluation, path: Path, *, force: bool) -> None:
     """Write the estimates as JSON, whole or not at all."""
-    text = json.dumps(estimated_document(evaluation), indent=2, allow_nan=False)
-    write_text(path, text + "\n", force=force)
+    write_document(estimated_document(evaluation), path, force=force)

@@ -7,8 +7,7 @@ from typing import Any
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.sampling import Shard
-from covcal_cli.featurecolumns import ATTRIBUTE as FED_COLUMNS
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.featurefile import FEATURE_COLUMNS, FeatureFile
 
 DOMAINS = ("source", "target")
 HEAD = ("weight", "bias")
@@ -26,7 +25,7 @@ COMMON = (
 _WORDS = {
     "model_name": "model",
     "model_sha256": "model",
-    FED_COLUMNS: "feature columns",
+    FEATURE_COLUMNS: "feature columns",
     "source_rows": "choice of source rows",
     "target_rows": "choice of target rows",
 }
@@ -53,7 +52,7 @@ def require_same_run(files: Sequence[FeatureFile]) -> None:
             raise difference(
                 "classes", first, ", ".join(first.classes), file, ", ".join(file.classes)
             )
-        for name in (*COMMON, FED_COLUMNS, "tail", *(f"{domain}_rows" for domain in DOMAINS)):
+        for name in (*COMMON, FEATURE_COLUMNS, "tail", *(f"{domain}_rows" for domain in DOMAINS)):
             one, two = first.attributes.get(name), file.attributes.get(name)
             differs = one is not None and two is not None and bool(one != two)
             if differs and not _never_ran(name, first, file):

@@ -29,8 +29,7 @@ from covcal_cli.extract.mergechecks import (
     require_same_run,
 )
 from covcal_cli.extract.sampling import Rows
-from covcal_cli.featurecolumns import ATTRIBUTE as FED_COLUMNS
-from covcal_cli.featurefile import FEATURES_SCHEMA, SPLITS, FeatureFile
+from covcal_cli.featurefile import FEATURE_COLUMNS, FEATURES_SCHEMA, SPLITS, FeatureFile
 from covcal_cli.featurewriter import Attribute, HDF5Writer
 from covcal_cli.files import atomic_output, check_output
 
@@ -87,9 +86,9 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in COMMON}
-        fed = [file.attributes[FED_COLUMNS] for file in files if FED_COLUMNS in file.attributes]
+        fed = [a[FEATURE_COLUMNS] for a in (f.attributes for f in files) if FEATURE_COLUMNS in a]
         if fed:
-            attributes[FED_COLUMNS] = str(fed[0])
+            attributes[FEATURE_COLUMNS] = str(fed[0])
         attributes |= {
             f"{name}_rows": _plain(domain.files[0].attributes[f"{name}_rows"])
             for name, domain in domains.items()

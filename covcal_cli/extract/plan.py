@@ -23,9 +23,7 @@ from covcal_cli.extract.imagepreparation import image_pipeline
 from covcal_cli.extract.outputtables import open_tables
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.extract.spool import Config
-from covcal_cli.featurecolumns import ATTRIBUTE as FED_COLUMNS
-from covcal_cli.featurecolumns import columns_text
-from covcal_cli.featurefile import UNKNOWN_LABEL
+from covcal_cli.featurefile import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
 from covcal_cli.featurewriter import Attribute
 from covcal_cli.inputs.agreement import agree, fed_columns
 from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
@@ -130,7 +128,7 @@ class ExtractPlan:
             "preprocessing": self.pipeline.to_json() if self.pipeline else json.dumps(None),
             "fractions": json.dumps(list(settings.fractions)),
             "seed": settings.seed,
-            **({FED_COLUMNS: columns_text(fed)} if fed else {}),
+            **({FEATURE_COLUMNS: columns_text(fed)} if fed else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
         }
 

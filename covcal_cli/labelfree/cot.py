@@ -21,9 +21,10 @@ import numpy as np
 
 from covcal_cli.labelfree.estimate import Estimate, Z, from_variance, variance_of_mean
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.guards import Guard, detectable_shift, precise, second_witness
+from covcal_cli.labelfree.guards import detectable_shift, precise, second_witness
 from covcal_cli.labelfree.scores import Floats, probabilities
 from covcal_cli.labelfree.semidual import Transport, transport
+from covcal_cli.records import Guard
 from covcal_cli.softmax import Array
 
 ASSUMPTION = (

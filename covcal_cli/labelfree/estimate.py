@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.labelfree.guards import Guard
+from covcal_cli.records import Guard
 from covcal_cli.softmax import Array
 
 Z = 1.959963984540054
@@ -55,7 +55,7 @@ class Estimate:
             "high": self.high,
             "assumption": self.assumption,
             "trusted": self.trusted,
-            "guards": [guard.to_json() for guard in self.guards],
+            "guards": self.guards,
         }
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from covcal_cli.labelfree.guards import Guard
+from covcal_cli.records import Guard
 from covcal_cli.softmax import Array
 from covcal_cli.weights import effective_sample_size
 

@@ -4,10 +4,9 @@ A guard never changes a result. It is a number, a threshold and a sentence that 
 whoever chooses between methods decides what a failed guard means.
 """
 
-from dataclasses import asdict, dataclass
-
 import numpy as np
 
+from covcal_cli.records import Guard
 from covcal_cli.softmax import Array
 
 MIN_SIGMA = 2.0
@@ -15,32 +14,6 @@ MIN_SOURCE_ERRORS = 20
 MAX_PRIOR_DRIFT = 0.1
 MAX_PLAUSIBLE_DRIFT = 0.5
 MAX_HALF_WIDTH = 0.055
-
-
-@dataclass(frozen=True)
-class Guard:
-    """One check.
-
-    Attributes
-    ----------
-    name : str
-        The same for the same check everywhere.
-    value, threshold : float
-        What was found and what it is held against; finite.
-    passed : bool
-    sentence : str
-        What was found and what follows from it.
-    """
-
-    name: str
-    value: float
-    threshold: float
-    passed: bool
-    sentence: str
-
-    def to_json(self) -> dict[str, float | bool | str]:
-        """Return the attributes as a dictionary."""
-        return asdict(self)
 
 
 def detectable_shift(shift: float, standard_error: float) -> Guard:

@@ -24,8 +24,9 @@ import numpy as np
 from covcal_cli.labelfree.estimate import Estimate, from_variance, variance_of_mean
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.fit_guards import condition
-from covcal_cli.labelfree.guards import Guard, enough_errors
+from covcal_cli.labelfree.guards import enough_errors
 from covcal_cli.labelfree.scores import probabilities
+from covcal_cli.records import Guard
 from covcal_cli.softmax import Array
 
 Solver = Literal["bbse", "rlls", "em"]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.labelfree.fit_guards import not_clamped
-from covcal_cli.labelfree.guards import Guard
 from covcal_cli.labelfree.scores import Floats, Labels, confidences
+from covcal_cli.records import Guard
 from covcal_cli.softmax import blocks_of
 
 _RANGE = 1e4

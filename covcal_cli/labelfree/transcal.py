@@ -17,7 +17,7 @@ import numpy as np
 
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.fit_guards import ess_count, ess_share
-from covcal_cli.labelfree.guards import Guard
+from covcal_cli.records import Guard
 from covcal_cli.softmax import Array
 from covcal_cli.weights import effective_sample_size
 

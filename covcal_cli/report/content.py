@@ -151,7 +151,7 @@ def commands(content: ReportContent) -> list[str]:
 def _calibrated(file: str, document: Path, found: Calibration) -> str:
     output = f"-o {quote(str(document))}{_seed(found.seed)}"
     if found.labelled_rows is not None:
-        return f"covcal calibrate-labelled {file} --rows {found.labelled_rows['n']} {output}"
+        return f"covcal calibrate-labelled {file} --rows {found.labelled_rows.n} {output}"
     options = f"--method {found.method}"
     if found.loss != "brier":
         options += f" --loss {found.loss}"

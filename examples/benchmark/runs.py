@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def measure(adapted: Path, seed: int) -> Record:
         "auto": {
             "method_used": auto.method_used,
             "reason": auto.reason,
-            "guards": [guard.to_json() for guard in auto.guards],
+            "guards": [asdict(guard) for guard in auto.guards],
         },
         "truth": {
             name: getattr(truth, name)
