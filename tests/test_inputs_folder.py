@@ -9,8 +9,8 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap, classes_from_folders, numbered_classes
-from covcal_cli.inputs.domain import open_domain
 from covcal_cli.inputs.folder import FolderData
+from covcal_cli.inputs.opening import open_domain
 from covcal_cli.inputs.splits import check_fractions, hashed_split
 
 THIRDS = (0.5, 0.25, 0.25)

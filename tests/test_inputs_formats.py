@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import choose_classes, named_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.domain import DomainData
+from covcal_cli.inputs.opening import open_domain
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.store import regrouped, windows
 from covcal_cli.modelinput import ModelInput

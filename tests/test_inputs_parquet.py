@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs import parquet_reading, parquet_wide
 from covcal_cli.inputs.classes import named_classes, numbered_classes
-from covcal_cli.inputs.domain import open_domain
 from covcal_cli.inputs.logits import open_outputs
-from covcal_cli.inputs.store import open_store
+from covcal_cli.inputs.opening import open_domain
+from covcal_cli.inputs.stores import open_store
 from covcal_cli.modelinput import ModelInput
 from tests.made_rows import parquet, write_parquet
 
@@ -112,7 +112,7 @@ PEAK = """
 import sys
 import numpy as np, pyarrow
 from pathlib import Path
-from covcal_cli.inputs.store import open_store
+from covcal_cli.inputs.stores import open_store
 
 store = open_store(Path(sys.argv[1]))
 seen = sum(len(rows) for rows, _ in store.pieces(list(store.entries), np.arange(262_144), 512))

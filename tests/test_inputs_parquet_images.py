@@ -12,10 +12,11 @@ import pytest
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs import parquet_reading
 from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.logits import open_outputs
+from covcal_cli.inputs.opening import open_domain
 from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.store import open_store
+from covcal_cli.inputs.stores import open_store
 from covcal_cli.modelinput import ModelInput
 from tests.cli_runner import covcal
 from tests.made_rows import parquet, png

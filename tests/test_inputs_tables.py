@@ -11,7 +11,8 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import named_classes, numbered_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.domain import DomainData
+from covcal_cli.inputs.opening import open_domain
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.modelinput import ModelInput
 from tests.made_rows import write_parquet

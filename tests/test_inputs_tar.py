@@ -9,7 +9,7 @@ import pytest
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
-from covcal_cli.inputs.domain import open_domain
+from covcal_cli.inputs.opening import open_domain
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.tar import TarData
 from covcal_cli.modelinput import ModelInput

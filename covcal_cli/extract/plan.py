@@ -30,11 +30,14 @@ from covcal_cli.featurewriter import Attribute
 from covcal_cli.inputs.agreement import agree, fed_columns
 from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
 from covcal_cli.inputs.classfile import read_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.domain import DomainData
+from covcal_cli.inputs.opening import open_domain
+from covcal_cli.inputs.parts import holds_parts
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.splits import check_fractions, hashed_split
-from covcal_cli.inputs.store import SUFFIXES, holds_parts, suffix_of
+from covcal_cli.inputs.store import suffix_of
+from covcal_cli.inputs.stores import SUFFIXES
 from covcal_cli.models.classifier import Classifier, open_classifier
 
 _NAMES = 1 << 16

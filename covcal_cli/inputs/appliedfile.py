@@ -11,7 +11,8 @@ import h5py
 from covcal_cli.apply.rowfiles.hdf5rows import SCHEMA
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.hdf5 import HDF5Store
-from covcal_cli.inputs.store import Store, open_store, suffix_of
+from covcal_cli.inputs.store import Store, suffix_of
+from covcal_cli.inputs.stores import open_store
 
 _KIND = SCHEMA.partition("/")[0]
 

@@ -37,7 +37,8 @@ from covcal_cli.inputs.rowfacts import (
     is_reserved,
     note_on_ids,
 )
-from covcal_cli.inputs.store import Piece, Rows, Store, open_store, regrouped
+from covcal_cli.inputs.store import Piece, Rows, Store, regrouped
+from covcal_cli.inputs.stores import open_store
 from covcal_cli.modelinput import ModelInput
 
 

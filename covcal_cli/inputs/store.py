@@ -12,32 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.errors import CovcalError
-from covcal_cli.files import require_file
-from covcal_cli.inputs.parts import holds_part
-
 Rows = NDArray[np.int64]
 Piece = tuple[Rows, dict[str, NDArray[Any]]]
 """Some chosen rows, and their part of every array asked for."""
 
 WINDOW_BYTES = 4 << 20
-SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".csv", ".tsv", ".csv.gz", ".parquet")
-KINDS = ".npz, .npy, .h5, .csv or .parquet file"
-_OTHERS = {
-    ".mat": "save its arrays with numpy.savez",
-    ".pkl": "a pickle can run code: save the arrays with numpy.savez",
-    ".pickle": "a pickle can run code: save the arrays with numpy.savez",
-    ".pt": "save the tensors with numpy.savez, as x and y",
-    ".pth": "save the tensors with numpy.savez, as x and y",
-    ".xlsx": "save the sheet as .csv",
-    ".feather": "save the table as .parquet",
-    ".arrow": "save the table as .parquet",
-    ".json": "save the rows as .csv or .parquet",
-    ".jsonl": "save the rows as .csv or .parquet",
-    ".zip": "unpack it into a folder",
-    ".gz": "unpack it",
-    ".tgz": "unpack it to .tar",
-}
 
 
 @dataclass(frozen=True)
@@ -105,49 +84,6 @@ class Store(Protocol):
     def place(self, row: int) -> str:
         """Return where a row is, in the file's own terms, such as ``line 12``."""
         ...
-
-
-def open_store(path: Path) -> Store:
-    """Open a file of arrays by its suffix.
-
-    Raises
-    ------
-    CovcalError
-        If it is no such file, or not readable.
-    """
-    suffix = suffix_of(path)
-    if holds_parts(path):
-        suffix = ".parquet"
-    elif suffix not in SUFFIXES:
-        raise CovcalError(
-            f"{path} is no data that covcal reads: {_OTHERS.get(suffix, f'give a {KINDS}')}"
-        )
-    else:
-        require_file(path, remedy=f"give a {KINDS} with one row per example")
-    if suffix == ".npz":
-        from covcal_cli.inputs.npz import NpzStore
-
-        return NpzStore(path)
-    if suffix == ".npy":
-        from covcal_cli.inputs.npy import NpyStore
-
-        return NpyStore(path)
-    if suffix in (".h5", ".hdf5"):
-        from covcal_cli.inputs.hdf5 import HDF5Store
-
-        return HDF5Store(path)
-    if suffix == ".parquet":
-        from covcal_cli.inputs.parquet import ParquetStore
-
-        return ParquetStore(path)
-    from covcal_cli.inputs.csv_table import CSVStore
-
-    return CSVStore(path)
-
-
-def holds_parts(path: Path) -> bool:
-    """Return whether a path is a folder of Parquet parts, as Spark and Dask write tables."""
-    return path.is_dir() and holds_part(path)
 
 
 def suffix_of(path: Path) -> str:
