@@ -1,10 +1,8 @@
 """Parquet as people have it: tables of many columns, and partitioned folders."""
 
-import errno
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs import parquet_reading, parquet_wide
+from covcal_cli.inputs import parquet as parquet_store
 from covcal_cli.inputs.classes import named_classes, numbered_classes
 from covcal_cli.inputs.logits import open_outputs
 from covcal_cli.inputs.opening import open_domain
@@ -48,64 +46,37 @@ class TestWideTables:
     @pytest.fixture(autouse=True)
     def _small_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let a table of 17 columns pass for a wide one."""
-        monkeypatch.setattr(parquet_wide, "_ENOUGH", 1000)
-        monkeypatch.setattr(parquet_wide, "_SET", 3000)
-        monkeypatch.setattr(parquet_reading, "_USUAL", 1)
+        monkeypatch.setattr(parquet_store, "_ENOUGH", 1000)
+        monkeypatch.setattr(parquet_store, "_SET", 3000)
+        monkeypatch.setattr(parquet_store, "_USUAL", 1)
 
+    @pytest.mark.parametrize("held", [1, 100, 1000])
     @pytest.mark.parametrize("chosen", [range(500), range(3, 490, 11), [499], [0, 1, 256, 257]])
     def test_their_rows_are_joined_from_a_few_columns_at_a_time(
-        self, chosen: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, chosen: Sequence[int], held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """However few rows are joined at a time, and the rows before them read again for it."""
+        monkeypatch.setattr(parquet_store, "_HELD", 1)
+        monkeypatch.setattr(parquet_store, "_FEWEST_HELD", held)
         columns = wide_table()
         store = open_store(write_parquet(tmp_path / "rows.parquet", columns, 256))
         opened = []
-        real = parquet_wide.joined
+        real = arrow.parquet.ParquetFile.iter_batches
 
-        def joined(streams: Any) -> Any:
-            streams = list(streams)
-            opened.append(len(streams))
-            return real(streams)
+        def iter_batches(file: Any, *args: Any, columns: list[str], **options: Any) -> Any:
+            opened.append(len(columns))
+            return real(file, *args, columns=columns, **options)
 
-        monkeypatch.setattr(parquet_reading, "joined", joined)
+        monkeypatch.setattr(arrow.parquet.ParquetFile, "iter_batches", iter_batches)
         rows = np.array(chosen, dtype=np.int64)
         names = list(columns)[::-1]
         pieces = list(store.pieces(names, rows, 64))
-        assert opened
-        assert min(opened) > 3
+        assert max(opened) < len(names) / 2
         assert max(len(places) for places, _ in pieces) <= 64
         np.testing.assert_array_equal(np.concatenate([places for places, _ in pieces]), rows)
         for name in names:
             values = np.concatenate([arrays[name] for _, arrays in pieces])
             np.testing.assert_array_equal(values, expected(columns[name])[rows], err_msg=name)
-
-    def test_without_room_for_a_scratch_file_they_are_read_at_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        columns = wide_table()
-        store = open_store(write_parquet(tmp_path / "rows.parquet", columns, 256))
-        monkeypatch.setattr(parquet_reading, "has_room", lambda needed: needed < 1000)
-        monkeypatch.setattr(parquet_reading, "joined", None)
-        pieces = list(store.pieces(["f3", "gaps", "list"], np.arange(500), 64))
-        for name in ("f3", "gaps", "list"):
-            values = np.concatenate([arrays[name] for _, arrays in pieces])
-            np.testing.assert_array_equal(values, expected(columns[name]))
-
-    def test_a_scratch_file_that_cannot_be_written_is_one_line(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def full(*_: object, **__: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        store = open_store(write_parquet(tmp_path / "rows.parquet", wide_table(), 256))
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        monkeypatch.setattr(tempfile, "tempdir", None)
-        monkeypatch.setattr(tempfile, "TemporaryFile", full)
-        message = (
-            f"{tmp_path} takes no scratch file for a wide table (No space left on device): free "
-            "some space, or set TMPDIR to another folder"
-        )
-        with pytest.raises(CovcalError, match=re.escape(message)):
-            list(store.pieces(list(store.entries), np.arange(500), 64))
 
 
 PEAK = """

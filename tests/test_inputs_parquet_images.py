@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs import parquet_reading
+from covcal_cli.inputs import parquet as parquet_store
 from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
 from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.logits import open_outputs
@@ -149,7 +149,7 @@ class TestImageColumns:
     def test_large_images_come_a_few_at_a_time(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(parquet_reading, "WINDOW_BYTES", 200)
+        monkeypatch.setattr(parquet_store, "WINDOW_BYTES", 200)
         path = tmp_path / "rows.parquet"
         contents = [bytes([row]) * 100 for row in range(50)]
         columns = {"image": arrow.array(contents)}
