@@ -25,6 +25,7 @@ from covcal_cli.rowreading import cut, take
 
 FEATURES_SCHEMA = "covcal.features/1"
 ADAPTED_SCHEMA = "covcal.adapted/1"
+APPLIED_SCHEMA = "covcal.applied/1"
 SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import h5py
 
-from covcal_cli.apply.rowfiles.hdf5rows import SCHEMA
 from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import APPLIED_SCHEMA
 from covcal_cli.inputs.hdf5 import HDF5Store
 from covcal_cli.inputs.store import Store, suffix_of
 from covcal_cli.inputs.stores import open_store
 
-_KIND = SCHEMA.partition("/")[0]
+_KIND = APPLIED_SCHEMA.partition("/")[0]
 
 
 class AppliedStore(HDF5Store):
@@ -28,10 +28,10 @@ class AppliedStore(HDF5Store):
 
     def _require_foreign(self, file: Any) -> None:
         schema = str(file.attrs.get("schema", ""))
-        if schema != SCHEMA:
+        if schema != APPLIED_SCHEMA:
             raise CovcalError(
-                f"{self.path} has schema {schema} and this version reads {SCHEMA}: apply again "
-                "with this version"
+                f"{self.path} has schema {schema} and this version reads {APPLIED_SCHEMA}: apply "
+                "again with this version"
             )
         if "complete" not in file.attrs:
             raise CovcalError(f"{self.path} is not complete: apply again")
