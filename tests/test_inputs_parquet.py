@@ -15,10 +15,9 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.inputs import parquet as parquet_store
 from covcal_cli.inputs.classes import named_classes, numbered_classes
 from covcal_cli.inputs.logits import open_outputs
-from covcal_cli.inputs.opening import open_domain
 from covcal_cli.inputs.stores import open_store
 from covcal_cli.modelinput import ModelInput
-from tests.made_rows import parquet, write_parquet
+from tests.made_rows import opened, parquet, write_parquet
 
 arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
 
@@ -145,9 +144,9 @@ class TestPartitions:
                 "group_year=2025/_SUCCESS.parquet": {"c": [1]},
             },
         )
-        data = open_domain(table)
-        assert not data.holds_images([TWO])
-        batches = list(data.batches([TWO], None, np.array([0, 2, 3]), size=8, threads=1))
+        data = opened(table, TWO)
+        assert not data.holds_images
+        batches = list(data.batches(None, np.array([0, 2, 3]), size=8, threads=1))
         assert batches[0].inputs["x"].tolist() == [[1, 2.5], [3, 1.5], [4, 0.5]]
         assert data.columns["year"].tolist() == [2023, 2023, 2024, 2024]
         assert data.columns["site"].tolist() == ["", "", "Bern/West", "Bern/West"]
@@ -168,7 +167,7 @@ class TestPartitions:
             f"label={first}/0.parquet": {"a": [1.0]},
             f"label={second}/0.parquet": {"a": [2.0, 3.0]},
         }
-        data = open_domain(write_parts(tmp_path, parts))
+        data = opened(write_parts(tmp_path, parts))
         classes = named_classes(("cat", "dog"))
         assert data.labels(classes).tolist() == found
 
@@ -184,7 +183,7 @@ class TestPartitions:
 
     def test_a_column_of_the_parts_counts_more_than_their_folder(self, tmp_path: Path) -> None:
         parts = {f"y={n}/0.parquet": {"a": [1.0], "y": [n + 1]} for n in range(2)}
-        data = open_domain(write_parts(tmp_path, parts))
+        data = opened(write_parts(tmp_path, parts))
         assert data.labels(numbered_classes(3)).tolist() == [1, 2]
 
     @pytest.mark.parametrize(
@@ -208,5 +207,5 @@ class TestPartitions:
     ) -> None:
         write_parts(tmp_path, {f"{name}.parquet": {"x": [1.0]} for name in names})
         with pytest.raises(CovcalError, match=re.escape(message)) as caught:
-            open_domain(tmp_path)
+            opened(tmp_path)
         assert "\n" not in str(caught.value)

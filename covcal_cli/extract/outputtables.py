@@ -29,6 +29,8 @@ from covcal_cli.models.classifier import Floats, Inputs
 class TableData:
     """The rows of a table of outputs; see `covcal_cli.inputs.domain.DomainData`."""
 
+    holds_images = False
+
     def __init__(self, table: OutputTable) -> None:
         self.table = table
         self.path = table.path
@@ -43,14 +45,8 @@ class TableData:
         """Return the class index of every row; -1 where unknown."""
         return self.table.labels(classes)
 
-    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
-        """Return False: outputs are finished."""
-        del wanted
-        return False
-
     def batches(
         self,
-        wanted: Sequence[ModelInput],
         pipeline: ImagePipeline | None,
         rows: Rows,
         *,
@@ -58,7 +54,7 @@ class TableData:
         threads: int,
     ) -> Generator[Batch, None, None]:
         """Yield logits, and features where there are any."""
-        del wanted, pipeline, threads
+        del pipeline, threads
         for chosen, features, logits in self.table.blocks(rows, size):
             arrays = {"logits": logits}
             if features is not None:

@@ -1,4 +1,4 @@
-"""Which arrays of a file become which input of a model, and how.
+"""The arrays of a file as the inputs of a model.
 
 An array or column called like an input is that input. Otherwise, for a model with one input: x, or
 the only array with several values a row, or all plain columns of numbers of a table side by side.
@@ -23,32 +23,15 @@ _ROWS_NAME = "x"
 
 @dataclass(frozen=True)
 class Feed:
-    """One input of the model and the arrays that it is made of.
-
-    Attributes
-    ----------
-    wanted : ModelInput
-        The input.
-    names : tuple of str
-        Names of one array, or of the columns that stand side by side.
-    side_by_side : bool
-        Whether they are columns.
-    """
+    """One input of the model and the arrays that it is made of."""
 
     wanted: ModelInput
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of one array, or of the columns that stand side by side
     side_by_side: bool = False
 
 
 def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
-    """Choose the arrays for every input.
-
-    Parameters
-    ----------
-    store : Store
-        The file.
-    wanted : sequence of ModelInput
-        The inputs of the model.
+    """Choose the arrays for every input of a model.
 
     Raises
     ------
@@ -79,6 +62,11 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
         )
     there = listed(list(entries)) or "nothing"
     raise CovcalError(f"{store.path}: there is no x, only {there}: save the rows as x")
+
+
+def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
+    """Return the columns that go in side by side, in order; none where nothing does."""
+    return feeds[0].names if feeds and feeds[0].side_by_side else ()
 
 
 def plain_numbers(store: Store) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from PIL import Image
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.domain import Batch, require_one_input
-from covcal_cli.inputs.images import Opener, decode_batches
-from covcal_cli.inputs.preprocessing import ImagePipeline
+from covcal_cli.inputs.images import Opener, decode_batches, openers_of
+from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.splits import SPLIT_NAMES
 from covcal_cli.modelinput import ModelInput
 
@@ -48,7 +48,9 @@ class FolderData:
         If the folder holds no images, or mixes them with split folders.
     """
 
-    def __init__(self, path: Path) -> None:
+    holds_images = True
+
+    def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         self.path = path
         self._ignored = 0
         self._class_numbers: dict[str, int] = {}
@@ -68,6 +70,7 @@ class FolderData:
         )
         self.class_folders: tuple[str, ...] | None = tuple(self._class_numbers)
         self.columns: Mapping[str, NDArray[Any]] = {}
+        self._input = require_one_input(path, wanted)
         self.notes: tuple[str, ...] = tuple(self._remarks())
 
     def labels(self, classes: ClassMap) -> NDArray[np.int64]:
@@ -75,14 +78,8 @@ class FolderData:
         indices = [classes.require(self.path, name) for name in self._class_numbers]
         return np.array([*indices, _NO_CLASS], dtype=np.int64)[self._classes]
 
-    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
-        """Return True: files need preprocessing whatever the model reads."""
-        require_one_input(self.path, wanted)
-        return True
-
     def batches(
         self,
-        wanted: Sequence[ModelInput],
         pipeline: ImagePipeline | None,
         rows: NDArray[np.int64],
         *,
@@ -90,13 +87,8 @@ class FolderData:
         threads: int,
     ) -> Generator[Batch, None, None]:
         """Decode the images, `size` at a time, ahead of the caller."""
-        if pipeline is None:
-            raise ValueError("images need a pipeline")
-        openers = (
-            [self._opener(self.ids[row]) for row in rows[start : start + size]]
-            for start in range(0, len(rows), size)
-        )
-        return decode_batches(openers, rows, wanted[0].name, pipeline, threads=threads)
+        openers = openers_of(self._opener, rows, size)
+        return decode_batches(openers, rows, self._input, pipeline, threads=threads)
 
     def _remarks(self) -> Iterator[str]:
         if self._ignored == 1:
@@ -110,8 +102,8 @@ class FolderData:
             has = "has" if one else "have"
             yield f"{self.path}: {images} beside the class folders {has} no label"
 
-    def _opener(self, name: str) -> Opener:
-        return partial(_open_image, f"{self.path}/{name}")
+    def _opener(self, row: int) -> Opener:
+        return partial(_open_image, f"{self.path}/{self.ids[row]}")
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
         """Yield (id, name for the split, class number, given split) of every image."""

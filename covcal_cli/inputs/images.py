@@ -10,7 +10,7 @@ import struct
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,11 +59,19 @@ class _Pending:
     runs: list[Future[_Run]]
 
 
+def openers_of(
+    opener: Callable[[int], Opener], rows: NDArray[np.int64], size: int
+) -> Iterator[list[Opener]]:
+    """Yield what opens the images of `rows`, `size` at a time."""
+    for start in range(0, len(rows), size):
+        yield [opener(row) for row in rows[start : start + size].tolist()]
+
+
 def decode_batches(
     openers: Iterable[Sequence[Opener]],
     rows: NDArray[np.int64],
     name: str,
-    pipeline: ImagePipeline,
+    pipeline: ImagePipeline | None,
     *,
     threads: int,
 ) -> Generator[Batch, None, None]:
@@ -77,8 +85,8 @@ def decode_batches(
         The row number of every opener, in order.
     name : str
         The model's input.
-    pipeline : ImagePipeline
-        What is done to every image.
+    pipeline : ImagePipeline or None
+        What is done to every image; None where there should be none.
     threads : int
         Decoding threads.
 
@@ -88,6 +96,8 @@ def decode_batches(
         Valid until the next one is asked for. An image that cannot be read is left out and named in
         `Batch.skipped`.
     """
+    if pipeline is None:
+        raise ValueError("images need a pipeline")
     ring = BufferRing(_AHEAD + 1, pipeline.row_shape, pipeline.dtype)
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="covcal-decode")

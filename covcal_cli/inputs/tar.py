@@ -22,9 +22,9 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.folder import IMAGE_SUFFIXES
-from covcal_cli.inputs.images import Opener, decode_batches
+from covcal_cli.inputs.images import Opener, decode_batches, openers_of
 from covcal_cli.inputs.labels import Labels
-from covcal_cli.inputs.preprocessing import ImagePipeline
+from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.shards import SHARD_REMEDY, find_shards
 from covcal_cli.inputs.splits import SPLIT_NAMES
 from covcal_cli.modelinput import ModelInput
@@ -54,7 +54,9 @@ class TarData:
         If a shard is not readable or cut short, or holds no images.
     """
 
-    def __init__(self, path: Path) -> None:
+    holds_images = True
+
+    def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         self.path = path
         self._shards = find_shards(path)
         self.ids: list[str] = []
@@ -85,6 +87,7 @@ class TarData:
             None if -1 in splits else np.array(splits, dtype=np.uint8)
         )
         self.columns: Mapping[str, NDArray[Any]] = {}
+        self._input = require_one_input(path, wanted)
         self.notes: tuple[str, ...] = (
             (f"{path}: {without} samples without an image were left out",) if without else ()
         )
@@ -98,14 +101,8 @@ class TarData:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         return self._labels.indices(classes)
 
-    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
-        """Return True: files need preprocessing whatever the model reads."""
-        require_one_input(self.path, wanted)
-        return True
-
     def batches(
         self,
-        wanted: Sequence[ModelInput],
         pipeline: ImagePipeline | None,
         rows: NDArray[np.int64],
         *,
@@ -113,13 +110,8 @@ class TarData:
         threads: int,
     ) -> Generator[Batch, None, None]:
         """Decode the images, `size` at a time, ahead of the caller."""
-        if pipeline is None:
-            raise ValueError("images need a pipeline")
-        openers = (
-            [self._opener(row) for row in rows[start : start + size].tolist()]
-            for start in range(0, len(rows), size)
-        )
-        return decode_batches(openers, rows, wanted[0].name, pipeline, threads=threads)
+        openers = openers_of(self._opener, rows, size)
+        return decode_batches(openers, rows, self._input, pipeline, threads=threads)
 
     def _opener(self, row: int) -> Opener:
         return partial(_open_image, self._shards[self._shard_of[row]], *self._places[row])
