@@ -44,13 +44,7 @@ from covcal_cli.modelinput import ModelInput
 
 
 class ArrayFile:
-    """A file of arrays, opened before it is settled what goes into a model.
-
-    Raises
-    ------
-    CovcalError
-        If the file is not readable, or an array does not fit the others.
-    """
+    """A file of arrays, opened before it is settled what goes into a model."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,13 +71,7 @@ class ArrayFile:
         self.notes = note_on_ids(path, self.ids) if known else ()
 
     def feeds(self, wanted: Sequence[ModelInput]) -> list[Feed] | None:
-        """Return what every input of a model is made of; None where the rows are image files.
-
-        Raises
-        ------
-        CovcalError
-            If an input has no array.
-        """
+        """Return what every input of a model is made of; None where the rows are image files."""
         if self.path_name is not None:
             return None
         if self.image_name is None:
@@ -116,20 +104,8 @@ class ArrayFile:
 class ArrayData:
     """The rows of a file of arrays; see `covcal_cli.inputs.domain.DomainData`.
 
-    Parameters
-    ----------
-    file : ArrayFile
-    wanted : sequence of ModelInput
-        The inputs of the model.
-    feeds : list of Feed or None
-        As `ArrayFile.feeds` gives them, perhaps with the columns in another order.
-    remark : str, optional
-        What a user should know of that order.
-
-    Raises
-    ------
-    CovcalError
-        If an array is not what its input wants.
+    `feeds` are those of the file, perhaps with the columns in another order, of which `remark`
+    says what a user should know.
     """
 
     def __init__(
@@ -233,13 +209,7 @@ class ArrayData:
 
 
 def count_rows(store: Store) -> int:
-    """Return the number of rows of a file of arrays.
-
-    Raises
-    ------
-    CovcalError
-        If there is no array with rows.
-    """
+    """Return the number of rows of a file of arrays."""
     entries = store.entries
     wide = [
         name for name, entry in entries.items() if len(entry.shape) > 1 and not is_reserved(name)

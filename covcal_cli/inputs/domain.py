@@ -55,13 +55,7 @@ class DomainData(Protocol):
 
 
 def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> str:
-    """Return the name of the input that images go into, refusing a model with several.
-
-    Raises
-    ------
-    CovcalError
-        Naming the inputs.
-    """
+    """Return the name of the input that images go into, refusing a model with several."""
     if len(wanted) > 1:
         names = ", ".join(entry.name for entry in wanted)
         raise CovcalError(

@@ -31,13 +31,7 @@ class Feed:
 
 
 def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
-    """Choose the arrays for every input of a model.
-
-    Raises
-    ------
-    CovcalError
-        If an input has no array; shapes and types are checked by `check_feed`.
-    """
+    """Choose the arrays for every input; `check_feed` checks their shapes and types."""
     entries = store.entries
     if all(entry.name in entries for entry in wanted):
         return [Feed(entry, (entry.name,)) for entry in wanted]
@@ -88,13 +82,7 @@ def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
 
 
 def check_feed(store: Store, n: int, feed: Feed) -> None:
-    """Refuse arrays that are not what the input wants.
-
-    Raises
-    ------
-    CovcalError
-        Naming both.
-    """
+    """Refuse arrays that are not what the input wants, naming both."""
     wanted, name = feed.wanted, feed.names[0]
     if feed.side_by_side:
         _check_columns(store, feed)
@@ -133,10 +121,7 @@ def fed(
 ) -> NDArray[Any]:
     """Return one input of the model for some rows, shape (m, ...), in the model's type.
 
-    Raises
-    ------
-    CovcalError
-        If a value is missing, not finite, or changed by the type, naming row and column.
+    A value that is missing, not finite or changed by the type is refused, naming row and column.
     """
     dtype = feed.wanted.dtype
     if feed.side_by_side:

@@ -40,13 +40,7 @@ _NO_CLASS = -1
 
 
 class FolderData:
-    """An image folder; see `covcal_cli.inputs.domain.DomainData`.
-
-    Raises
-    ------
-    CovcalError
-        If the folder holds no images, or mixes them with split folders.
-    """
+    """An image folder; see `covcal_cli.inputs.domain.DomainData`."""
 
     holds_images = True
 

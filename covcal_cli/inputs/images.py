@@ -75,26 +75,11 @@ def decode_batches(
     *,
     threads: int,
 ) -> Generator[Batch, None, None]:
-    """Decode batches of images in order, some ahead of the caller.
+    """Decode batches of images for the input `name` in order, some ahead of the caller.
 
-    Parameters
-    ----------
-    openers : iterable of sequences of callables
-        One sequence per batch; each callable opens one image and may fail.
-    rows : array of int64, shape (n,)
-        The row number of every opener, in order.
-    name : str
-        The model's input.
-    pipeline : ImagePipeline or None
-        What is done to every image; None where there should be none.
-    threads : int
-        Decoding threads.
-
-    Yields
-    ------
-    Batch
-        Valid until the next one is asked for. An image that cannot be read is left out and named in
-        `Batch.skipped`.
+    There is one sequence of `openers` per batch; each opens the image of one of the `rows` and may
+    fail: the image is then left out and named in `Batch.skipped`. A batch is valid until the next
+    one is asked for.
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")

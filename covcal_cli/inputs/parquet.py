@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.parquet_columns import ArrowColumns, described_features
 from covcal_cli.inputs.parts import find_parts, partition_values
-from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows
+from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, Store
 
 _HEAD = 8  # values that show what a column holds
 _BUFFER = 1 << 13  # without one, a whole column of a row group is read at once
@@ -39,17 +39,11 @@ class _Group(NamedTuple):
     start: int  # its first row, as the table counts
 
 
-class ParquetStore:
-    """The columns of a Parquet table; see `covcal_cli.inputs.store.Store`.
+class ParquetStore(Store):
+    """The columns of a Parquet table, whose parts must have the same.
 
     Columns of equally long lists of numbers are arrays with two axes. What the folders of a
     partitioned table say of their rows are columns too, unless its parts have them already.
-
-    Raises
-    ------
-    CovcalError
-        If pyarrow is missing, or a file is not readable or has other columns than the first, or
-        two columns of one name.
     """
 
     is_table = True
@@ -128,10 +122,6 @@ class ParquetStore:
             for chosen, arrays in pieces:
                 more = {name: np.full(len(chosen), value) for name, value in said.items()}
                 yield chosen, {**arrays, **more}
-
-    def place(self, row: int) -> str:
-        """Return the row's number."""
-        return f"row {row}"
 
     def _all(self, name: str) -> Iterator[NDArray[Any]]:
         rows = np.arange(self._n, dtype=np.int64)

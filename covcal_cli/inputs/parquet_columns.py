@@ -67,11 +67,6 @@ class ArrowColumns:
         """Return the values of the given rows of a column, shape (m, ...).
 
         NaN or an empty text where there is no value; of image files, an array of `Encoded`.
-
-        Raises
-        ------
-        CovcalError
-            If lists differ in length.
         """
         if entry.is_encoded:
             found = np.empty(len(column), dtype=object)

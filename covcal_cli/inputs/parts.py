@@ -36,13 +36,7 @@ def holds_parts(path: Path) -> bool:
 
 
 def find_parts(path: Path) -> list[Part]:
-    """Return the parts of a table in order: the file itself, or those of the folder.
-
-    Raises
-    ------
-    CovcalError
-        If the folders are not partitioned alike.
-    """
+    """Return the parts of a table in order: the file itself, or those of the folder."""
     if not path.is_dir():
         return [Part(path, {})]
     parts = list(_below(path, {}))
@@ -74,13 +68,7 @@ def partition_values(parts: Sequence[Part]) -> dict[str, NDArray[Any]]:
 
 
 def refuse_unnamed_parts(folder: Path) -> None:
-    """Refuse a folder whose Parquet files lie in folders that say nothing of their rows.
-
-    Raises
-    ------
-    CovcalError
-        Naming such a folder.
-    """
+    """Refuse a folder whose Parquet files lie in folders that say nothing of their rows."""
     for entry in sorted(folder.iterdir()):
         named = "=" in entry.name or entry.name.startswith((".", "_"))
         if not named and entry.is_dir() and any(entry.glob(_PATTERN)):

@@ -1,4 +1,4 @@
-"""What turns an image into a row of a model's input, whoever wrote it."""
+"""Pipelines that turn an image into a row of a model's input, whoever wrote them."""
 
 from typing import Any, Protocol
 
@@ -10,19 +10,11 @@ RowShape = tuple[int, ...]
 
 
 class ImagePipeline(Protocol):
-    """Preprocessing with nothing left open. Threads share one.
-
-    Attributes
-    ----------
-    row_shape : tuple of int
-        Shape of one row of the model's input, without the batch.
-    dtype : str
-        Element type that the model reads.
-    """
+    """Preprocessing with nothing left open. Threads share one."""
 
     @property
     def row_shape(self) -> RowShape:
-        """Shape of one row of the model's input."""
+        """Shape of one row of the model's input, without the batch."""
         ...
 
     @property
@@ -39,21 +31,9 @@ class ImagePipeline(Protocol):
         ...
 
     def write(self, image: Image.Image, out: NDArray[Any]) -> None:
-        """Write one image as a row of the model's input, in place.
+        """Write one image, opened but perhaps not read, as a row of the model's input, in place.
 
-        Parameters
-        ----------
-        image : Image
-            Opened, its pixels perhaps not read yet.
-        out : array, shape `row_shape`
-            A row of a batch.
-
-        Raises
-        ------
-        OSError, SyntaxError, ValueError, EOFError
-            If this image cannot be read; it is then left out.
-        CovcalError
-            If no image could be.
+        An image that cannot be read raises what Pillow does, and is left out.
         """
         ...
 

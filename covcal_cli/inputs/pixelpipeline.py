@@ -27,31 +27,13 @@ _SIXTEEN_BIT_STEP = 257
 
 @dataclass(frozen=True)
 class PixelPipeline:
-    """See `covcal_cli.inputs.pipeline.ImagePipeline`; settings as in `Preprocessing`.
+    """See `covcal_cli.inputs.pipeline.ImagePipeline`; settings as in `Preprocessing`."""
 
-    Attributes
-    ----------
-    size : tuple of int
-        (height, width) that the model reads.
-    resize : Resize
-        With every length known.
-    crop_rule : {"round", "floor", "never"}
-        Where half a pixel goes when the centre is cropped; never where nothing is.
-    scale : float
-        Factor on pixels.
-    mean, std : tuple of float
-        One number per channel.
-    color, layout, resample, exif
-        As in `Preprocessing`.
-    dtype : str
-        Element type that the model reads.
-    """
-
-    size: Size
-    resize: Resize
-    crop_rule: CropRule
+    size: Size  # (height, width) that the model reads
+    resize: Resize  # with every length known
+    crop_rule: CropRule  # never where nothing is cropped
     scale: float
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # one number per channel
     std: tuple[float, ...]
     color: Color
     layout: Layout
@@ -115,11 +97,8 @@ class PixelPipeline:
     def pixels(self, image: Image.Image) -> Pixels:
         """Return the image's pixels in the right colour and size, shape (H, W, C) uint8.
 
-        Raises
-        ------
-        ValueError
-            If the image's pixels have no fixed range (32-bit integers or floats), or its size is
-            not the model's and it is not to be resized.
+        A ValueError, with which the image is left out, is raised for pixels of no fixed range
+        (32-bit integers or floats), and where nothing is resized for another size.
         """
         kind = image.format
         if self.exif:

@@ -21,24 +21,12 @@ WINDOW_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one array without reading it.
+    """What is known of one array without reading it."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Rows first.
-    dtype : numpy.dtype
-        Kind "U" for texts whatever their length.
-    is_encoded : bool
-        Whether its values are image files: bytes, the path of one, or None where there is none.
-    class_names : tuple of str or None
-        What its numbers stand for, where the file says so.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    is_encoded: bool = False
-    class_names: tuple[str, ...] | None = None
+    shape: tuple[int, ...]  # rows first
+    dtype: np.dtype[Any]  # kind "U" for texts whatever their length
+    is_encoded: bool = False  # whether its values are image files, as `encoded.Encoded` has them
+    class_names: tuple[str, ...] | None = None  # what its numbers stand for, if the file says so
 
     @property
     def is_text(self) -> bool:
@@ -47,21 +35,13 @@ class Entry:
 
 
 class Store(Protocol):
-    """A file of named arrays.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    is_table : bool
-        Whether its arrays are columns of a table, so that plain columns of numbers are features.
-    entries : dict of str to Entry
-        Its arrays by name, in the order of the file.
-    """
+    """A file of named arrays."""
 
     path: Path
-    is_table: bool
-    entries: dict[str, Entry]
+    is_table: bool = (
+        False  # whether they are columns, so that plain columns of numbers are features
+    )
+    entries: dict[str, Entry]  # by name, in the order of the file
 
     def whole(self, name: str) -> NDArray[Any]:
         """Return a whole array: labels, ids, groups; nothing that is wide."""
@@ -72,7 +52,7 @@ class Store(Protocol):
 
         Of image files, these are their names, empty where there is none.
         """
-        ...
+        return [str(value) for value in self.whole(name).ravel().tolist()]
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen ascending `rows` of the named arrays in runs of any length.
@@ -83,7 +63,7 @@ class Store(Protocol):
 
     def place(self, row: int) -> str:
         """Return where a row is, in the file's own terms, such as ``line 12``."""
-        ...
+        return f"row {row}"
 
 
 def suffix_of(path: Path) -> str:

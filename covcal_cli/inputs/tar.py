@@ -47,11 +47,6 @@ class TarData:
 
     A folder may hold shards, or train, val and test folders of shards. A row's id is the shard
     without its suffix and the key, such as ``train-000/n01_17``.
-
-    Raises
-    ------
-    CovcalError
-        If a shard is not readable or cut short, or holds no images.
     """
 
     holds_images = True
