@@ -260,13 +260,7 @@ FORMATS: dict[str, Write] = {
 
 
 def format_of(path: Path) -> Write:
-    """Return the writer for a file name.
-
-    Raises
-    ------
-    CovcalError
-        If the ending is unknown, or the format needs a package that is not installed.
-    """
+    """Return the writer for a file name, if its ending is known and its package is there."""
     write = FORMATS.get(path.suffix.lower())
     if write is None:
         raise CovcalError(f"{path}: name a file that ends in {', '.join(FORMATS)}")

@@ -33,21 +33,14 @@ def agree(
     paths : mapping of str to Path
         Of all domains.
     wanted : sequence of ModelInput
-        The inputs of the model.
 
     Returns
     -------
     dict of str to ArrayData
-        The tables' rows.
     tuple of str
         What a user should know of columns that number the rows.
-
-    Raises
-    ------
-    CovcalError
-        If a table holds rows of the other domain, or the feature columns have other names, or are
-        as many as the model wants only without those that number the rows.
     """
+    # Whose rows they are comes first: swapped tables would fail for stranger reasons.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
@@ -58,6 +51,7 @@ def agree(
         if columns[name]:
             notes += note_on_index(table.store)
             _require_no_row_numbers(table, columns[name], wanted[0])
+    # Columns go by name: the target's in the source's order.
     remarks: dict[str, str] = {}
     if len(tables) == 2 and all(columns.values()) and columns["source"] != columns["target"]:
         _require_same_columns(tables, columns)

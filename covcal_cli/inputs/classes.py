@@ -115,20 +115,13 @@ def choose_classes(
     Parameters
     ----------
     asked : ClassMap or None
-        What ``--classes`` names; see `covcal_cli.inputs.classfile.read_classes`.
+        What ``--classes`` names.
     model_names : sequence of str or None
-        What the model calls its classes.
+        What the model calls its classes; `whose` says where they come from, for messages.
     domains : sequence of NamesClasses
         The source first; the target where it is alone.
     count : int
         K, the classes of the model.
-    whose : str
-        What `model_names` come from, for messages.
-
-    Raises
-    ------
-    CovcalError
-        If the names are not K many, or the source's folders do not say which classes they are.
     """
     if asked is not None:
         return replace(asked, whose=_ASKED)

@@ -95,13 +95,7 @@ class FunctionPipeline:
 
 
 def load_function(text: str) -> ImageFunction:
-    """Import ``module:function``, from the current folder first.
-
-    Raises
-    ------
-    CovcalError
-        If there is no such module or function, or importing it fails.
-    """
+    """Import ``module:function``, from the current folder first."""
     module_name, _, name = text.partition(":")
     here = str(Path.cwd())
     sys.path.insert(0, here)

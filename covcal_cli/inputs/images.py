@@ -10,9 +10,10 @@ import struct
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from covcal_cli.inputs.buffers import BufferRing
-from covcal_cli.inputs.domain import Batch
+from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.modelinput import ModelInput
 
 Opener = Callable[[], Image.Image]
 
@@ -57,6 +59,33 @@ class _Pending:
     buffer: NDArray[Any]
     rows: NDArray[np.int64]
     runs: list[Future[_Run]]
+
+
+class ImageFiles:
+    """Rows that are image files: what is the same in folders and shards."""
+
+    holds_images = True
+
+    def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
+        self.path = path
+        self.columns: Mapping[str, NDArray[Any]] = {}
+        self._input = require_one_input(path, wanted)
+
+    def opener(self, row: int) -> Opener:
+        """Return what opens the image of a row."""
+        raise NotImplementedError
+
+    def batches(
+        self,
+        pipeline: ImagePipeline | None,
+        rows: NDArray[np.int64],
+        *,
+        size: int,
+        threads: int,
+    ) -> Generator[Batch, None, None]:
+        """Decode the images, `size` at a time, ahead of the caller."""
+        openers = openers_of(self.opener, rows, size)
+        return decode_batches(openers, rows, self._input, pipeline, threads=threads)
 
 
 def openers_of(

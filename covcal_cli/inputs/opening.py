@@ -24,7 +24,6 @@ def open_domains(
     paths : mapping of str to Path
         By ``"source"`` and ``"target"``, one or both.
     wanted : sequence of ModelInput
-        The inputs of the model.
 
     Returns
     -------

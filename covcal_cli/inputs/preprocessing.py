@@ -66,13 +66,7 @@ class Preprocessing:
         return replace(self, **given)
 
     def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:
-        """Fill in what is not given from the model's declared input.
-
-        Raises
-        ------
-        CovcalError
-            If the input is no image, contradicts what was asked for, or leaves something open.
-        """
+        """Fill in what is not given from the model's declared input, which must be an image."""
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
         layout = self.layout or _layout(shape)

@@ -43,13 +43,7 @@ _OTHERS = {
 
 
 def open_store(path: Path) -> Store:
-    """Open a file of arrays by its suffix, or a folder of Parquet parts.
-
-    Raises
-    ------
-    CovcalError
-        If it is no such file, or not readable.
-    """
+    """Open a file of arrays by its suffix, or a folder of Parquet parts."""
     if holds_parts(path):
         return ParquetStore(path)
     suffix = suffix_of(path)

@@ -7,12 +7,11 @@ once; images are then read at their place, in any order.
 import json
 import os
 import tarfile
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +19,9 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.folder import IMAGE_SUFFIXES
-from covcal_cli.inputs.images import Opener, decode_batches, openers_of
+from covcal_cli.inputs.images import ImageFiles, Opener
 from covcal_cli.inputs.labels import Labels
-from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.shards import SHARD_REMEDY, find_shards
 from covcal_cli.inputs.splits import SPLIT_NAMES
 from covcal_cli.modelinput import ModelInput
@@ -42,17 +39,15 @@ class _Sample:
     extensions: list[str] = field(default_factory=list)
 
 
-class TarData:
-    """One shard or a folder of them; see `covcal_cli.inputs.domain.DomainData`.
+class TarData(ImageFiles):
+    """One shard or a folder of them.
 
     A folder may hold shards, or train, val and test folders of shards. A row's id is the shard
     without its suffix and the key, such as ``train-000/n01_17``.
     """
 
-    holds_images = True
-
     def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
-        self.path = path
+        super().__init__(path, wanted)
         self._shards = find_shards(path)
         self.ids: list[str] = []
         self._shard_of: list[int] = []
@@ -81,8 +76,6 @@ class TarData:
         self.given_split: NDArray[np.uint8] | None = (
             None if -1 in splits else np.array(splits, dtype=np.uint8)
         )
-        self.columns: Mapping[str, NDArray[Any]] = {}
-        self._input = require_one_input(path, wanted)
         self.notes: tuple[str, ...] = (
             (f"{path}: {without} samples without an image were left out",) if without else ()
         )
@@ -96,19 +89,8 @@ class TarData:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         return self._labels.indices(classes)
 
-    def batches(
-        self,
-        pipeline: ImagePipeline | None,
-        rows: NDArray[np.int64],
-        *,
-        size: int,
-        threads: int,
-    ) -> Generator[Batch, None, None]:
-        """Decode the images, `size` at a time, ahead of the caller."""
-        openers = openers_of(self._opener, rows, size)
-        return decode_batches(openers, rows, self._input, pipeline, threads=threads)
-
-    def _opener(self, row: int) -> Opener:
+    def opener(self, row: int) -> Opener:
+        """Return what opens the image of a row."""
         return partial(_open_image, self._shards[self._shard_of[row]], *self._places[row])
 
 
