@@ -17,6 +17,7 @@ from PIL import Image
 
 from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.opening import open_domains
+from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.modelinput import ModelInput
 
 SPLIT_WORDS = ("train", "validation", "test")
@@ -55,6 +56,13 @@ def opened(path: Path, *wanted: ModelInput) -> DomainData:
     """Open one domain for the inputs of a model; any numbers side by side where none is given."""
     anything = ModelInput("x", (None, None), np.dtype(np.float32))
     return open_domains({"target": path}, wanted or (anything,))[0]["target"]
+
+
+def row_of(pipeline: ImagePipeline, image: Image.Image) -> NDArray[Any]:
+    """Return one image as a row of a model's input."""
+    row: NDArray[Any] = np.empty(pipeline.row_shape, dtype=pipeline.dtype)
+    pipeline.write(image, row)
+    return row
 
 
 def parquet() -> Any:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,24 @@ class TestWideTables:
         for name in names:
             values = np.concatenate([arrays[name] for _, arrays in pieces])
             np.testing.assert_array_equal(values, expected(columns[name])[rows], err_msg=name)
+
+    def test_a_few_of_their_rows_are_held_at_a_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parquet_store, "WINDOW_BYTES", 1 << 14)
+        monkeypatch.setattr(parquet_store, "_HELD", 1 << 16)
+        monkeypatch.setattr(parquet_store, "_FEWEST_HELD", 1)
+        values = np.random.default_rng(0).normal(size=(40, 4000))
+        columns = {f"f{i}": column for i, column in enumerate(values)}
+        store = open_store(write_parquet(tmp_path / "rows.parquet", columns, 4000))
+        seen = 0
+        tracemalloc.start()
+        for rows, _ in store.pieces(list(columns), np.arange(4000), 64):
+            seen += len(rows)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert seen == 4000
+        assert 1 << 16 < peak < 0.4 * values.nbytes
 
 
 PEAK = """

@@ -2,7 +2,6 @@
 
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -36,10 +35,3 @@ class ImagePipeline(Protocol):
         An image that cannot be read raises what Pillow does, and is left out.
         """
         ...
-
-
-def row_of(pipeline: ImagePipeline, image: Image.Image) -> NDArray[Any]:
-    """Return one image as a row of the model's input, in an array of its own."""
-    row: NDArray[Any] = np.empty(pipeline.row_shape, dtype=pipeline.dtype)
-    pipeline.write(image, row)
-    return row

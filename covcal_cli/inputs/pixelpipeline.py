@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from covcal_cli.inputs.pipeline import RowShape, row_of
+from covcal_cli.inputs.pipeline import RowShape
 from covcal_cli.inputs.resizing import CropRule, Resample, Resize, Size, centred, resized
 
 Color = Literal["L", "RGB", "BGR"]
@@ -71,10 +71,6 @@ class PixelPipeline:
     def to_json(self) -> str:
         """Return the settings as one line of JSON, the same for the same settings."""
         return json.dumps(asdict(self), sort_keys=True)
-
-    def apply(self, image: Image.Image) -> NDArray[Any]:
-        """Return one image as a row of the model's input."""
-        return row_of(self, image)
 
     def write(self, image: Image.Image, out: NDArray[Any]) -> None:
         """Write one image as a row of the model's input, in place."""

@@ -12,11 +12,11 @@ import numpy as np
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.functionpipeline import FunctionPipeline, ImageFunction
 from covcal_cli.inputs.pipeline import ImagePipeline
-from covcal_cli.inputs.pixelpipeline import Color, Layout, PixelPipeline, Pixels, numbers
+from covcal_cli.inputs.pixelpipeline import Color, Layout, PixelPipeline, numbers
 from covcal_cli.inputs.resizing import CropRule, Resample, Resize, Size
 from covcal_cli.modelinput import Shape
 
-__all__ = ["Color", "ImagePipeline", "Layout", "Pixels", "Preprocessing", "Resample", "Resize"]
+__all__ = ["Preprocessing", "Resample", "Resize"]
 
 _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
