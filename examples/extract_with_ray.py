@@ -98,7 +98,7 @@ class Extractor:
             for array, width in plan.widths.items()
         }
         batches = domain.data.batches(
-            plan.classifier.inputs, plan.pipeline, rows, size=plan.runner.size, threads=plan.threads
+            plan.pipeline, rows, size=plan.runner.size, threads=plan.threads
         )
         with closing(batches):
             for batch in batches:

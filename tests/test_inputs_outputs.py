@@ -62,7 +62,7 @@ def read(
     table: OutputTable, rows: NDArray[np.int64] | None = None, size: int = 7, name: str = "logits"
 ) -> NDArray[np.float32]:
     rows = np.arange(len(table.ids)) if rows is None else rows
-    batches = list(table.batches((), None, rows, size=size, threads=1))
+    batches = list(table.batches(None, rows, size=size, threads=1))
     np.testing.assert_array_equal(np.concatenate([batch.rows for batch in batches]), rows)
     assert [len(batch.rows) for batch in batches[:-1]] == [size] * (len(batches) - 1)
     values = np.concatenate([batch.inputs[name] for batch in batches])

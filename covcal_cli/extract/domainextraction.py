@@ -105,12 +105,10 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0, 0)
 
     def first_batch(
-        self, classifier: Classifier, pipeline: ImagePipeline | None, *, size: int, threads: int
+        self, pipeline: ImagePipeline | None, *, size: int, threads: int
     ) -> Batch | None:
         """Return the first batch of which any row can be read, or None if no row can."""
-        batches = self.data.batches(
-            classifier.inputs, pipeline, self.rows[:size], size=size, threads=threads
-        )
+        batches = self.data.batches(pipeline, self.rows[:size], size=size, threads=threads)
         with closing(batches):
             return next((piece for piece in batches if len(piece.rows)), None)
 
@@ -135,9 +133,7 @@ class DomainExtraction:
         todo = self.rows[spool.done :]
         if not len(todo):
             return
-        batches = self.data.batches(
-            runner.classifier.inputs, pipeline, todo, size=runner.size, threads=threads
-        )
+        batches = self.data.batches(pipeline, todo, size=runner.size, threads=threads)
         with closing(batches):  # an error here must stop the decoding threads at once
             for piece in batches:
                 self._require_readable([*spool.skipped, *piece.skipped])

@@ -130,9 +130,7 @@ def _is_too_short(measured: list[tuple[int, float]]) -> bool:
 def _timed(plan: ExtractPlan, domain: DomainExtraction, rows: Rows) -> float:
     """Return the seconds to read and run some rows; 0 where none of them can be read."""
     start, ran = time.perf_counter(), False
-    batches = domain.data.batches(
-        plan.classifier.inputs, plan.pipeline, rows, size=plan.runner.size, threads=plan.threads
-    )
+    batches = domain.data.batches(plan.pipeline, rows, size=plan.runner.size, threads=plan.threads)
     with closing(batches):
         for piece in batches:
             if len(piece.rows):

@@ -43,7 +43,7 @@ def image_pipeline(
         If it does not fit the model, or was asked for and there are no images.
     """
     asked = settings.preprocessing
-    images = {name: data.holds_images(classifier.inputs) for name, data in domains.items()}
+    images = {name: data.holds_images for name, data in domains.items()}
     if not any(images.values()):
         if settings.preprocess is not None or not asked.is_default:
             raise CovcalError(

@@ -25,14 +25,17 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.extract.spool import Config
 from covcal_cli.featurefile import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
 from covcal_cli.featurewriter import Attribute
-from covcal_cli.inputs.agreement import agree, fed_columns
+from covcal_cli.inputs.agreement import fed_columns
 from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
 from covcal_cli.inputs.classfile import read_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.domain import DomainData
+from covcal_cli.inputs.opening import open_domains
+from covcal_cli.inputs.parts import holds_parts
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.splits import check_fractions, hashed_split
-from covcal_cli.inputs.store import SUFFIXES, holds_parts, suffix_of
+from covcal_cli.inputs.store import suffix_of
+from covcal_cli.inputs.stores import SUFFIXES
 from covcal_cli.models.classifier import Classifier, open_classifier
 
 _NAMES = 1 << 16
@@ -94,9 +97,7 @@ class ExtractPlan:
     def probe(self) -> None:
         """Run a first batch, which proves the head and shows whether rows influence each other."""
         for domain in self.domains.values():
-            batch = domain.first_batch(
-                self.classifier, self.pipeline, size=self.runner.size, threads=self.threads
-            )
+            batch = domain.first_batch(self.pipeline, size=self.runner.size, threads=self.threads)
             if batch is not None:
                 self.runner.probe(batch.inputs)
                 self._require_known_classes()
@@ -118,7 +119,7 @@ class ExtractPlan:
     def attributes(self) -> dict[str, Attribute]:
         """Return the root attributes of the features file that are known beforehand."""
         settings, classifier = self.settings, self.classifier
-        fed = fed_columns({n: one.data for n, one in self.domains.items()}, classifier.inputs)
+        fed = fed_columns({name: one.data for name, one in self.domains.items()})
         return {
             "covcal_version": __version__,
             "model_name": classifier.name,
@@ -249,8 +250,8 @@ def _opened(
         providers=settings.providers,
     )
     named = {"source": source, "target": target}
-    domains = {name: open_domain(path) for name, path in named.items() if path is not None}
-    return classifier, domains, agree(domains, classifier.inputs)
+    paths = {name: path for name, path in named.items() if path is not None}
+    return classifier, *open_domains(paths, classifier.inputs)
 
 
 def _domain(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX, PATH_NAMES, is_reserved
-from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, suffix_of
+from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, Store, suffix_of
 
 _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
@@ -28,17 +28,11 @@ _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _CELL_BYTES = 64  # what Python takes for a short text
 
 
-class CSVStore:
-    """The columns of a CSV file; see `covcal_cli.inputs.store.Store`.
+class CSVStore(Store):
+    """The columns of a CSV file.
 
     The first line names the columns. Comma, semicolon or tab separates them, whichever comes first
     in it.
-
-    Raises
-    ------
-    CovcalError
-        If the file is no UTF-8 text, a line has more or fewer cells than the first, a name is
-        there twice, or numbers have a decimal comma.
     """
 
     is_table = True

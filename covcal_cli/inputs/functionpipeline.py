@@ -30,51 +30,26 @@ _PROBE_SIDE = 256
 
 @dataclass(frozen=True)
 class ImageFunction:
-    """A function from a PIL image to an array.
+    """A function from a PIL image to an array."""
 
-    Attributes
-    ----------
-    name : str
-        ``module:function``.
-    sha256 : str
-        Hexadecimal sha256 of the source file it stands in.
-    call : callable
-        The function.
-    """
-
-    name: str
-    sha256: str
+    name: str  # ``module:function``
+    sha256: str  # of the source file that it stands in
     call: RowFunction = field(compare=False)
 
 
 @dataclass(frozen=True)
 class FunctionPipeline:
-    """See `covcal_cli.inputs.pipeline.ImagePipeline`.
-
-    Attributes
-    ----------
-    function : ImageFunction
-    row_shape : tuple of int
-        Shape of what it returns.
-    dtype : str
-        Element type that the model reads.
-    """
+    """See `covcal_cli.inputs.pipeline.ImagePipeline`."""
 
     function: ImageFunction
-    row_shape: RowShape
-    dtype: str
+    row_shape: RowShape  # of what it returns
+    dtype: str  # that the model reads
 
     @classmethod
     def fitting(
         cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
     ) -> "FunctionPipeline":
-        """Build one for a declared input, trying the function where a size is left open.
-
-        Raises
-        ------
-        CovcalError
-            If the function fails on a plain image that it is tried on, or returns another shape.
-        """
+        """Build one for a declared input, trying the function where a size is left open."""
         declared = shape[1:]
         known = tuple(size for size in declared if size is not None)
         if len(known) < len(declared):
@@ -120,13 +95,7 @@ class FunctionPipeline:
 
 
 def load_function(text: str) -> ImageFunction:
-    """Import ``module:function``, from the current folder first.
-
-    Raises
-    ------
-    CovcalError
-        If there is no such module or function, or importing it fails.
-    """
+    """Import ``module:function``, from the current folder first."""
     module_name, _, name = text.partition(":")
     here = str(Path.cwd())
     sys.path.insert(0, here)

@@ -39,8 +39,8 @@ from covcal_cli.inputs.rowfacts import (
     note_on_ids,
     note_on_index,
 )
-from covcal_cli.inputs.store import Rows, Store, open_store, regrouped, suffix_of
-from covcal_cli.modelinput import ModelInput
+from covcal_cli.inputs.store import Rows, Store, regrouped, suffix_of
+from covcal_cli.inputs.stores import open_store
 
 OutputKind = Literal["logits", "probabilities"]
 Column = NDArray[np.float64]
@@ -170,6 +170,8 @@ class OutputTable:
     All are read once when it is made: what they are shows in all rows, and no error comes late.
     """
 
+    holds_images = False  # outputs are finished
+
     def __init__(
         self, file: OutputFile, columns: OutputColumns, rows: Rows, notes: Sequence[str]
     ) -> None:
@@ -196,14 +198,8 @@ class OutputTable:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         return self._labels.indices(classes)[self._rows]
 
-    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
-        """Return False: outputs are finished."""
-        del wanted
-        return False
-
     def batches(
         self,
-        wanted: Sequence[ModelInput],
         pipeline: ImagePipeline | None,
         rows: Rows,
         *,
@@ -211,7 +207,7 @@ class OutputTable:
         threads: int,
     ) -> Generator[Batch, None, None]:
         """Yield ``logits`` (m, K), and ``features`` (m, d) where there are any, float32."""
-        del wanted, pipeline, threads
+        del pipeline, threads
         outputs, features = self._columns.outputs, self._columns.features
         pieces = self._store.pieces([*outputs, *features], self._rows[rows], size)
         start = 0
