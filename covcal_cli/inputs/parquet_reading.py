@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.inputs.parquet_columns import ArrowColumns
 from covcal_cli.inputs.parquet_wide import column_sets, has_room, joined, row_bytes, stored_bytes
 from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, regrouped
@@ -55,10 +55,9 @@ class PartReader:
             ) as file:
                 yield file
         except (self.arrow.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())[:200]
             raise CovcalError(
-                f"{self.path} is not a readable Parquet file ({reason}): copy it again or save it "
-                "again"
+                f"{self.path} is not a readable Parquet file ({one_line(error, 200)}): copy it "
+                "again or save it again"
             ) from error
 
     def head(self, name: str, count: int) -> list[Any]:
