@@ -8,8 +8,7 @@ from covcal_cli import calibration, estimation
 from covcal_cli.apply.rowfiles.hdf5rows import SCHEMA as APPLIED_SCHEMA
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate import estimatedevaluation, evaluated
-from covcal_cli.featurechecks import open_hdf5
-from covcal_cli.featurefile import SPLITS, Domain, FeatureFile
+from covcal_cli.featurefile import SPLITS, Domain, FeatureFile, open_hdf5
 from covcal_cli.files import require_file
 from covcal_cli.jsonfields import DamagedFieldError, Fields
 from covcal_cli.run import journal
