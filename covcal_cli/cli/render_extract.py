@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # importing them would load Pillow
-    from covcal_cli.extract.domainextraction import DomainReport
+    from covcal_cli.extract.domain import DomainReport
     from covcal_cli.extract.dryrun import DryRun
     from covcal_cli.extract.extraction import ExtractReport
 

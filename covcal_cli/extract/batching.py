@@ -15,27 +15,16 @@ _NOISE = 1e-5  # relative to the largest logit: what rounding in another order e
 
 
 class BatchRunner:
-    """A classifier that is fed batches of one size.
-
-    Parameters
-    ----------
-    classifier : Classifier
-    size : int
-        Rows per run.
-
-    Attributes
-    ----------
-    note : str or None
-        What a user should know about how rows are run; known after `probe`.
-    """
+    """A classifier that is fed batches of one size."""
 
     def __init__(self, classifier: Classifier, size: int) -> None:
-        self.classifier, self.size = classifier, size
+        self.classifier = classifier
+        self.size = size  # rows per run
         self._alone = False
 
     @property
     def note(self) -> str | None:
-        """Say that every row is run alone, and why; None where that is not so."""
+        """Say that every row is run alone, and why, once `probe` found it; else None."""
         if not self._alone:
             return None
         return (
@@ -44,16 +33,11 @@ class BatchRunner:
         )
 
     def probe(self, inputs: Inputs) -> None:
-        """Prove the head on a first batch, and find out whether its rows influence each other.
-
-        Parameters
-        ----------
-        inputs : mapping of str to array, shape (m, ...)
-            Up to `size` rows; at least one.
-        """
+        """Prove the head on the first rows, and find out whether they influence each other."""
         _, logits = self.run(inputs)
         if not np.isfinite(logits).all():
             return  # the row is named when it is its turn
+        # The first row among copies of itself must get the logits that it got among the others.
         repeated = {
             name: np.repeat(values[:1], self.size, axis=0) for name, values in inputs.items()
         }

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.sampling import Rows
-from covcal_cli.extract.settings import OutputKind
+from covcal_cli.extract.settings import OutputKind, Rows
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.classfile import read_classes
 from covcal_cli.inputs.domain import Batch

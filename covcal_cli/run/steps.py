@@ -4,7 +4,7 @@ A result is made again only when its settings or what it is made of have changed
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class Steps:
     def extract(self, model: str | Path, source: Path, target: Path) -> Path:
         """Return features.h5."""
         from covcal_cli.extract.extraction import extract
-        from covcal_cli.extract.spool import was_stopped
+        from covcal_cli.extract.parts import was_stopped
 
         settings = self.extraction
         # Opening the model is cheap, and its hash covers weights that lie beside it.
@@ -120,10 +120,10 @@ class Steps:
                 source,
                 target,
                 output,
+                settings,
                 force=True,
                 resume=was_begun and was_stopped(output),
                 progress=self.progress,
-                **{entry.name: getattr(settings, entry.name) for entry in fields(settings)},
             )
             skipped = [
                 f"skipped {name}: {reason}"
