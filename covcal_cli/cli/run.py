@@ -55,19 +55,11 @@ def run(
         console.warn(step.warnings)
         console.note(f"{step.output} {'stands as it was' if step.reused else 'made'}")
 
-    settings = RunSettings(method=method.value, device=device.value, seed=options.seed)
+    settings = RunSettings(options.settings(), method=method.value, device=device.value)
     try:
         with console.progress() as progress:
             report = run_steps(
-                model,
-                source,
-                target,
-                output,
-                settings=settings,
-                extraction=options.settings(),
-                tell=tell,
-                force=force,
-                progress=progress,
+                model, source, target, output, settings, tell=tell, force=force, progress=progress
             )
     except KeyboardInterrupt:
         console.warn([f"what was made in {output} stays; the same command goes on there"])
