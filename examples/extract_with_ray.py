@@ -66,7 +66,6 @@ class Extractor:
         settings: ExtractSettings,
     ) -> None:
         self._plan = prepare(model, source, target, settings)
-        self._plan.probe()
 
     def __call__(self, pieces: Columns) -> dict[str, NDArray[Any]]:
         """Return one row per row of the pieces.
@@ -262,7 +261,6 @@ def extract_with_ray(
     given = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=force, inputs=given)
     plan = prepare(model, source, target, settings)
-    plan.probe()
     folder, _ = open_spool(output, plan.config(), resume=resume)
     with ExitStack() as stack:
         spools = {

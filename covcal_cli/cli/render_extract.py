@@ -1,4 +1,4 @@
-"""What ``covcal extract`` prints: what was run and read, or would be."""
+"""The text that ``covcal extract`` prints: what was run and read, or would be."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

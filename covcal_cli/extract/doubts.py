@@ -1,4 +1,4 @@
-"""What an extraction doubts aloud: the order of the classes, and which domain is which.
+"""Doubts that an extraction tells: on the order of the classes, and on which domain is which.
 
 No label of the target is asked. Whether the classifier is better on the target than on the source
 would be the plainer sign of a mix-up, but what target labels say is for ``evaluate`` alone; and the

@@ -54,7 +54,6 @@ def dry_run(
         else []
     )
     plan = prepare(model, source, target, settings)
-    plan.probe()
     domains = plan.domains.values()
     return DryRun(
         head=plan.classifier.describe(),

@@ -120,7 +120,6 @@ def _run(
     plan: ExtractPlan, folder: Path, partial: Path, progress: ProgressCallback | None
 ) -> str | None:
     """Write every row, and return what both domains together say against the run."""
-    plan.probe()
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
     with ExitStack() as stack:
         # Every row is run first, so that all of them are kept if the run is stopped.

@@ -61,7 +61,7 @@ class ExtractPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know; complete after `probe`."""
+        """What a user should know."""
         found = [*self.classifier.notes, self.origin, self.classes.note, self.runner.note]
         found += self.remarks
         if (target := self.domains.get("target")) is not None:
@@ -74,21 +74,6 @@ class ExtractPlan:
         features = self.classifier.n_features
         found = {} if features is None else {"features": features}
         return {**found, "logits": self.classifier.n_classes}
-
-    def probe(self) -> None:
-        """Run a first batch, which proves the head and shows whether rows influence each other."""
-        for domain in self.domains.values():
-            batch = domain.first_batch()
-            if batch is None:
-                continue
-            self.runner.probe(batch.inputs)
-            found, known = self.classifier.n_classes, len(self.classes.names)
-            if found != known:
-                raise CovcalError(
-                    f"{self.classifier.name} gives {found} scores per row, and its last linear "
-                    f"layer has {known} classes: export it with the shape of its output declared"
-                )
-            return
 
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
@@ -135,7 +120,7 @@ class ExtractPlan:
 def prepare(
     model: str | Path | None, source: Path | None, target: Path | None, settings: ExtractSettings
 ) -> ExtractPlan:
-    """Open the classifier and the data, and settle what will be done.
+    """Open the classifier and the data, settle what will be done, and prove it on a first batch.
 
     Parameters
     ----------
@@ -188,6 +173,8 @@ def prepare(
             skip_unreadable=settings.skip_unreadable,
         )
 
+    domains = {name: extraction(name) for name in data}
+    _prove(runner, domains, classes)
     return ExtractPlan(
         settings=settings,
         classifier=classifier,
@@ -195,11 +182,26 @@ def prepare(
         pipeline=pipeline,
         runner=runner,
         threads=threads,
-        domains={name: extraction(name) for name in data},
+        domains=domains,
         warnings=(*warnings, *([doubt] if doubt else [])),
         origin=origin,
         remarks=remarks,
     )
+
+
+def _prove(runner: BatchRunner, domains: Mapping[str, DomainExtraction], classes: ClassMap) -> None:
+    """Run a first batch, which proves the head and shows whether rows influence each other."""
+    for domain in domains.values():
+        batch = domain.first_batch()
+        if batch is not None:
+            runner.probe(batch.inputs)
+            break
+    found, known = runner.classifier.n_classes, len(classes.names)
+    if found != known:
+        raise CovcalError(
+            f"{runner.classifier.name} gives {found} scores per row, and its last linear layer "
+            f"has {known} classes: export it with the shape of its output declared"
+        )
 
 
 def available_cores() -> int:
