@@ -11,7 +11,6 @@ target come from ``target_labels.py`` alone, which nothing that trains or fits i
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import h5py
@@ -146,15 +145,11 @@ class Domain:
         dataset = self._group[name]
         shape = [*dataset.shape]
         shape[axis] = 1
-        parts = list(_cut(rows, math.prod(shape)))
-        if len(parts) <= 1:  # as most callers ask: nothing is copied
-            taken = _taken(dataset, rows, axis)
-            self._require_finite(name, taken, rows, axis)
-            return taken.astype(np.float32, copy=False)
+        width = math.prod(shape)
         shape[axis] = len(rows)
         values = np.empty(shape, dtype=np.float32)
         start = 0
-        for part in parts:
+        for part in _cut(rows, width):
             taken = _taken(dataset, part, axis)
             self._require_finite(name, taken, part, axis)
             stop = start + len(part)
@@ -243,12 +238,7 @@ class FeatureFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def _checked_schema(self) -> str:

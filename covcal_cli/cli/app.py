@@ -27,8 +27,8 @@ from covcal_cli.errors import CovcalError, LimitExceededError
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
-PACKAGES = {"torch": "torch", "matplotlib": "matplotlib"}
-TO_EXTRACT = "onnx onnxruntime pillow"
+_ALONE = ("torch", "matplotlib")
+_TO_EXTRACT = "onnx onnxruntime pillow"
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EACCES: "check its permissions",
@@ -112,8 +112,7 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         # Installed with --no-deps, as README shows for jobs that only evaluate.
         name = str(error.name).partition(".")[0]
-        packages = PACKAGES.get(name, TO_EXTRACT)
-        return _failed(f"this needs {name}: pip install {packages}")
+        return _failed(f"this needs {name}: pip install {name if name in _ALONE else _TO_EXTRACT}")
     except BrokenPipeError:
         # The reader (head, less) went away: keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

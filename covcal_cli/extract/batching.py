@@ -49,22 +49,17 @@ class BatchRunner:
         """Return phi(x), shape (m, d), and the logits, shape (m, K), of up to `size` rows."""
         rows = len(next(iter(inputs.values())))
         if self._alone:
-            return self._one_by_one(inputs, rows)
-        missing = self.size - rows
-        if missing:
-            inputs = {
-                # The last row again: a row of zeros might be no valid input.
-                name: np.concatenate([values, np.repeat(values[-1:], missing, axis=0)])
-                for name, values in inputs.items()
-            }
-        features, logits = self.classifier.run(inputs)
-        return None if features is None else features[:rows], logits[:rows]
-
-    def _one_by_one(self, inputs: Inputs, rows: int) -> tuple[Floats | None, Floats]:
-        pieces = [
-            self.classifier.run({name: values[row : row + 1] for name, values in inputs.items()})
-            for row in range(rows)
-        ]
-        logits = np.concatenate([piece[1] for piece in pieces])
-        features = [piece[0] for piece in pieces if piece[0] is not None]
-        return np.concatenate(features) if features else None, logits
+            batches = [
+                {name: values[row : row + 1] for name, values in inputs.items()}
+                for row in range(rows)
+            ]
+        elif rows < self.size:
+            # The last row again and again: a row of zeros might be no valid input.
+            places = np.minimum(np.arange(self.size), rows - 1)
+            batches = [{name: values[places] for name, values in inputs.items()}]
+        else:
+            batches = [dict(inputs)]
+        found = [self.classifier.run(batch) for batch in batches]
+        logits = np.concatenate([piece[1] for piece in found])[:rows]
+        features = [piece[0] for piece in found if piece[0] is not None]
+        return np.concatenate(features)[:rows] if features else None, logits

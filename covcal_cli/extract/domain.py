@@ -82,19 +82,8 @@ class DomainExtraction:
         with closing(batches):  # an error in the caller must stop the decoding threads at once
             yield from batches
 
-    def first_batch(self) -> Batch | None:
-        """Return the first batch if any of its rows can be read, else None."""
-        with closing(self.batches(self.rows[: self._runner.size])) as batches:
-            return next((piece for piece in batches if len(piece.rows)), None)
-
     def run(self, spool: DomainSpool, progress: ProgressCallback | None) -> None:
-        """Run the rows that the spool does not hold yet, and append them to it.
-
-        Raises
-        ------
-        CovcalError
-            If too many files cannot be read, or the classifier's answer is not a number.
-        """
+        """Run the rows that the spool does not hold yet, and append them to it."""
         self._require_readable(spool.skipped)
         if spool.done == len(self.rows):
             return
@@ -263,11 +252,8 @@ class OutputStatistics:
 def proof_attributes(difference: float, largest: float) -> dict[str, float]:
     """Return the attributes that hold the proof of the head.
 
-    Parameters
-    ----------
-    difference, largest : float
-        Largest ``|phi W^T + b - logits|`` and ``|logit|`` over all rows of a file. Both are kept,
-        because those of a merged file follow from those of its parts.
+    They are made of the largest ``|phi W^T + b - logits|`` and ``|logit|`` over all rows of a file.
+    Both are kept, because those of a merged file follow from those of its parts.
     """
     rounded = _significant(difference)
     return {

@@ -39,13 +39,7 @@ def dry_run(
     *,
     force: bool = False,
 ) -> DryRun:
-    """Prepare an extraction, prove the head and time a part of it; see `extraction.extract`.
-
-    Raises
-    ------
-    CovcalError
-        If the extraction would be refused.
-    """
+    """Prepare an extraction and time a part of it; the arguments are those of `extract`."""
     given = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=True, inputs=given)
     in_the_way = (

@@ -48,8 +48,6 @@ _WORDS = {
 class MergeReport:
     """What was merged."""
 
-    output: Path
-    parts: int  # files read
     rows: Mapping[str, Mapping[str, int]]  # per split of each domain, by name
     skipped: Mapping[str, int]  # rows of each domain that could not be read
 
@@ -108,8 +106,6 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
                 ),
             )
         return MergeReport(
-            output=output,
-            parts=len(paths),
             rows={name: _counts(domain) for name, domain in domains.items()},
             skipped={name: len(domain.skipped) for name, domain in domains.items()},
         )

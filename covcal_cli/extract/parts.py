@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -59,13 +58,7 @@ class Part:
 
 
 class Join:
-    """One domain, its rows in their order whatever parts they come in.
-
-    Raises
-    ------
-    CovcalError
-        If the parts hold other columns than each other.
-    """
+    """One domain, its rows in their order whatever parts they come in; all have like columns."""
 
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name, self._parts = name, parts
@@ -146,19 +139,8 @@ def difference(what: str, one: Path, a: Any, two: Path, b: Any) -> CovcalError:
 def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
     """Return the folder for the parts of `output`, and a note on what became of an earlier run's.
 
-    Parameters
-    ----------
-    output : Path
-        The file that extraction will write.
-    config : mapping
-        Everything that the numbers depend on, by a name that a user knows.
-    resume : bool
-        Go on with an earlier run's parts, if there are any; otherwise they are discarded.
-
-    Raises
-    ------
-    CovcalError
-        If `resume` is set and the earlier run did something else.
+    `config` holds everything that the numbers depend on, by names that a user knows: `resume` goes
+    on with an earlier run of the same, and refuses another. Without it the earlier parts go.
     """
     folder = _folder(output)
     earlier = _earlier(folder)
@@ -235,16 +217,10 @@ class DomainSpool:
     def append(
         self, arrays: Mapping[str, Floats], done: int, skipped: Sequence[tuple[int, str]]
     ) -> None:
-        """Add a batch.
+        """Add a batch: the rows run, (m, width) by array, or none at all where none was readable.
 
-        Parameters
-        ----------
-        arrays : mapping of str to array of float32, shape (m, width)
-            The rows run; empty where none could be read.
-        done : int
-            Rows dealt with so far, this batch included.
-        skipped : sequence of (int, str)
-            Row number and reason of those of the batch that could not be read.
+        `done` counts the rows dealt with so far, this batch included; `skipped` has the number and
+        reason of those of the batch that could not be read.
         """
         # The numbers first: a line in the journal stands for numbers that are there.
         checksum = 0
@@ -306,17 +282,12 @@ class DomainSpool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for file in (*self._files.values(), self._journal):
             try:
                 file.close()
             except OSError:  # a full disk, which the failed write has reported already
-                if error is None:
+                if error[0] is None:
                     raise
 
 

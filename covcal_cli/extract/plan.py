@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,19 +123,7 @@ def prepare(
 ) -> ExtractPlan:
     """Open the classifier and the data, settle what will be done, and prove it on a first batch.
 
-    Parameters
-    ----------
-    model : str, Path or None
-        None where ``settings.outputs`` says what the data holds instead.
-    source, target : Path or None
-        The data.
-    settings : ExtractSettings
-        How to extract.
-
-    Raises
-    ------
-    CovcalError
-        If the settings make no sense, or the model or the data cannot be used.
+    The arguments are those of `covcal_cli.extract.extraction.extract`, and so is what is refused.
     """
     check_fractions(settings.fractions)
     if any(value is not None and value < 1 for value in (settings.batch, settings.threads)):
@@ -192,10 +181,12 @@ def prepare(
 def _prove(runner: BatchRunner, domains: Mapping[str, DomainExtraction], classes: ClassMap) -> None:
     """Run a first batch, which proves the head and shows whether rows influence each other."""
     for domain in domains.values():
-        batch = domain.first_batch()
-        if batch is not None:
-            runner.probe(batch.inputs)
-            break
+        batches = domain.batches(domain.rows[: runner.size])
+        with closing(batches):
+            batch = next((batch for batch in batches if len(batch.rows)), None)
+            if batch is not None:
+                runner.probe(batch.inputs)
+                break
     found, known = runner.classifier.n_classes, len(classes.names)
     if found != known:
         raise CovcalError(

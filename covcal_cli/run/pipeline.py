@@ -30,7 +30,8 @@ _RESAMPLES = 1000
 _CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json", "config.json")
 _RESULT_FREE = {"batch", "threads"}  # settings that change no result
 
-Make = Callable[[Path], Iterable[str]]  # writes a result, and returns what is to be said about it
+# Writes a result, and returns what is to be said about it.
+Make = Callable[[Path], Iterable[str] | None]
 
 
 @dataclass(frozen=True)
@@ -211,9 +212,8 @@ class _Steps:
             (self.folder / "metrics.json").unlink(missing_ok=True)
             return None
 
-        def make(output: Path) -> Iterable[str]:
+        def make(output: Path) -> None:
             write_metrics(found, [], output, force=True)
-            return ()
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
         self._step(self.folder / "metrics.json", _key(inputs, {"seed": seed}), make)
@@ -223,7 +223,7 @@ class _Steps:
         """Return the calibrated model."""
         from covcal_cli.export.exporting import default_output, export
 
-        def make(output: Path) -> Iterable[str]:
+        def make(output: Path) -> None:
             settings = self.settings.extraction
             export(
                 model,
@@ -233,7 +233,6 @@ class _Steps:
                 model_output=settings.model_output,
                 force=True,
             )
-            return ()
 
         inputs = {"calibration": sha256_of(document)}
         return self._step(self.folder / default_output(model), _key(inputs, {}), make)
@@ -242,10 +241,9 @@ class _Steps:
         """Return report.html."""
         from covcal_cli.report.reporting import report
 
-        def make(output: Path) -> Iterable[str]:
+        def make(output: Path) -> None:
             seed = self.settings.seed
             report(file, [document], output, resamples=_RESAMPLES, seed=seed, force=True)
-            return ()
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
         return self._step(self.folder / "report.html", _key(inputs, {}), make)
@@ -255,7 +253,7 @@ class _Steps:
         reused = entry is not None
         if entry is None:
             self.journal.begin(output, key)
-            entry = self.journal.record(output, key, tuple(make(output)))
+            entry = self.journal.record(output, key, tuple(make(output) or ()))
         self.tell(Step(output, reused, entry.warnings))
         return output
 
