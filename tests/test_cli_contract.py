@@ -260,7 +260,7 @@ class TestInterrupt:
         """Ctrl-C between two domains: exit 130, and what was done is kept for --resume alone."""
         hook = (
             "import sys, time\n"
-            "from covcal_cli.extract.domainextraction import DomainExtraction\n"
+            "from covcal_cli.extract.domain import DomainExtraction\n"
             "write = DomainExtraction.write\n"
             "def told(self, *args, **kwargs):\n"
             "    write(self, *args, **kwargs)\n"

@@ -134,3 +134,17 @@ def test_the_embedded_data_is_small(digits: Path) -> None:
     """What every installation carries for the demo is under 500 kB."""
     sizes = [path.stat().st_size for path in digits.iterdir() if path.is_file()]
     assert sum(sizes) < 500_000
+
+
+def test_a_step_that_fails_ends_the_demo_as_it_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, the command's own exit code, and no word of diagrams that were never drawn."""
+    monkeypatch.setattr("covcal_cli.cli.demo.STEPS", (("inspect", "nothing.h5"), ("adapt",)))
+    done = covcal("demo", "-o", tmp_path / "here")
+    assert (done.code, done.err) == (
+        1,
+        "error: nothing.h5 does not exist: name a file that covcal wrote\n",
+    )
+    assert "covcal adapt" not in done.out
+    assert "diagrams" not in done.out

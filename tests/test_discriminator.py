@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli import discriminator as module
-from covcal_cli import rowreading
+from covcal_cli import featurefile
 from covcal_cli.discriminator import LogisticDiscriminator, fit_discriminator
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
@@ -159,7 +159,7 @@ def test_the_size_of_blocks_does_not_matter(
     source, target = domains(1.0, 1500, 700)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     whole = fitted(path)
-    monkeypatch.setattr(rowreading, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(featurefile, "_BLOCK_BYTES", 1)
     parts = fitted(path)
     assert parts.coefficients == pytest.approx(whole.coefficients, abs=1e-8)
     assert parts.intercept == pytest.approx(whole.intercept, abs=1e-8)

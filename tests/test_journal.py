@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.run.datadigest import data_digest
 from covcal_cli.run.journal import Journal, step_key
+from covcal_cli.run.pipeline import data_digest
 
 
 def folder(path: Path) -> Path:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
-from covcal_cli.cli.here import file_here
+from covcal_cli.cli.console import Console, file_here
 from covcal_cli.cli.options import (
     EstimateFormatName,
     Force,

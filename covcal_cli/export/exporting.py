@@ -80,7 +80,11 @@ def export(
         does not agree with the original and with NumPy; nothing is written then.
     """
     torch_model = is_torch(model)
-    path = _output(output, torch_model=torch_model)
+    default = default_output(model)
+    path = output or default
+    if path.suffix.lower() != default.suffix:
+        kind = "a torch model" if torch_model else "an ONNX model"
+        raise CovcalError(f"{path}: {kind} is exported as {default.suffix}: pass another -o")
     inputs = [Path(model), document, *(extra for extra in (weights, networks) if extra)]
     check_output(path, force=force, inputs=inputs)
     calibration = read_calibration(document)
@@ -100,11 +104,9 @@ def export(
     )
 
 
-def _output(output: Path | None, *, torch_model: bool) -> Path:
-    suffix, kind = (".pt2", "a torch model") if torch_model else (".onnx", "an ONNX model")
-    if output is not None and output.suffix.lower() != suffix:
-        raise CovcalError(f"{output}: {kind} is exported as {suffix}: pass another -o")
-    return output or Path(f"calibrated{suffix}")
+def default_output(model: str | Path) -> Path:
+    """Return the file that a model is exported to where none is named."""
+    return Path("calibrated.pt2" if is_torch(model) else "calibrated.onnx")
 
 
 def _export_onnx(

@@ -15,27 +15,16 @@ _NOISE = 1e-5  # relative to the largest logit: what rounding in another order e
 
 
 class BatchRunner:
-    """A classifier that is fed batches of one size.
-
-    Parameters
-    ----------
-    classifier : Classifier
-    size : int
-        Rows per run.
-
-    Attributes
-    ----------
-    note : str or None
-        What a user should know about how rows are run; known after `probe`.
-    """
+    """A classifier that is fed batches of one size."""
 
     def __init__(self, classifier: Classifier, size: int) -> None:
-        self.classifier, self.size = classifier, size
+        self.classifier = classifier
+        self.size = size  # rows per run
         self._alone = False
 
     @property
     def note(self) -> str | None:
-        """Say that every row is run alone, and why; None where that is not so."""
+        """Say that every row is run alone, and why, once `probe` found it; else None."""
         if not self._alone:
             return None
         return (
@@ -44,16 +33,11 @@ class BatchRunner:
         )
 
     def probe(self, inputs: Inputs) -> None:
-        """Prove the head on a first batch, and find out whether its rows influence each other.
-
-        Parameters
-        ----------
-        inputs : mapping of str to array, shape (m, ...)
-            Up to `size` rows; at least one.
-        """
+        """Prove the head on the first rows, and find out whether they influence each other."""
         _, logits = self.run(inputs)
         if not np.isfinite(logits).all():
             return  # the row is named when it is its turn
+        # The first row among copies of itself must get the logits that it got among the others.
         repeated = {
             name: np.repeat(values[:1], self.size, axis=0) for name, values in inputs.items()
         }
@@ -65,22 +49,17 @@ class BatchRunner:
         """Return phi(x), shape (m, d), and the logits, shape (m, K), of up to `size` rows."""
         rows = len(next(iter(inputs.values())))
         if self._alone:
-            return self._one_by_one(inputs, rows)
-        missing = self.size - rows
-        if missing:
-            inputs = {
-                # The last row again: a row of zeros might be no valid input.
-                name: np.concatenate([values, np.repeat(values[-1:], missing, axis=0)])
-                for name, values in inputs.items()
-            }
-        features, logits = self.classifier.run(inputs)
-        return None if features is None else features[:rows], logits[:rows]
-
-    def _one_by_one(self, inputs: Inputs, rows: int) -> tuple[Floats | None, Floats]:
-        pieces = [
-            self.classifier.run({name: values[row : row + 1] for name, values in inputs.items()})
-            for row in range(rows)
-        ]
-        logits = np.concatenate([piece[1] for piece in pieces])
-        features = [piece[0] for piece in pieces if piece[0] is not None]
-        return np.concatenate(features) if features else None, logits
+            batches = [
+                {name: values[row : row + 1] for name, values in inputs.items()}
+                for row in range(rows)
+            ]
+        elif rows < self.size:
+            # The last row again and again: a row of zeros might be no valid input.
+            places = np.minimum(np.arange(self.size), rows - 1)
+            batches = [{name: values[places] for name, values in inputs.items()}]
+        else:
+            batches = [dict(inputs)]
+        found = [self.classifier.run(batch) for batch in batches]
+        logits = np.concatenate([piece[1] for piece in found])[:rows]
+        features = [piece[0] for piece in found if piece[0] is not None]
+        return np.concatenate(features)[:rows] if features else None, logits

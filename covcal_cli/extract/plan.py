@@ -1,4 +1,4 @@
-"""What an extraction will do, decided and checked before the first row is run.
+"""The plan of an extraction: all that is decided and checked before the first row is run.
 
 ``extract`` and ``extract --dry-run`` start from the same plan.
 """
@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +18,11 @@ from numpy.typing import NDArray
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner
-from covcal_cli.extract.domaindoubts import warning_on_place
-from covcal_cli.extract.domainextraction import DomainExtraction
-from covcal_cli.extract.imagepreparation import image_pipeline
+from covcal_cli.extract.domain import DomainExtraction
+from covcal_cli.extract.doubts import doubt_on_place
 from covcal_cli.extract.outputtables import open_tables
+from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.extract.spool import Config
 from covcal_cli.featurefile import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
 from covcal_cli.featurewriter import Attribute
 from covcal_cli.inputs.agreement import fed_columns
@@ -32,6 +32,8 @@ from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.opening import open_domains
 from covcal_cli.inputs.parts import holds_parts
 from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.inputs.preprocessing import Preprocessing
+from covcal_cli.inputs.preprocessing_files import found_preprocessing, load_preprocessing
 from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.splits import check_fractions, hashed_split
 from covcal_cli.inputs.store import suffix_of
@@ -46,41 +48,22 @@ _AS_THEY_ARE = "none: the rows go in as they are"
 
 @dataclass(frozen=True)
 class ExtractPlan:
-    """An open classifier, open data, and everything that follows from both.
-
-    Attributes
-    ----------
-    settings : ExtractSettings
-    classifier : Classifier
-    classes : ClassMap
-    pipeline : ImagePipeline or None
-        What is done to images; None where there are none.
-    runner : BatchRunner
-    threads : int
-    domains : mapping of str to DomainExtraction
-        Source first.
-    warnings : tuple of str
-        What a user should look into.
-    origin : str or None
-        Where the preprocessing comes from, unless the user gave all of it.
-    remarks : tuple of str
-        What a user should know of the columns of tables.
-    """
+    """An open classifier, open data, and everything that follows from both."""
 
     settings: ExtractSettings
     classifier: Classifier
     classes: ClassMap
-    pipeline: ImagePipeline | None
+    pipeline: ImagePipeline | None  # what is done to images; None where there are none
     runner: BatchRunner
     threads: int
-    domains: Mapping[str, DomainExtraction]
-    warnings: tuple[str, ...]
-    origin: str | None
-    remarks: tuple[str, ...]
+    domains: Mapping[str, DomainExtraction]  # source first
+    warnings: tuple[str, ...]  # what a user should look into
+    origin: str | None  # of the preprocessing, unless the user gave all of it
+    remarks: tuple[str, ...]  # what a user should know of the columns of tables
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know; complete after `probe`."""
+        """What a user should know."""
         found = [*self.classifier.notes, self.origin, self.classes.note, self.runner.note]
         found += self.remarks
         if (target := self.domains.get("target")) is not None:
@@ -93,24 +76,6 @@ class ExtractPlan:
         features = self.classifier.n_features
         found = {} if features is None else {"features": features}
         return {**found, "logits": self.classifier.n_classes}
-
-    def probe(self) -> None:
-        """Run a first batch, which proves the head and shows whether rows influence each other."""
-        for domain in self.domains.values():
-            batch = domain.first_batch(self.pipeline, size=self.runner.size, threads=self.threads)
-            if batch is not None:
-                self.runner.probe(batch.inputs)
-                self._require_known_classes()
-                return
-
-    def _require_known_classes(self) -> None:
-        """Refuse a model whose output turns out to hold other classes than its layers promised."""
-        found, known = self.classifier.n_classes, len(self.classes.names)
-        if found != known:
-            raise CovcalError(
-                f"{self.classifier.name} gives {found} scores per row, and its last linear layer "
-                f"has {known} classes: export it with the shape of its output declared"
-            )
 
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
@@ -157,19 +122,9 @@ class ExtractPlan:
 def prepare(
     model: str | Path | None, source: Path | None, target: Path | None, settings: ExtractSettings
 ) -> ExtractPlan:
-    """Open the classifier and the data, and settle what will be done.
+    """Open the classifier and the data, settle what will be done, and prove it on a first batch.
 
-    Parameters
-    ----------
-    model : str, Path or None
-        None where ``settings.outputs`` says what the data holds instead.
-    source, target : Path or None
-    settings : ExtractSettings
-
-    Raises
-    ------
-    CovcalError
-        If the settings make no sense, or the model or the data cannot be used.
+    The arguments are those of `covcal_cli.extract.extraction.extract`, and so is what is refused.
     """
     check_fractions(settings.fractions)
     if any(value is not None and value < 1 for value in (settings.batch, settings.threads)):
@@ -177,32 +132,68 @@ def prepare(
     if source is None and target is None:
         raise CovcalError("there is neither a source nor a target: give at least one")
     threads = settings.threads or available_cores()
-    classifier, domains, remarks = _opened(model, source, target, settings, threads)
+    classifier, data, remarks = _opened(model, source, target, settings, threads)
     asked = read_classes(settings.classes, classifier.n_classes) if settings.classes else None
     classes = choose_classes(
         asked,
         classifier.class_names,
-        list(domains.values()),
+        list(data.values()),
         classifier.n_classes,
         "the model" if settings.outputs is None else "the columns",
     )
     path = Path(model) if model is not None and Path(model).is_file() else None
-    pipeline, origin, warnings = image_pipeline(domains, classifier, settings, path)
-    if source is not None and target is not None:
-        doubt = warning_on_place(source, target)
-        warnings = [*warnings, *([doubt] if doubt else [])]
+    pipeline, origin, warnings = _image_pipeline(data, classifier, settings, path)
+    doubt = None if source is None or target is None else doubt_on_place(source, target)
+    runner = BatchRunner(classifier, settings.batch or _batch_size(classifier, pipeline))
+
+    def extraction(name: str) -> DomainExtraction:
+        domain = data[name]
+        chosen = settings.selection.chosen(domain.ids, settings.seed)
+        given = domain.given_split
+        return DomainExtraction(
+            name,
+            domain,
+            runner,
+            pipeline,
+            labels=domain.labels(classes) if name == "target" else source_labels(domain, classes),
+            split=_hashed_split(domain.split_names, settings) if given is None else given,
+            rows=settings.selection.of_shard(chosen),
+            chosen=len(chosen),
+            threads=threads,
+            skip_unreadable=settings.skip_unreadable,
+        )
+
+    domains = {name: extraction(name) for name in data}
+    _prove(runner, domains, classes)
     return ExtractPlan(
         settings=settings,
         classifier=classifier,
         classes=classes,
         pipeline=pipeline,
-        runner=BatchRunner(classifier, settings.batch or _batch_size(classifier, pipeline)),
+        runner=runner,
         threads=threads,
-        domains={name: _domain(name, data, classes, settings) for name, data in domains.items()},
-        warnings=tuple(warnings),
+        domains=domains,
+        warnings=(*warnings, *([doubt] if doubt else [])),
         origin=origin,
         remarks=remarks,
     )
+
+
+def _prove(runner: BatchRunner, domains: Mapping[str, DomainExtraction], classes: ClassMap) -> None:
+    """Run a first batch, which proves the head and shows whether rows influence each other."""
+    for domain in domains.values():
+        batches = domain.batches(domain.rows[: runner.size])
+        with closing(batches):
+            batch = next((batch for batch in batches if len(batch.rows)), None)
+            if batch is not None:
+                runner.probe(batch.inputs)
+                break
+    found, known = runner.classifier.n_classes, len(classes.names)
+    if found != known:
+        raise CovcalError(
+            f"{runner.classifier.name} gives {found} scores per row, and its last linear layer "
+            f"has {known} classes: export it with the shape of its output declared"
+        )
 
 
 def available_cores() -> int:
@@ -254,22 +245,60 @@ def _opened(
     return classifier, *open_domains(paths, classifier.inputs)
 
 
-def _domain(
-    name: str, data: DomainData, classes: ClassMap, settings: ExtractSettings
-) -> DomainExtraction:
-    chosen = settings.selection.chosen(data.ids, settings.seed)
-    split = data.given_split
-    if split is None:
-        split = _hashed_split(data.split_names, settings)
-    return DomainExtraction(
-        name,
-        data,
-        labels=source_labels(data, classes) if name == "source" else data.labels(classes),
-        split=split,
-        rows=settings.selection.of_shard(chosen),
-        chosen=len(chosen),
-        skip_unreadable=settings.skip_unreadable,
-    )
+def _image_pipeline(
+    domains: Mapping[str, DomainData],
+    classifier: Classifier,
+    settings: ExtractSettings,
+    model: Path | None,
+) -> tuple[ImagePipeline | None, str | None, list[str]]:
+    """Return the one pipeline for all images, where it comes from, and what to look into.
+
+    It is None where there are no images; so is the note on its origin where the user gave all of
+    it. `model` is the model's file, beside which there may be a preprocessing file.
+    """
+    asked = settings.preprocessing
+    images = {name: data.holds_images for name, data in domains.items()}
+    if not any(images.values()):
+        if settings.preprocess is not None or not asked.is_default:
+            raise CovcalError(
+                "preprocessing was asked for, and the rows already have the model's own shape: "
+                "drop --size, --scale, --mean, --std, --color, --layout and --resample"
+                if settings.preprocess is None
+                else "--preprocess was given, and the rows already have the model's own shape: "
+                "drop it"
+            )
+        return None, None, []
+    base, origin = _base(classifier, settings, model)
+    wanted = classifier.inputs[0]
+    try:
+        pipeline = base.overridden_by(asked).resolve(wanted.shape, wanted.dtype)
+    except CovcalError as error:
+        raise CovcalError(f"{classifier.name}: {error}") from error
+    warnings = [
+        f"the {name} goes in as it is, while images are preprocessed: make sure that it was "
+        "prepared in the same way"
+        for name, needed in images.items()
+        if not needed
+    ]
+    return pipeline, origin, warnings
+
+
+def _base(
+    classifier: Classifier, settings: ExtractSettings, model: Path | None
+) -> tuple[Preprocessing, str | None]:
+    if settings.preprocess is not None:
+        found = load_preprocessing(settings.preprocess, metadata=classifier.metadata, model=model)
+        return found, None
+    brought = found_preprocessing(classifier.metadata, model)
+    if brought is not None:
+        found, origin = brought
+        return found, f"preprocessing as {origin} says; --preprocess none leaves it out"
+    if settings.preprocessing.is_default:
+        return Preprocessing(), (
+            "no preprocessing was given: it follows the shape of the model's input alone; compare "
+            "the line input with what training did"
+        )
+    return Preprocessing(), None
 
 
 def _hashed_split(names: Sequence[str], settings: ExtractSettings) -> NDArray[np.uint8]:

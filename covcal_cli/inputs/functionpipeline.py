@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import sha256_of
 from covcal_cli.inputs.pipeline import RowShape
 from covcal_cli.modelinput import Shape
@@ -137,10 +137,9 @@ def _called(function: ImageFunction, image: Image.Image) -> NDArray[Any]:
     try:
         row: NDArray[Any] = np.asarray(function.call(image))
     except Exception as error:  # code of the user's own: anything can go wrong
-        reason = " ".join(str(error).split())
         raise CovcalError(
             f"{function.name} failed on a {image.mode} image of {image.height}x{image.width} "
-            f"pixels ({type(error).__name__}: {reason}): mend the function"
+            f"pixels ({type(error).__name__}: {one_line(error)}): mend the function"
         ) from error
     if row.dtype.kind not in "fiub":
         raise CovcalError(
@@ -158,8 +157,7 @@ def _wrong_shape(function: ImageFunction, found: RowShape, wanted: Shape) -> Cov
 
 
 def _unimportable(text: str, error: Exception) -> CovcalError:
-    reason = " ".join(str(error).split())
     return CovcalError(
-        f"--preprocess {text} cannot be imported ({type(error).__name__}: {reason}): mend the "
-        "module"
+        f"--preprocess {text} cannot be imported ({type(error).__name__}: {one_line(error)}): mend "
+        "the module"
     )

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from covcal_cli.errors import one_line
 from covcal_cli.inputs.buffers import BufferRing
 from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.pipeline import ImagePipeline
@@ -190,4 +191,4 @@ def _reason(error: BaseException) -> str:
         return "not an image, or of an unknown kind"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error) or type(error).__name__

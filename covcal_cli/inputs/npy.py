@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, Store, windows
 
 
@@ -93,7 +93,7 @@ class NpyStore(Store):
             return CovcalError(
                 f"{self.path}: it holds Python objects: save plain numeric arrays with numpy.save"
             )
-        reason = " ".join(str(error).split())
         return CovcalError(
-            f"{self.path} is not a readable .npy file ({reason}): save it again with numpy.save"
+            f"{self.path} is not a readable .npy file ({one_line(error)}): save it again with "
+            "numpy.save"
         )

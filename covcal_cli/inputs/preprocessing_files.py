@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.inputs.functionpipeline import load_function
 from covcal_cli.inputs.huggingface import huggingface_preprocessing, is_huggingface
 from covcal_cli.inputs.preprocessing import Preprocessing
@@ -124,9 +124,8 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
         raise CovcalError(
-            f"{path} is not readable JSON ({reason}): pass another --preprocess, or none"
+            f"{path} is not readable JSON ({one_line(error)}): pass another --preprocess, or none"
         ) from error
     if not isinstance(content, dict):
         raise CovcalError(f"{path} holds no JSON object: pass another --preprocess, or none")

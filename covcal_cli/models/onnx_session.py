@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 
 CPU = ("CPUExecutionProvider",)
 _SUFFIX = "ExecutionProvider"
@@ -109,11 +109,11 @@ def start_session(
         )
     except Exception as error:  # ONNX Runtime's exceptions share no other base class
         if set(providers) - set(CPU):
-            raise _no_start(providers, one_line(error)) from error
+            raise _no_start(providers, one_line(error, 200)) from error
         raise CovcalError(
             f"{path}: onnxruntime {onnxruntime.__version__} cannot load the model, which uses "
-            f"opset {opset} ({one_line(error)}): export it again with an older opset and standard "
-            "operators, or update onnxruntime"
+            f"opset {opset} ({one_line(error, 200)}): export it again with an older opset and "
+            "standard operators, or update onnxruntime"
         ) from error
     missing = set(providers) - set(session.get_providers())
     if missing:
@@ -155,9 +155,3 @@ def require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
                 f"{node.domain}.{node.op_type}, which onnxruntime does not have: export the model "
                 "with standard operators"
             )
-
-
-def one_line(error: Exception, limit: int = 200) -> str:
-    """Return an exception's message without line breaks, cut to `limit` characters."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
