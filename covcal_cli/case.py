@@ -16,7 +16,7 @@ from covcal_cli.labelfree.combined import combined
 from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.estimate import Estimate
 from covcal_cli.labelfree.evidence import Aligned, Evidence
-from covcal_cli.labelfree.panel import measures
+from covcal_cli.labelfree.panel import panel
 from covcal_cli.labelfree.priors import target_prior
 from covcal_cli.labelfree.reading import read_evidence
 from covcal_cli.methods import MIN_ERRORS, SOURCE_PRIOR, Forecaster
@@ -197,4 +197,4 @@ class Case:
     @cached_property
     def accuracy(self) -> Estimate:
         """The target accuracy to act on."""
-        return combined(measures(self.evidence, self.cot))
+        return combined(panel(self.evidence, self.cot))

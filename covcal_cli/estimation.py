@@ -13,10 +13,9 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import relative_to_folder_of, write_text
 from covcal_cli.labelfree.combined import combined
-from covcal_cli.labelfree.disagreement import worst_case
 from covcal_cli.labelfree.estimate import Estimate
 from covcal_cli.labelfree.guards import Guard, prior_drift
-from covcal_cli.labelfree.panel import measures
+from covcal_cli.labelfree.panel import panel
 from covcal_cli.methods import SOURCE_PRIOR, missing_for_estimate, missing_for_weights
 from covcal_cli.minimised import guards_on_weights
 from covcal_cli.remarks import notes_on_rows
@@ -33,7 +32,7 @@ class Estimation:
     Attributes
     ----------
     estimates : tuple of Estimate
-        The combined one first, the worst case last.
+        The combined one first.
     guards : tuple of Guard
         On what several estimates share: the domains' overlap, the drift of predicted labels.
     temperature : float
@@ -111,9 +110,9 @@ def estimate(
             notes.append(f"no estimate by importance weighting, which would need {lacking}")
         if not file.is_adapted:
             notes.append("no estimate by agreement, which would need an adapted file")
-        found = measures(evidence, case.cot)
+        found = panel(evidence, case.cot)
         return Estimation(
-            estimates=(combined(found), *found, worst_case(evidence, seed=seed)),
+            estimates=(combined(found), *found),
             guards=tuple(guards),
             temperature=evidence.temperature,
             rows=(evidence.n_source, evidence.n_target),

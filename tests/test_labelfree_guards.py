@@ -10,6 +10,7 @@ import pytest
 
 from covcal_cli.labelfree import fit_guards, guards
 from covcal_cli.labelfree.combined import combined
+from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.estimate import Estimate, from_variance, variance_of_mean
 from covcal_cli.labelfree.evidence import Aligned, Evidence
 from covcal_cli.labelfree.guards import Guard
@@ -41,11 +42,6 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
         lambda: fit_guards.pseudo_accuracy(0.5),
         lambda: fit_guards.pseudo_accuracy(0.4),
         "40.0% of the time",
-    ),
-    (
-        lambda: fit_guards.free_critic(3),
-        lambda: fit_guards.free_critic(2),
-        "covcal adapt",
     ),
     (
         lambda: fit_guards.not_at_limit(1.0, None),
@@ -131,14 +127,13 @@ def test_an_estimate_is_clipped_and_speaks_json() -> None:
     assert variance_of_mean(np.ones(10)) == pytest.approx(0.05**2)
 
 
-def test_the_panel_is_deterministic_and_complete() -> None:
-    """With aligned forecasters and weights there are seven estimates, twice the same."""
+def test_the_panel_is_complete() -> None:
+    """With aligned forecasters and weights there are six estimates."""
     evidence, _ = made_evidence(weighted=True)
     own = evidence.source_predictions[None], evidence.target_predictions[None]
     full = replace(evidence, aligned=Aligned(evidence.source_logits, evidence.target_logits, *own))
-    names = [estimate.name for estimate in panel(full)]
-    assert names == ["cot", "atc", "doc", "confidence", "agreement", "weighting", "worst case"]
-    assert panel(full, seed=3) == panel(full, seed=3)
+    names = [estimate.name for estimate in panel(full, cot(full))]
+    assert names == ["cot", "atc", "doc", "confidence", "agreement", "weighting"]
 
 
 def estimate(name: str, accuracy: float, *, trusted: bool = True, half: float = 0.01) -> Estimate:
@@ -148,12 +143,12 @@ def estimate(name: str, accuracy: float, *, trusted: bool = True, half: float = 
 
 def test_combined_takes_the_first_whose_assumption_holds() -> None:
     """COT if trusted, else agreement, else DoC; an untrusted ATC is no witness."""
-    cot, blind = estimate("cot", 0.6), estimate("cot", 0.6, trusted=False)
+    sure, blind = estimate("cot", 0.6), estimate("cot", 0.6, trusted=False)
     agreement, doc = estimate("agreement", 0.75), estimate("doc", 0.8)
     atc, lost = estimate("atc", 0.3), estimate("atc", 0.3, trusted=False)
     for members, accuracy, furthest in [
-        ((cot, lost, doc), 0.6, 0.2),
-        ((cot, atc, doc), 0.6, 0.3),
+        ((sure, lost, doc), 0.6, 0.2),
+        ((sure, atc, doc), 0.6, 0.3),
         ((blind, lost, doc, agreement), 0.75, 0.15),
         ((blind, lost, doc), 0.8, 0.2),
     ]:
@@ -172,7 +167,8 @@ def test_combined_on_made_shifts(seed: int) -> None:
         target, truth = made_rows(
             2000, classes=5, moved=moved, seed=2 * seed + 1, prior=frequencies
         )
-        found = combined(panel(Evidence(source, labels, target, 2.0)))
+        evidence = Evidence(source, labels, target, 2.0)
+        found = combined(panel(evidence, cot(evidence)))
         true = float((target.argmax(axis=1) == truth).mean())
         assert found.low <= true <= found.high
         if moved == 0.0:

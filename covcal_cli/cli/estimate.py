@@ -38,7 +38,7 @@ def estimate(
     """Estimate the accuracy on the target; reads no target label.
 
     The combined estimate is the one to act on. Its interval reaches as far as the others lie, as
-    no estimate knows whether its own assumption holds. The worst case is a bound.
+    no estimate knows whether its own assumption holds.
 
     \b
     Examples:

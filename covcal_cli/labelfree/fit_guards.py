@@ -13,7 +13,6 @@ MIN_ESS = 50.0
 MIN_DISCRIMINATOR_ERROR = 0.1
 CHANCE_ERROR = 0.25
 MAX_CONDITION = 1e3
-MIN_CRITIC_INPUTS = 3
 MIN_PSEUDO_ACCURACY = 0.5
 
 
@@ -90,21 +89,6 @@ def pseudo_accuracy(share: float) -> Guard:
         share >= MIN_PSEUDO_ACCURACY,
         f"mixed rows keep the label of their heavier half {share:.1%} of the time "
         f"(at least {MIN_PSEUDO_ACCURACY:.0%})",
-    )
-
-
-def free_critic(inputs: int) -> Guard:
-    """Return whether a linear critic has more than two inputs to disagree by.
-
-    With two logits all it can do is to move the threshold between the classes.
-    """
-    return Guard(
-        "critic inputs",
-        float(inputs),
-        float(MIN_CRITIC_INPUTS),
-        inputs >= MIN_CRITIC_INPUTS,
-        f"the critic reads {inputs} logits (at least {MIN_CRITIC_INPUTS})"
-        + ("" if inputs >= MIN_CRITIC_INPUTS else "; covcal adapt gives it more"),
     )
 
 
