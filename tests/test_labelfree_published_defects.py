@@ -133,7 +133,7 @@ def test_saturated_and_flat_logits_never_give_nan(level: float, classes: int) ->
 
 
 def test_the_prior_is_never_estimated_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EM and BBSE go wrong where more than class frequencies shift; the panel needs neither."""
+    """BBSE goes wrong where more than class frequencies shift; the panel does without it."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("a prior was estimated")
