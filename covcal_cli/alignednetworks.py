@@ -1,7 +1,7 @@
 """The aligned forecaster's networks, read from an adapted file to run on other files' features.
 
 An adapted file holds the aligned logits of its own rows. On rows that were extracted later they are
-computed from phi(x) in NumPy, as `adapt.forward` describes.
+computed from phi(x) in NumPy, as `networks` describes.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from covcal_cli.adapt.forward import aligned_logits, networks_sha256, read_networks
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile, Floats, Rows
+from covcal_cli.networks import aligned_logits, networks_sha256, read_networks
 
 
 @dataclass(frozen=True)

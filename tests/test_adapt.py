@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from covcal_cli.adapt import forward, reading
+from covcal_cli import networks as forward_pass
+from covcal_cli.adapt import reading
 from covcal_cli.adapt.adaptation import adapt
 from covcal_cli.adapt.alignment import Aligner, probe_overlap
 from covcal_cli.adapt.networks import Perceptrons
@@ -92,19 +93,26 @@ def test_numpy_reproduces_the_stored_logits(tmp_path: Path, preset: str) -> None
     features, output = write_features(tmp_path / "features.h5"), tmp_path / "adapted.h5"
     report = adapt(features, output, preset=preset, members=2, device="cpu")
     with FeatureFile(features) as before, FeatureFile(output) as after:
-        networks = forward.read_networks(after.handle["networks"])
-        assert forward.networks_sha256(networks) == report.networks_sha256
+        networks = forward_pass.read_networks(after.handle["networks"])
+        assert forward_pass.networks_sha256(networks) == report.networks_sha256
         assert after.attributes["networks_sha256"] == report.networks_sha256
         for old, new in ((before.source, after.source), (before.target, after.target)):
             assert old is not None
             assert new is not None
             rows = np.arange(old.n)
             phi = old.features(rows)
+            inputs = forward_pass.projected(networks, phi)[None]
             assert new.n_members == 2
             for ours, stored in (
-                (forward.aligned_logits(networks, phi), new.aligned_logits(rows)),
-                (forward.domain_logits(networks, phi), new.domain_logits(rows)),
-                (forward.aligned_domain_logits(networks, phi), new.aligned_domain_logits(rows)),
+                (forward_pass.aligned_logits(networks, phi), new.aligned_logits(rows)),
+                (
+                    forward_pass.perceptron(networks, "discriminator", inputs)[0, :, 0],
+                    new.domain_logits(rows),
+                ),
+                (
+                    forward_pass.aligned_domain_logits(networks, phi),
+                    new.aligned_domain_logits(rows),
+                ),
             ):
                 assert ours.dtype == stored.dtype == np.float32
                 assert np.allclose(ours, stored, atol=1e-4)
@@ -414,7 +422,7 @@ def test_interrupt_cleans_up(tmp_path: Path) -> None:
 
 def test_settings_and_forward_load_no_torch() -> None:
     code = (
-        "import sys; import covcal_cli.adapt.settings, covcal_cli.adapt.forward, "
+        "import sys; import covcal_cli.adapt.settings, "
         "covcal_cli.adapt.adaptation; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

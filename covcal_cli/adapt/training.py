@@ -48,7 +48,7 @@ class Trained:
     domain_error: float
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return every weight, named as in ``/networks`` (see ``forward``)."""
+        """Return every weight, named as in ``/networks`` (see ``covcal_cli.networks``)."""
         parts = {
             "psi": self.psi,
             "head": self.head,
