@@ -14,11 +14,10 @@ from covcal_cli.calibrationparts import Candidate, Input
 from covcal_cli.classnames import require_same_classes
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurecolumns import ATTRIBUTE, read_columns, require_same_columns
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.featurefile import FeatureFile, ForecasterName
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 from covcal_cli.jsonfields import DamagedFieldError, Fields
 from covcal_cli.labelfree.guards import Guard
-from covcal_cli.methods import LABELLED, METHODS, SOURCE_PRIOR, Forecaster, method_named
 
 __all__ = [
     "SCHEMA",
@@ -33,11 +32,11 @@ __all__ = [
 SCHEMA = "covcal.calibration/1"
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
 _AGAIN = "calibrate this file itself"
-_FORECASTERS: tuple[Forecaster, ...] = ("original", "aligned")
+_FORECASTERS: tuple[ForecasterName, ...] = ("original", "aligned")
 
 
 def _source_prior() -> Mapping[str, Any]:
-    return {"name": SOURCE_PRIOR, "shares": None}
+    return {"name": "source", "shares": None}
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Calibration:
     method: str
     method_used: str
     reason: str
-    forecaster: Forecaster
+    forecaster: ForecasterName
     forecaster_temperature: float
     discriminator_temperatures: tuple[float, ...]
     discriminator: str | None
@@ -279,15 +278,12 @@ def _from_json(content: Fields, path: Path) -> Calibration:
     )
 
 
-def _forecaster(content: Fields) -> Forecaster:
-    """Return the forecaster that is written down, which must be the method's own."""
-    method, written = content.text("method_used"), content.text("forecaster")
-    if method != LABELLED.name and method not in METHODS:
-        raise DamagedFieldError(f"method_used is {method!r}, which this version does not know")
+def _forecaster(content: Fields) -> ForecasterName:
+    written = content.text("forecaster")
     for known in _FORECASTERS:
-        if written == known and method_named(method).forecaster in (known, None):
+        if written == known:
             return known
-    raise DamagedFieldError(f"forecaster is {written!r}, which is not that of {method}")
+    raise DamagedFieldError(f"forecaster is {written!r}, which is neither original nor aligned")
 
 
 def _labelled_rows(content: Fields) -> Mapping[str, Any] | None:

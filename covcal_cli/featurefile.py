@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import h5py
 import numpy as np
@@ -22,12 +22,14 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.featurechecks import checked_rows, open_hdf5, require_aligned
 from covcal_cli.files import sha256_of
 from covcal_cli.rowreading import cut, take
+from covcal_cli.softmax import log_mean_softmax
 
 FEATURES_SCHEMA = "covcal.features/1"
 ADAPTED_SCHEMA = "covcal.adapted/1"
 SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
 
+ForecasterName = Literal["original", "aligned"]  # the classifier, or the one that adapt learnt
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -103,6 +105,17 @@ class Domain:
     def aligned_logits(self, rows: Rows) -> Floats:
         """Return the logits of every member of the aligned forecaster, shape (M, m, K) float32."""
         return self._read("aligned_logits", rows, axis=1)
+
+    def forecaster_logits(
+        self, rows: Rows, forecaster: ForecasterName
+    ) -> NDArray[np.floating[Any]]:
+        """Return a forecaster's logits of `rows`, shape (m, K).
+
+        The aligned forecaster's are log mean_m softmax(z_m) over its members.
+        """
+        if forecaster == "original":
+            return self.logits(rows)
+        return log_mean_softmax(self.aligned_logits(rows)).T
 
     def domain_logits(self, rows: Rows) -> Floats:
         """Return the source discriminator's logits on phi(x), shape (m,) float32."""

@@ -16,7 +16,7 @@ from choose_adapt_settings import shifts, write_features
 
 from covcal_cli.adapt.adaptation import adapt
 from covcal_cli.evaluate.evaluation import evaluate
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def pairs(name: str, features: Path, adapted: Path) -> list[Pair]:
         (adapted, "iw+temp", "temp"),
         (features, "iw+temp", "temp"),
     ):
-        with_weights = calibrate(file, method=weighted)
-        without = calibrate(file, method=plain)
+        with_weights = calibrate(file, CalibrateSettings(method=weighted))
+        without = calibrate(file, CalibrateSettings(method=plain))
         metrics = evaluate(file, {"weighted": with_weights, "plain": without}).metrics
         health = with_weights.weights or {}
         label = weighted if file == adapted else "iw+temp, logistic"

@@ -11,11 +11,12 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimation import estimate
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.labelfree.combined import combined
 from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.panel import panel
 from covcal_cli.labelfree.reading import read_evidence
+from covcal_cli.problem import EstimateSettings
 from tests.cli_runner import covcal
 from tests.made_files import (
     adapted_domain,
@@ -47,7 +48,10 @@ def test_the_numbers_are_the_librarys(tmp_path: Path, adapted: bool) -> None:
     found = estimate(path)
     further = ["agreement", "weighting"] if adapted else ["weighting"]
     assert [one.name for one in found.estimates] == [*NAMES, *further]
-    assert found.temperature == calibrate(path, method="temp").forecaster_temperature
+    assert (
+        found.temperature
+        == calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
+    )
     with FeatureFile(path) as file:
         evidence = read_evidence(file, found.temperature)
     expected = panel(evidence, cot(evidence))
@@ -135,7 +139,7 @@ def test_a_prior_that_is_right_undoes_a_change_of_frequencies(tmp_path: Path) ->
     truth = float((target["logits"].argmax(axis=1) == target["labels"]).mean())
     unknown, told = (
         {one.name: one.accuracy for one in found.estimates}["cot"]
-        for found in (estimate(path), estimate(path, target_prior=str(prior)))
+        for found in (estimate(path), estimate(path, EstimateSettings(target_prior=str(prior))))
     )
     assert abs(told - truth) < 0.05 < abs(unknown - truth)
 

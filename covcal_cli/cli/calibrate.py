@@ -19,6 +19,7 @@ from covcal_cli.cli.options import (
     Verbose,
     output,
 )
+from covcal_cli.methods import AUTO, AUTO_HELP, METHODS
 
 
 def calibrate(
@@ -37,16 +38,7 @@ def calibrate(
 
     \b
     Methods:
-      temp          one temperature on the classifier's own logits
-      cot           whose mean target confidence is the accuracy estimated there
-      auto          cot where its guards pass, else temp; shows all candidates
-      iw+temp       source rows weighted to look like the target
-      fl+temp       on the logits learnt by adapt
-      fl+iw+temp    the same, weighted
-      fl+cot        cot on the logits learnt by adapt
-      weights-only  weighted by 1/g - 1 alone
-      label-shift   source rows weighted by their class's frequency
-      atc, transcal, utdc, pseudocal  as published
+    {methods}
 
     \b
     Examples:
@@ -56,32 +48,31 @@ def calibrate(
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
     import json
-    import math
     from shlex import quote
 
     from covcal_cli.calibration import write_calibration
     from covcal_cli.cli.render import calibration_summary
+    from covcal_cli.errors import CovcalError
     from covcal_cli.files import check_output
+    from covcal_cli.fitting import CalibrateSettings
     from covcal_cli.fitting import calibrate as fit
-    from covcal_cli.fitting import takes_prior
 
-    if target_prior != "source" and not takes_prior(method.value):
-        raise typer.BadParameter(f"{method.value} has no use for it", param_hint="--target-prior")
-    if not math.isfinite(max_weight):
-        raise typer.BadParameter("give a finite number", param_hint="--max-weight")
+    try:
+        settings = CalibrateSettings(
+            method=method.value,
+            loss="nll" if loss is LossName.nll else "brier",
+            max_weight=max_weight,
+            target_prior=target_prior,
+            seed=seed,
+        )
+    except CovcalError as error:
+        raise typer.BadParameter(str(error)) from error
     console = Console(quiet=quiet, verbose=verbose)
     path = file or file_here(console)
     to_stdout = str(output) == "-"
     if not to_stdout:
         check_output(output, force=force, inputs=[path])
-    calibration = fit(
-        path,
-        method=method.value,
-        loss="nll" if loss is LossName.nll else "brier",
-        max_weight=max_weight,
-        seed=seed,
-        target_prior=target_prior,
-    )
+    calibration = fit(path, settings)
     for text in calibration.notes:
         console.note(text)
     console.warn(calibration.warnings)
@@ -91,3 +82,9 @@ def calibrate(
     write_calibration(calibration, output, force=force)
     console.result(calibration_summary(calibration, verbose=verbose))
     console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
+
+
+_NAMED = {AUTO: AUTO_HELP} | {name: method.help for name, method in METHODS.items()}
+calibrate.__doc__ = str(calibrate.__doc__).replace(
+    "{methods}", "\n    ".join(f"  {name:<12}  {text}" for name, text in _NAMED.items())
+)

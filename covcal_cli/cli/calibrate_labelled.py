@@ -35,6 +35,7 @@ def calibrate_labelled(
     from covcal_cli.calibration import write_calibration
     from covcal_cli.cli.render import calibration_summary
     from covcal_cli.files import check_output
+    from covcal_cli.labelled import LabelledSettings
     from covcal_cli.labelled import calibrate_labelled as fit
 
     console = Console(quiet=quiet, verbose=verbose)
@@ -42,7 +43,10 @@ def calibrate_labelled(
     to_stdout = str(output) == "-"
     if not to_stdout:
         check_output(output, force=force, inputs=[path])
-    found = fit(path, rows, loss="nll" if loss is LossName.nll else "brier", seed=seed)
+    settings = LabelledSettings(
+        rows=rows, loss="nll" if loss is LossName.nll else "brier", seed=seed
+    )
+    found = fit(path, settings)
     for text in found.notes:
         console.note(text)
     console.warn(found.warnings)

@@ -47,21 +47,23 @@ def estimate(
       covcal estimate adapted.h5 --format markdown -o estimate.json
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
     """
-    import math
-
     from covcal_cli.cli.render_estimate import RENDERERS
+    from covcal_cli.errors import CovcalError
     from covcal_cli.estimation import estimate as compute
     from covcal_cli.estimation import write_estimation
     from covcal_cli.files import check_output
+    from covcal_cli.problem import EstimateSettings
 
-    if not math.isfinite(max_weight):
-        raise typer.BadParameter("give a finite number", param_hint="--max-weight")
+    try:
+        settings = EstimateSettings(max_weight=max_weight, target_prior=target_prior, seed=seed)
+    except CovcalError as error:
+        raise typer.BadParameter(str(error)) from error
     console = Console(quiet=quiet, verbose=verbose)
     path = file or file_here(console)
     to_stdout = str(output) == "-"
     if output is not None and not to_stdout:
         check_output(output, force=force, inputs=[path])
-    found = compute(path, target_prior=target_prior, max_weight=max_weight, seed=seed)
+    found = compute(path, settings)
     for text in found.notes:
         console.note(text)
     if verbose:

@@ -6,24 +6,16 @@ from typing import Annotated
 
 import typer
 
+from covcal_cli.methods import AUTO, METHODS
+
 
 class MethodName(StrEnum):
-    """What ``--method`` takes; a test keeps it equal to ``methods.METHODS`` plus auto."""
+    """What ``--method`` takes."""
 
-    auto = "auto"
-    none = "none"
-    temp = "temp"
-    iw_temp = "iw+temp"
-    fl_temp = "fl+temp"
-    fl_iw_temp = "fl+iw+temp"
-    weights_only = "weights-only"
-    label_shift = "label-shift"
-    cot = "cot"
-    fl_cot = "fl+cot"
-    atc = "atc"
-    transcal = "transcal"
-    utdc = "utdc"
-    pseudocal = "pseudocal"
+    _ignore_ = "name"
+    auto = AUTO
+    for name in METHODS:
+        vars()[name] = name
 
 
 class LossName(StrEnum):

@@ -6,7 +6,7 @@ import numpy as np
 
 from covcal_cli.labelfree.guards import Guard
 from covcal_cli.softmax import Array
-from covcal_cli.weights import effective_sample_size
+from covcal_cli.weights import ImportanceWeights, effective_sample_size
 
 MIN_ESS_SHARE = 0.05
 MIN_ESS = 50.0
@@ -60,6 +60,15 @@ def domain_overlap(discriminator_error: float) -> Guard:
         passed,
         f"the source discriminator {verdict}: squared error {discriminator_error:.3f} "
         f"where chance has {CHANCE_ERROR} (at least {MIN_DISCRIMINATOR_ERROR})",
+    )
+
+
+def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
+    """Return the three guards on importance weights."""
+    return (
+        ess_share(weights.weights),
+        ess_count(weights.weights),
+        domain_overlap(weights.health.discriminator_error),
     )
 
 

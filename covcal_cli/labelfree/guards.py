@@ -4,6 +4,7 @@ A guard never changes a result. It is a number, a threshold and a sentence that 
 whoever chooses between methods decides what a failed guard means.
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -152,6 +153,11 @@ def above_chance(accuracy: float, n_classes: int) -> Guard:
         accuracy >= 1 / n_classes,
         f"the estimated accuracy is {accuracy:.1%}, guessing has {1 / n_classes:.1%}",
     )
+
+
+def sentences_of_failed(guards: Iterable[Guard]) -> list[str]:
+    """Return what the guards that fail say."""
+    return [guard.sentence for guard in guards if not guard.passed]
 
 
 def _sigmas(difference: float, standard_error: float) -> float:

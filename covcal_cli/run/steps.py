@@ -15,7 +15,7 @@ from covcal_cli.evaluate.evaluation import Evaluation, evaluate, named, write_me
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.methods import AUTO, METHODS
 from covcal_cli.models.classifier import is_torch, open_classifier
 from covcal_cli.progress import ProgressCallback
@@ -140,7 +140,9 @@ class Steps:
         with FeatureFile(features) as file:
             has_features = file.require_source().n_features is not None
         if not has_features or (
-            method is not None and method.forecaster == "original" and not method.weighted
+            method is not None
+            and method.forecaster == "original"
+            and "importance weights" not in method.needs
         ):
             return features
 
@@ -164,7 +166,8 @@ class Steps:
         """Return cal.json and what it holds."""
 
         def make(output: Path) -> Iterable[str]:
-            found = calibrate(file, method=self.settings.method, seed=self.settings.seed)
+            asked = CalibrateSettings(method=self.settings.method, seed=self.settings.seed)
+            found = calibrate(file, asked)
             write_calibration(found, output, force=True)
             return found.warnings
 

@@ -21,10 +21,10 @@ from covcal_cli.diagram import draw_diagram
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import write_text
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.labelfree.guards import MAX_HALF_WIDTH, MAX_PLAUSIBLE_DRIFT, MIN_SIGMA
-from covcal_cli.methods import MIN_ERRORS
 from covcal_cli.metrics.metrics import Metrics, ReliabilityBins
+from covcal_cli.temperature import MIN_ERRORS
 from covcal_cli.weights import importance_weights
 from reproduction.batch import adapt_in_one_batch
 from reproduction.features import Extracted
@@ -128,7 +128,7 @@ def run_exact(extracted: Extracted, preset: Preset, place: Place) -> Record:
     if found := _reusable(path, key):
         return found
     start = time.perf_counter()
-    temp = calibrate(extracted.path, method="temp")
+    temp = calibrate(extracted.path, CalibrateSettings(method="temp"))
     seconds = time.perf_counter() - start
     evaluation = evaluate(extracted.path, {"temp": temp})
     record: Record = {
@@ -196,7 +196,7 @@ def run_seed(
     fitting: dict[str, float] = {}
     for method in (*METHODS[1:], "auto"):
         start = time.perf_counter()
-        calibrations[method] = calibrate(adapted, method=method, seed=seed)
+        calibrations[method] = calibrate(adapted, CalibrateSettings(method=method, seed=seed))
         fitting[method] = time.perf_counter() - start
     evaluation = evaluate(adapted, calibrations)
     measured = {"none": None, **calibrations}
