@@ -13,8 +13,7 @@ from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import relative_to_folder_of, write_text
 from covcal_cli.labelfree.combined import combined
 from covcal_cli.labelfree.estimate import Estimate
-from covcal_cli.labelfree.fit_guards import guards_on_weights
-from covcal_cli.labelfree.guards import Guard, prior_drift
+from covcal_cli.labelfree.guards import Guard, guards_on_weights, prior_drift
 from covcal_cli.labelfree.panel import panel
 from covcal_cli.problem import EstimateSettings, Problem, input_of
 

@@ -13,8 +13,7 @@ from covcal_cli.auto import choose
 from covcal_cli.calibration import Calibration, Candidate
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile, ForecasterName
-from covcal_cli.labelfree.fit_guards import guards_on_weights
-from covcal_cli.labelfree.guards import Guard
+from covcal_cli.labelfree.guards import Guard, guards_on_weights
 from covcal_cli.methods import AUTO, METHODS, SOURCE_PRIOR, TAKE_PRIOR, Method
 from covcal_cli.problem import (
     EstimateSettings,

@@ -14,8 +14,7 @@ from covcal_cli.arrays import Labels, Rows
 from covcal_cli.calibration import Calibration
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile
-from covcal_cli.labelfree.fit_guards import not_at_limit
-from covcal_cli.labelfree.guards import enough_errors
+from covcal_cli.labelfree.guards import enough_errors, not_at_limit
 from covcal_cli.problem import provenance, target_confidence, warnings_on_temperature
 from covcal_cli.target_labels import target_labels
 from covcal_cli.temperature import MIN_ERRORS, Loss, fit_temperature

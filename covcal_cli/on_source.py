@@ -14,8 +14,13 @@ from covcal_cli.arrays import Float64s
 from covcal_cli.bound import bound_terms
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import ForecasterName
-from covcal_cli.labelfree.fit_guards import guards_on_weights, not_at_limit
-from covcal_cli.labelfree.guards import Guard, enough_errors, sentences_of_failed
+from covcal_cli.labelfree.guards import (
+    Guard,
+    enough_errors,
+    guards_on_weights,
+    not_at_limit,
+    sentences_of_failed,
+)
 from covcal_cli.labelfree.label_shift import label_shift
 from covcal_cli.problem import MethodFit, Problem, warnings_on_temperature
 from covcal_cli.remarks import notes_on_weights, warnings_on_weights

@@ -15,8 +15,13 @@ against.
 
 from covcal_cli.featurefile import ForecasterName
 from covcal_cli.labelfree.atc import atc
-from covcal_cli.labelfree.fit_guards import guards_on_weights
-from covcal_cli.labelfree.guards import Guard, enough_errors, prior_drift, sentences_of_failed
+from covcal_cli.labelfree.guards import (
+    Guard,
+    enough_errors,
+    guards_on_weights,
+    prior_drift,
+    sentences_of_failed,
+)
 from covcal_cli.labelfree.matching import match_accuracy
 from covcal_cli.labelfree.pseudocal import pseudocal
 from covcal_cli.labelfree.transcal import transcal

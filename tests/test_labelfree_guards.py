@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covcal_cli.labelfree import fit_guards, guards
+from covcal_cli.labelfree import guards
 from covcal_cli.labelfree.combined import combined
 from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.estimate import Estimate, from_variance, variance_of_mean
@@ -19,38 +19,38 @@ from tests.test_labelfree_evidence import made_evidence, made_rows
 
 PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
-        lambda: fit_guards.ess_share(np.ones(100)),
-        lambda: fit_guards.ess_share(np.r_[100.0, np.full(99, 1e-9)]),
+        lambda: guards.ess_share(np.ones(100)),
+        lambda: guards.ess_share(np.r_[100.0, np.full(99, 1e-9)]),
         "1.0% of 100 rows",
     ),
     (
-        lambda: fit_guards.ess_count(np.ones(50)),
-        lambda: fit_guards.ess_count(np.ones(49)),
+        lambda: guards.ess_count(np.ones(50)),
+        lambda: guards.ess_count(np.ones(49)),
         "49.0 effective rows",
     ),
     (
-        lambda: fit_guards.domain_overlap(0.25),
-        lambda: fit_guards.domain_overlap(0.05),
+        lambda: guards.domain_overlap(0.25),
+        lambda: guards.domain_overlap(0.05),
         "0.050 where chance has 0.25",
     ),
     (
-        lambda: fit_guards.condition(999.0),
-        lambda: fit_guards.condition(math.inf),
+        lambda: guards.condition(999.0),
+        lambda: guards.condition(math.inf),
         "cannot be read off",
     ),
     (
-        lambda: fit_guards.pseudo_accuracy(0.5),
-        lambda: fit_guards.pseudo_accuracy(0.4),
+        lambda: guards.pseudo_accuracy(0.5),
+        lambda: guards.pseudo_accuracy(0.4),
         "40.0% of the time",
     ),
     (
-        lambda: fit_guards.not_at_limit(1.0, None),
-        lambda: fit_guards.not_at_limit(1e-4, "lower"),
+        lambda: guards.not_at_limit(1.0, None),
+        lambda: guards.not_at_limit(1e-4, "lower"),
         "0.0001 stands at its lower limit",
     ),
     (
-        lambda: fit_guards.not_clamped(0.9, 0.9, ""),
-        lambda: fit_guards.not_clamped(0.05, 0.11, "because"),
+        lambda: guards.not_clamped(0.9, 0.9, ""),
+        lambda: guards.not_clamped(0.05, 0.11, "because"),
         "11.00% instead of 5.00%: because",
     ),
     (

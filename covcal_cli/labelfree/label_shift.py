@@ -19,11 +19,10 @@ from typing import Literal
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.fit_guards import condition
-from covcal_cli.labelfree.guards import Guard, enough_errors
+from covcal_cli.labelfree.guards import Guard, condition, enough_errors
 from covcal_cli.labelfree.scores import probabilities
-from covcal_cli.softmax import Array
 
 Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
@@ -31,19 +30,10 @@ _DELTA = 0.05
 
 @dataclass(frozen=True)
 class LabelShift:
-    """How class frequencies change from source to target.
+    """How class frequencies change from source to target."""
 
-    Attributes
-    ----------
-    ratios : array of float64, shape (K,)
-        w_k >= 0 with sum_k pi_k w_k = 1; 0 for classes without a source row.
-    prior : array of float64, shape (K,)
-        Target class frequencies pi_k w_k.
-    guards : tuple of Guard
-    """
-
-    ratios: Array
-    prior: Array
+    ratios: Float64s  # (K,): w_k >= 0 with sum_k pi_k w_k = 1; 0 for classes without a source row
+    prior: Float64s  # (K,): target class frequencies pi_k w_k
     guards: tuple[Guard, ...]
 
 
@@ -68,7 +58,7 @@ def label_shift(evidence: Evidence, solver: Solver) -> LabelShift:
     return LabelShift(ratios, pi * ratios, guards)
 
 
-def confusion(evidence: Evidence) -> tuple[Array, Array]:
+def confusion(evidence: Evidence) -> tuple[Float64s, Float64s]:
     """Return C, shape (K, K), columns by label, and mu, shape (K,)."""
     on_source = probabilities(evidence.source_logits, evidence.temperature)
     joint = np.zeros((evidence.n_classes, evidence.n_classes))
@@ -83,7 +73,7 @@ def rlls_delta(evidence: Evidence) -> float:
     return 2 * logs / (3 * evidence.n_source) + math.sqrt(2 * logs / evidence.n_source)
 
 
-def rlls_theta(joint: Array, gap: Array, delta: float) -> Array:
+def rlls_theta(joint: Float64s, gap: Float64s, delta: float) -> Float64s:
     """Return argmin ||C theta - gap|| + delta ||theta||, shape (K,).
 
     With C = U S V^T and b = U^T gap, theta = V diag(s / (s^2 + r)) b, where at the optimum r is

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covcal_cli.labelfree.fit_guards import not_clamped
-from covcal_cli.labelfree.guards import Guard
-from covcal_cli.labelfree.scores import Floats, Labels, confidences
+from covcal_cli.arrays import Floats, Labels
+from covcal_cli.labelfree.guards import Guard, not_clamped
+from covcal_cli.labelfree.scores import confidences
 from covcal_cli.softmax import blocks_of
 
 _RANGE = 1e4
@@ -30,23 +30,12 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class Match:
-    """A matched temperature.
-
-    Attributes
-    ----------
-    temperature : float
-    confidence : float
-        Mean confidence at `temperature`.
-    crossings : int
-        Temperatures at which the mean confidence has the wanted value; 0 where none has.
-    guard : Guard
-        Fails where another confidence than the wanted had to be matched.
-    """
+    """A matched temperature."""
 
     temperature: float
-    confidence: float
-    crossings: int
-    guard: Guard
+    confidence: float  # its mean at `temperature`
+    crossings: int  # temperatures at which it has the wanted value; 0 where none has
+    guard: Guard  # fails where another confidence than the wanted had to be matched
 
 
 def match_accuracy(logits: Floats, accuracy: float, labels: Labels | None = None) -> Match:

@@ -1,15 +1,12 @@
-"""Reads an `Evidence` from a file, and nothing that the estimators must not know."""
-
-from typing import Any
+"""An `Evidence` read from a file, and nothing that the estimators must not know."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float32s, Float64s, Labels, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.featurefile import Domain, FeatureFile
 from covcal_cli.labelfree.evidence import Aligned, Evidence
-from covcal_cli.labelfree.scores import Labels
-from covcal_cli.softmax import Array, log_mean_softmax
+from covcal_cli.softmax import log_mean_softmax
 
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
@@ -17,7 +14,7 @@ MAX_VALUES = 2_500_000
 
 
 def read_evidence(
-    file: FeatureFile, temperature: float, *, source_weights: Array | None = None, seed: int = 0
+    file: FeatureFile, temperature: float, *, source_weights: Float64s | None = None, seed: int = 0
 ) -> Evidence:
     """Read labelled source validation rows, and target training and validation rows.
 
@@ -78,13 +75,13 @@ def _drawn(n: int, n_classes: int, seed: int) -> Rows:
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
-def _aligned(domain: Domain, rows: Rows) -> tuple[NDArray[np.float32], Labels]:
+def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
     """Return log mean softmax, shape (n, K), and every member's label, shape (M, n)."""
     logits = np.empty((len(rows), domain.n_classes), dtype=np.float32)
     own = np.empty((domain.n_members, len(rows)), dtype=np.int64)
     start = 0
     for block in domain.blocks(rows):
-        members: NDArray[Any] = domain.aligned_logits(block)
+        members: Float32s = domain.aligned_logits(block)
         stop = start + len(block)
         logits[start:stop] = log_mean_softmax(members).T
         own[:, start:stop] = members.argmax(axis=2)
