@@ -15,6 +15,7 @@ from pathlib import Path
 from choose_adapt_settings import shifts, write_features
 
 from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.fitting import CalibrateSettings, calibrate
 
@@ -71,7 +72,7 @@ def main() -> None:
             features.unlink(missing_ok=True)
             write_features(features, make())
             for seed in range(arguments.seeds):
-                adapt(features, adapted, seed=seed, force=True)
+                adapt(features, adapted, AdaptSettings(seed=seed), force=True)
                 found += pairs(name, features, adapted)
     print(f"{'method':18} {'shift':20} {'n':>5} {'ess':>6} {'ess_fit':>8} {'plain':>6} {'iw':>6}")
     for one in sorted(found, key=lambda pair: (pair.method, pair.ess_share)):

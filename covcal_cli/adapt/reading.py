@@ -1,4 +1,4 @@
-"""From an open features file to the rows that training holds in memory."""
+"""The rows that training holds in memory, read from an open features file."""
 
 import numpy as np
 import torch
@@ -19,13 +19,8 @@ def read_rows(
 ) -> tuple[TrainingRows, Projection, Tensor]:
     """Read what training may see, and fit the projection on the training rows.
 
-    Returns
-    -------
-    TrainingRows
-        Projected, on the CPU.
-    Projection
-    Tensor, shape (m,) int64
-        The classifier's labels (not the true ones) of the target's validation rows.
+    Return the rows projected, on the CPU; the projection; and the classifier's labels (not the true
+    ones) of the target's validation rows, shape (m,) int64.
     """
     source, target = file.require_source(), file.require_target()
     chosen = {

@@ -1,4 +1,4 @@
-"""Writes covcal.adapted/1: what is carried over, every row's new logits, networks, the record."""
+"""The writer of covcal.adapted/1: what is carried over, new logits, networks, the record."""
 
 import json
 from collections.abc import Iterator

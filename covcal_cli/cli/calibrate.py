@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.here import file_here
 from covcal_cli.cli.options import (
     Force,
@@ -52,12 +52,11 @@ def calibrate(
 
     from covcal_cli.calibration import write_calibration
     from covcal_cli.cli.render import calibration_summary
-    from covcal_cli.errors import CovcalError
     from covcal_cli.files import check_output
     from covcal_cli.fitting import CalibrateSettings
     from covcal_cli.fitting import calibrate as fit
 
-    try:
+    with usage():
         settings = CalibrateSettings(
             method=method.value,
             loss="nll" if loss is LossName.nll else "brier",
@@ -65,8 +64,6 @@ def calibrate(
             target_prior=target_prior,
             seed=seed,
         )
-    except CovcalError as error:
-        raise typer.BadParameter(str(error)) from error
     console = Console(quiet=quiet, verbose=verbose)
     path = file or file_here(console)
     to_stdout = str(output) == "-"

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
+
+from covcal_cli.errors import CovcalError
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 
@@ -74,6 +77,15 @@ class Console:
                 )
 
             yield show
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Make what settings refuse, while they are made of options, an error in the usage."""
+    try:
+        yield
+    except CovcalError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _to_stderr(text: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.here import file_here
 from covcal_cli.cli.options import (
     EstimateFormatName,
@@ -48,16 +48,13 @@ def estimate(
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
     """
     from covcal_cli.cli.render_estimate import RENDERERS
-    from covcal_cli.errors import CovcalError
     from covcal_cli.estimation import estimate as compute
     from covcal_cli.estimation import write_estimation
     from covcal_cli.files import check_output
     from covcal_cli.problem import EstimateSettings
 
-    try:
+    with usage():
         settings = EstimateSettings(max_weight=max_weight, target_prior=target_prior, seed=seed)
-    except CovcalError as error:
-        raise typer.BadParameter(str(error)) from error
     console = Console(quiet=quiet, verbose=verbose)
     path = file or file_here(console)
     to_stdout = str(output) == "-"

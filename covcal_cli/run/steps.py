@@ -148,15 +148,10 @@ class Steps:
 
         def make(output: Path) -> Iterable[str]:
             from covcal_cli.adapt.adaptation import adapt
+            from covcal_cli.adapt.settings import AdaptSettings
 
-            return adapt(
-                features,
-                output,
-                seed=self.settings.seed,
-                device=self.settings.device,
-                force=True,
-                progress=self.progress,
-            ).warnings
+            asked = AdaptSettings(seed=self.settings.seed, device=self.settings.device)
+            return adapt(features, output, asked, force=True, progress=self.progress).warnings
 
         settings = {"seed": self.settings.seed, "device": self.settings.device}
         inputs = {"features": sha256_of(features)}

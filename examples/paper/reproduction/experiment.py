@@ -15,7 +15,7 @@ import numpy as np
 
 import covcal_cli
 from covcal_cli.adapt.adaptation import adapt
-from covcal_cli.adapt.settings import settings_for
+from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.calibration import Calibration
 from covcal_cli.diagram import draw_diagram
 from covcal_cli.evaluate.evaluation import evaluate
@@ -103,9 +103,8 @@ def setting_of(extracted: Extracted, preset: Preset, seed: int | None) -> dict[s
     """Return everything that a run's numbers depend on, ready for JSON."""
     with FeatureFile(extracted.path) as file:
         n_features = file.require_source().n_features or 0
-    settings = settings_for(
-        preset.name, n_features=n_features, members=None, weight_decay=preset.weight_decay
-    )
+    asked = AdaptSettings(preset=preset.name, weight_decay=preset.weight_decay)
+    settings = asked.training(n_features)
     return {
         "code_sha256": CODE_SHA256,
         "features_sha256": extracted.sha256,
@@ -185,11 +184,13 @@ def run_seed(
         adapt(
             extracted.path,
             adapted,
-            preset=preset.name,
-            weight_decay=preset.weight_decay,
-            seed=seed,
-            device="cpu",
-            threads=1,
+            AdaptSettings(
+                preset=preset.name,
+                weight_decay=preset.weight_decay,
+                seed=seed,
+                device="cpu",
+                threads=1,
+            ),
             progress=watch,
         )
     calibrations: dict[str, Calibration] = {}
