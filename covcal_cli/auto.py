@@ -1,4 +1,4 @@
-"""What ``--method auto`` takes, and every candidate's numbers beside it.
+"""The choice of ``--method auto``, with every candidate's numbers beside it.
 
 The rule. T_s is the temperature of ``temp``. If the three guards of COT's estimate pass, the method
 is ``cot`` on the classifier's own logits: T = max(T_s, the T whose mean target confidence is COT's

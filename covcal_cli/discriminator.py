@@ -11,7 +11,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import Domain
+from covcal_cli.featurefile import Domain, thinned
 from covcal_cli.logistic import fit_logistic
 
 MAX_ROWS_PER_DOMAIN = 50_000
@@ -49,7 +49,10 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
     CovcalError
         If a domain has no features or no training rows, or the fit does not converge.
     """
-    rows = [(domain, _training_rows(domain, seed)) for domain in (source, target)]
+    rows = [
+        (domain, thinned(domain.require_rows("train"), MAX_ROWS_PER_DOMAIN, seed))
+        for domain in (source, target)
+    ]
     mean, scale = _moments(rows)
     weights = fit_logistic(
         lambda: (
@@ -64,14 +67,6 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
             "extreme size"
         )
     return LogisticDiscriminator(mean, scale, weights[:-1], float(weights[-1]))
-
-
-def _training_rows(domain: Domain, seed: int) -> Rows:
-    rows = domain.require_rows("train")
-    if len(rows) <= MAX_ROWS_PER_DOMAIN:
-        return rows
-    chosen = np.random.default_rng(seed).choice(rows, MAX_ROWS_PER_DOMAIN, replace=False)
-    return np.sort(chosen)
 
 
 def _blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s, float, float]]:

@@ -319,6 +319,13 @@ class FeatureFile:
         return self.path, name, self._file[name], len(self.classes)
 
 
+def thinned(rows: Rows, most: int, seed: int) -> Rows:
+    """Return at most `most` of `rows` by a seeded draw, ascending."""
+    if len(rows) <= most:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+
+
 def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:
     """Return the labels of `rows` of any domain; for `SourceDomain` and ``target_labels`` only."""
     group = domain._group

@@ -19,6 +19,7 @@ from covcal_cli.problem import (
     EstimateSettings,
     MethodFit,
     Problem,
+    fit_record,
     provenance,
     target_confidence,
 )
@@ -119,15 +120,13 @@ def _calibration(
 ) -> Calibration:
     file, validation = problem.file, problem.validation
     temperatures = () if weights is None else weights.temperatures
-    errors = problem.errors("original")
-    unlikely = (
-        []
-        if errors
-        else [
+    warnings = list(fit.warnings)
+    if problem.errors("original") == 0:
+        warnings.insert(
+            0,
             f"the classifier makes no error on its {len(validation)} source validation rows: were "
-            "they used to train it? They must not be"
-        ]
-    )
+            "they used to train it? They must not be",
+        )
     return Calibration(
         method=settings.method,
         method_used=name,
@@ -138,19 +137,13 @@ def _calibration(
         discriminator=None if weights is None else "network" if file.is_adapted else "logistic",
         max_weight=settings.max_weight,
         loss=settings.loss,
-        fit={
-            "rows": len(validation),
-            "errors": problem.errors(fit.forecaster),
-            "loss": fit.loss,
-            "loss_before": fit.loss_at_one,
-            "at_limit": fit.at_limit,
-        },
+        fit=fit_record(fit, len(validation), problem.errors(fit.forecaster)),
         weights=None if weights is None else asdict(weights.health),
         bound=None if fit.bound is None else asdict(fit.bound),
         estimates=target_confidence(file, fit.forecaster, fit.temperature),
         seed=settings.seed,
         notes=(*validation.notes(file.classes), *fit.notes),
-        warnings=(*unlikely, *fit.warnings),
+        warnings=tuple(warnings),
         guards=fit.guards,
         candidates=candidates,
         target_prior=_prior(problem, settings),

@@ -15,7 +15,7 @@ from covcal_cli.calibration import Calibration
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile
 from covcal_cli.labelfree.guards import enough_errors, not_at_limit
-from covcal_cli.problem import provenance, target_confidence, warnings_on_temperature
+from covcal_cli.problem import fit_record, provenance, target_confidence, warnings_on_temperature
 from covcal_cli.target_labels import target_labels
 from covcal_cli.temperature import MIN_ERRORS, Loss, fit_temperature
 from covcal_cli.weights import DEFAULT_MAX_WEIGHT
@@ -65,13 +65,7 @@ def calibrate_labelled(path: Path, settings: LabelledSettings) -> Calibration:
             discriminator=None,
             max_weight=DEFAULT_MAX_WEIGHT,
             loss=settings.loss,
-            fit={
-                "rows": rows,
-                "errors": errors,
-                "loss": fit.loss,
-                "loss_before": fit.loss_at_one,
-                "at_limit": fit.at_limit,
-            },
+            fit=fit_record(fit, rows, errors),
             weights=None,
             bound=None,
             estimates=target_confidence(file, "original", fit.temperature),

@@ -347,6 +347,17 @@ def input_of(file: FeatureFile) -> Input:
     return Input("adapted" if file.is_adapted else "features", file.path, file.sha256())
 
 
+def fit_record(fit: MethodFit | TemperatureFit, rows: int, errors: int) -> dict[str, Any]:
+    """Return what cal.json keeps of a fit."""
+    return {
+        "rows": rows,
+        "errors": errors,
+        "loss": fit.loss,
+        "loss_before": fit.loss_at_one,
+        "at_limit": fit.at_limit,
+    }
+
+
 def provenance(file: FeatureFile) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what it was fitted on."""
     return {

@@ -1,7 +1,7 @@
 """``covcal calibrate``: fit the temperatures."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,11 @@ from covcal_cli.cli.options import (
     output,
 )
 from covcal_cli.methods import AUTO, AUTO_HELP, METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from covcal_cli.calibration import Calibration
 
 
 def calibrate(
@@ -47,12 +52,6 @@ def calibrate(
       covcal calibrate adapted.h5 --target-prior uniform -o cal.json
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
-    import json
-    from shlex import quote
-
-    from covcal_cli.calibration import write_calibration
-    from covcal_cli.cli.render import calibration_summary
-    from covcal_cli.files import check_output
     from covcal_cli.fitting import CalibrateSettings
     from covcal_cli.fitting import calibrate as fit
 
@@ -65,19 +64,38 @@ def calibrate(
             seed=seed,
         )
     console = Console(quiet=quiet, verbose=verbose)
+    write_fitted(lambda path: fit(path, settings), file, output, console, force=force)
+
+
+def write_fitted(
+    fit: "Callable[[Path], Calibration]",
+    file: Path | None,
+    output: Path,
+    console: Console,
+    *,
+    force: bool,
+) -> None:
+    """Fit a calibration on a file, write or print it, and show what was found."""
+    import json
+    from shlex import quote
+
+    from covcal_cli.calibration import write_calibration
+    from covcal_cli.cli.render import calibration_summary
+    from covcal_cli.files import check_output
+
     path = file or file_here(console)
     to_stdout = str(output) == "-"
     if not to_stdout:
         check_output(output, force=force, inputs=[path])
-    calibration = fit(path, settings)
-    for text in calibration.notes:
+    found = fit(path)
+    for text in found.notes:
         console.note(text)
-    console.warn(calibration.warnings)
+    console.warn(found.warnings)
     if to_stdout:
-        console.result(json.dumps(calibration.to_json(Path("cal.json")), indent=2, allow_nan=False))
+        console.result(json.dumps(found.to_json(Path("cal.json")), indent=2, allow_nan=False))
         return
-    write_calibration(calibration, output, force=force)
-    console.result(calibration_summary(calibration, verbose=verbose))
+    write_calibration(found, output, force=force)
+    console.result(calibration_summary(found, verbose=console.verbose))
     console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
 
 

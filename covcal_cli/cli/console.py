@@ -1,4 +1,4 @@
-"""What goes to which stream: the result to stdout; progress, notes and warnings to stderr."""
+"""The two streams: the result to stdout; progress, notes and warnings to stderr."""
 
 import sys
 from collections.abc import Iterable, Iterator

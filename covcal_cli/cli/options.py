@@ -10,7 +10,7 @@ from covcal_cli.methods import AUTO, METHODS
 
 
 class MethodName(StrEnum):
-    """What ``--method`` takes."""
+    """The values of ``--method``."""
 
     _ignore_ = "name"
     auto = AUTO
@@ -19,14 +19,14 @@ class MethodName(StrEnum):
 
 
 class LossName(StrEnum):
-    """What ``--loss`` takes."""
+    """The values of ``--loss``."""
 
     brier = "brier"
     nll = "nll"
 
 
 class SplitName(StrEnum):
-    """What ``--split`` takes."""
+    """The values of ``--split``."""
 
     train = "train"
     validation = "validation"
@@ -34,21 +34,21 @@ class SplitName(StrEnum):
 
 
 class PredictionsName(StrEnum):
-    """What ``--predictions`` takes."""
+    """The values of ``--predictions``."""
 
     original = "original"
     own = "own"
 
 
 class PresetName(StrEnum):
-    """What ``--preset`` takes."""
+    """The values of ``--preset``."""
 
     default = "default"
     paper = "paper"
 
 
 class DeviceName(StrEnum):
-    """What ``--device`` takes."""
+    """The values of ``--device``."""
 
     auto = "auto"
     cpu = "cpu"
@@ -56,7 +56,7 @@ class DeviceName(StrEnum):
 
 
 class FormatName(StrEnum):
-    """What ``--format`` takes."""
+    """The values of ``--format``."""
 
     table = "table"
     json = "json"
@@ -65,7 +65,7 @@ class FormatName(StrEnum):
 
 
 class EstimateFormatName(StrEnum):
-    """What ``--format`` takes where nothing can be exceeded, and so nothing annotated."""
+    """The values of ``--format`` where nothing can be exceeded, and so nothing annotated."""
 
     table = "table"
     json = "json"
