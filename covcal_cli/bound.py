@@ -37,16 +37,9 @@ def bound_terms(
 ) -> BoundTerms:
     """Return the terms of Theorem 1.
 
-    Parameters
-    ----------
-    fit_weights : array of float64, shape (n,)
-        a = 1/g - 1/2 of source validation rows.
-    brier : array of float64, shape (n,)
-        ||fhat - y||^2 of the same rows under the calibrated forecaster, in [0, 2].
-    discriminator_error : float
-        Squared error of g, each domain weighing one half.
-    max_weight : float
-        U, which the true q/p is assumed not to exceed.
+    `fit_weights`, shape (n,), are a = 1/g - 1/2 of source validation rows, `brier`, shape (n,), is
+    ||fhat - y||^2 of the same rows under the calibrated forecaster, in [0, 2]. The squared error of
+    g weighs each domain one half; the true q/p is assumed not to exceed U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3

@@ -148,15 +148,9 @@ def validation_of(file: FeatureFile) -> Validation:
 
 
 class Problem:
-    """One file with the settings of a run.
+    """One file, open for as long as the problem is used, with the settings of a run.
 
-    Parameters
-    ----------
-    file : FeatureFile
-        Open for as long as the problem is used.
-    settings : EstimateSettings
-    loss : {"brier", "nll"}
-        What fitted temperatures minimise.
+    Fitted temperatures minimise `loss`.
     """
 
     def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:

@@ -59,12 +59,8 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Return the importance weights of source validation rows.
 
-    Parameters
-    ----------
-    source_logits, target_logits : float arrays, shapes (M, n) and (M, n_t)
-        Source discriminators' logits of validation rows of both domains, one row per member.
-    max_weight : float
-        U >= 1.
+    The source discriminators' logits of validation rows of both domains have one row per member,
+    shapes (M, n) and (M, n_t). `max_weight` is U >= 1.
     """
     members = list(zip(source_logits, target_logits, strict=True))
     fits = tuple(fit_discriminator_temperature(source, target) for source, target in members)
@@ -96,12 +92,8 @@ def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) 
     """Fit T_g by squared error, each domain weighing one half (paper Section 5.1).
 
     The binary squared error (s - sigmoid(l/T))^2 is half the Brier score of the two-class logits
-    (0, l), so this is `fit_temperature` with weights 1/n of each domain.
-
-    Parameters
-    ----------
-    source_logits, target_logits : float arrays, shapes (n_s,) and (n_t,)
-        Of validation rows.
+    (0, l), so this is `fit_temperature` with weights 1/n of each domain. Logits are of validation
+    rows, shapes (n_s,) and (n_t,).
     """
     sizes = len(source_logits), len(target_logits)
     logits = np.concatenate([source_logits, target_logits]).astype(np.float64)

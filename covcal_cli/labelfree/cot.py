@@ -35,11 +35,7 @@ ASSUMPTION = (
 def cot(evidence: Evidence, prior: Float64s | None = None) -> Estimate:
     """Estimate the target accuracy by confidence optimal transport.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    prior : array of float64, shape (K,), optional
-        Class frequencies on the target, sum 1; by default the source's.
+    `prior` are class frequencies on the target, shape (K,), sum 1; by default the source's.
     """
     labels, n_v, n_t = evidence.source_labels, evidence.n_source, evidence.n_target
     on_source = _transport(evidence.source_logits, evidence.temperature, evidence.source_prior)

@@ -19,15 +19,7 @@ def probabilities(logits: Floats, temperature: float) -> Float64s:
 
 
 def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
-    """Return the probability of every row's label at T, shape (n,).
-
-    Parameters
-    ----------
-    logits : float array, shape (n, K)
-    temperature : float
-    labels : array of int64, shape (n,), optional
-        The labels whose probability is wanted; by default the most probable ones.
-    """
+    """Return the probability of every row's label at T, shape (n,), by default of the top one."""
     found = np.empty(len(logits))
     start = 0
     for block in blocks_of(logits)():

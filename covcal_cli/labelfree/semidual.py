@@ -55,12 +55,7 @@ class _State:
 def transport(costs: Float32s, masses: Float64s) -> Transport:
     """Solve the transport of n rows of equal mass to K classes.
 
-    Parameters
-    ----------
-    costs : array of float32, shape (K, n)
-        Between 0 and 1.
-    masses : array of float64, shape (K,)
-        Non-negative, sum 1.
+    `costs`, shape (K, n), lie between 0 and 1; `masses`, shape (K,), sum to 1.
     """
     used = np.flatnonzero(masses > 0)  # a class without mass takes no row
     some, pi = costs[used], masses[used]
