@@ -12,12 +12,6 @@ from typing import Any, ClassVar
 from covcal_cli.featurefile import FeatureFile, ForecasterName
 from covcal_cli.records import Document, Guard, Input, at, read_document, write_document
 
-_METHODS: Mapping[ForecasterName, str] = {
-    "original": "none temp iw+temp label-shift cot atc transcal utdc pseudocal labelled",
-    "aligned": "fl+temp fl+iw+temp fl+cot",
-}
-"""The methods whose temperature scales a forecaster's logits; `_ANY` takes what the file has."""
-_ANY = "weights-only"
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
 
 
@@ -93,11 +87,6 @@ class Calibration(Document):
     inputs: tuple[Input, ...]
 
     def __post_init__(self) -> None:
-        method, forecaster = self.method_used, self.forecaster
-        if method not in (_ANY, *" ".join(_METHODS.values()).split()):
-            raise ValueError(f"method_used is {method!r}, which this version does not know")
-        if method not in (_ANY, *_METHODS[forecaster].split()):
-            raise ValueError(f"forecaster is {forecaster!r}, which is not that of {method}")
         if not _LEAST_TEMPERATURE < self.forecaster_temperature < 1 / _LEAST_TEMPERATURE:
             raise ValueError(f"temperatures.forecaster is {self.forecaster_temperature}")
         for name in ("name", "sha256"):

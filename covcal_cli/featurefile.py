@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
+from covcal_cli.softmax import log_mean_softmax
 
 FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
@@ -31,7 +32,6 @@ SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
 
-ForecasterName = Literal["original", "aligned"]  # the classifier, or the one that adapt learnt
 _BLOCK_BYTES = 4 << 20  # of what is read at a time
 _LEAST_ROWS = 256
 _REQUIRED = ("logits", "labels", "split", "ids")
@@ -49,6 +49,7 @@ _DATASETS = {
 }
 _KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed-length bytes"}
 
+ForecasterName = Literal["original", "aligned"]  # the classifier, or the one that adapt learnt
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float32]
 # Makes the error for a dataset's name and what is wrong with it.
@@ -105,6 +106,17 @@ class Domain:
     def aligned_logits(self, rows: Rows) -> Floats:
         """Return the logits of every member of the aligned forecaster, shape (M, m, K) float32."""
         return self._read("aligned_logits", rows, axis=1)
+
+    def forecaster_logits(
+        self, rows: Rows, forecaster: ForecasterName
+    ) -> NDArray[np.floating[Any]]:
+        """Return a forecaster's logits of `rows`, shape (m, K).
+
+        The aligned forecaster's are log mean_m softmax(z_m) over its members.
+        """
+        if forecaster == "original":
+            return self.logits(rows)
+        return log_mean_softmax(self.aligned_logits(rows)).T
 
     def domain_logits(self, rows: Rows) -> Floats:
         """Return the source discriminator's logits on phi(x), shape (m,) float32."""
@@ -296,6 +308,13 @@ class FeatureFile:
 
     def _group(self, name: str) -> tuple[Path, str, Any, int]:
         return self.path, name, self._file[name], len(self.classes)
+
+
+def thinned(rows: Rows, most: int, seed: int) -> Rows:
+    """Return at most `most` of `rows` by a seeded draw, ascending."""
+    if len(rows) <= most:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
 def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:

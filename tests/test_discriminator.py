@@ -16,11 +16,9 @@ from tests.made_files import Arrays, made_domain, only_rows, write_features
 Floats = NDArray[np.float64]
 
 
-def fitted(path: Path, *, seed: int = 0, ridge: float = 1e-3) -> LogisticDiscriminator:
+def fitted(path: Path, *, seed: int = 0) -> LogisticDiscriminator:
     with FeatureFile(path) as file:
-        return fit_discriminator(
-            file.require_source(), file.require_target(), seed=seed, ridge=ridge
-        )
+        return fit_discriminator(file.require_source(), file.require_target(), seed=seed)
 
 
 def domains(shift: float = 1.0, n: int = 300, n_target: int = 300) -> tuple[Arrays, Arrays]:

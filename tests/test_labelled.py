@@ -11,7 +11,7 @@ import pytest
 from covcal_cli.calibration import read_calibration
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.evaluation import evaluate
-from covcal_cli.labelled import calibrate_labelled
+from covcal_cli.labelled import LabelledSettings, calibrate_labelled
 from covcal_cli.records import encoded
 from covcal_cli.temperature import fit_temperature
 from tests.cli_runner import covcal
@@ -40,7 +40,7 @@ def rows_named(target: Arrays, ids: Sequence[str]) -> np.ndarray[tuple[int], np.
 
 def test_the_temperature_is_that_of_its_rows(path: Path, target: Arrays) -> None:
     """N labelled rows of any split; T is the best for exactly the rows that cal.json names."""
-    found = calibrate_labelled(path, 80)
+    found = calibrate_labelled(path, LabelledSettings(rows=80))
     assert found.labelled_rows is not None
     ids = found.labelled_rows.ids
     rows = rows_named(target, ids)
@@ -54,7 +54,10 @@ def test_the_temperature_is_that_of_its_rows(path: Path, target: Arrays) -> None
 
 def test_the_rows_are_a_seeded_draw(path: Path) -> None:
     """The same seed draws the same rows, another seed others."""
-    drawn = [calibrate_labelled(path, 50, seed=seed).labelled_rows for seed in (0, 0, 1)]
+    drawn = [
+        calibrate_labelled(path, LabelledSettings(rows=50, seed=seed)).labelled_rows
+        for seed in (0, 0, 1)
+    ]
     assert drawn[0] == drawn[1]
     assert drawn[0] is not None
     assert drawn[2] is not None
@@ -79,7 +82,7 @@ def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
 
 def test_evaluate_leaves_exactly_those_rows_out(path: Path, target: Arrays, tmp_path: Path) -> None:
     """The metrics, of none too, are those of a file without the rows that were fitted to."""
-    found = calibrate_labelled(path, 100)
+    found = calibrate_labelled(path, LabelledSettings(rows=100))
     assert found.labelled_rows is not None
     used = rows_named(target, found.labelled_rows.ids)
     kept = ~np.isin(np.arange(sum(SIZES)), used)
@@ -107,7 +110,7 @@ def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> No
 def test_more_rows_than_labels_are_refused(path: Path) -> None:
     """The number of labelled rows is named."""
     with pytest.raises(CovcalError, match="has 213 labelled target rows, not 214: ask for fewer"):
-        calibrate_labelled(path, 214)
+        calibrate_labelled(path, LabelledSettings(rows=214))
 
 
 def test_no_label_at_all_is_said_so(tmp_path: Path, target: Arrays) -> None:
@@ -132,7 +135,7 @@ def test_rows_under_other_ids_are_noted(path: Path, target: Arrays, tmp_path: Pa
 
 def test_nothing_left_to_judge_is_an_error(path: Path) -> None:
     """Every labelled row used: evaluate has no labelled row left, and says so."""
-    found = calibrate_labelled(path, 213)
+    found = calibrate_labelled(path, LabelledSettings(rows=213))
     with pytest.raises(CovcalError, match=r"no label|every row to judge was used"):
         evaluate(path, {"labelled": found})
 
@@ -142,6 +145,6 @@ def test_few_errors_do_not_sharpen(tmp_path: Path) -> None:
     target = made_domain("target", sizes=SIZES, sharpness=0.1)
     target["labels"] = target["logits"].argmax(axis=1).astype(np.int64)
     path = write_features(tmp_path / "f.h5", target=target)
-    found = calibrate_labelled(path, 40)
+    found = calibrate_labelled(path, LabelledSettings(rows=40))
     assert found.forecaster_temperature == 1.0
     assert found.warnings[0].startswith("0 errors among 40 labelled target rows")

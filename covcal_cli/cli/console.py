@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
+
 from covcal_cli.errors import CovcalError
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
@@ -85,6 +87,15 @@ def file_here(console: Console) -> Path:
             console.note(f"reading {path}")
             return path
     raise CovcalError("there is no adapted.h5 or features.h5 here: name the file to read")
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Make what settings refuse, while they are made of options, an error in the usage."""
+    try:
+        yield
+    except CovcalError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _to_stderr(text: str) -> None:

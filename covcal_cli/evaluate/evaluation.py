@@ -19,10 +19,9 @@ from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluated import Evaluation, Predictions, metrics_document, write_metrics
 from covcal_cli.evaluate.grouping import Grouping, grouping
 from covcal_cli.evaluate.limits import NONE
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.featurefile import Domain, FeatureFile, ForecasterName, Rows
 from covcal_cli.files import sha256_of
 from covcal_cli.forecasters import forecaster_logits
-from covcal_cli.methods import Forecaster
 from covcal_cli.metrics.bootstrap import intervals
 from covcal_cli.metrics.groups import GroupBins
 from covcal_cli.metrics.metrics import MetricsAccumulator
@@ -142,7 +141,7 @@ def evaluate(
 class _Judged:
     """A forecaster with its temperature, and its networks where the file lacks its logits."""
 
-    forecaster: Forecaster
+    forecaster: ForecasterName
     temperature: float
     networks: AlignedNetworks | None
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.adapt.forward import aligned_logits
 from covcal_cli.export.agreement import Agreement
 from covcal_cli.forecasters import log_probabilities
+from covcal_cli.networks import aligned_logits
 from covcal_cli.softmax import class_major, log_mean_softmax
 
 ADDED = ("probabilities", "label", "confidence")

@@ -1,6 +1,6 @@
 """A torch module that answers with a classifier's outputs and the calibrated forecaster's.
 
-The same mathematics as ``adapt/forward.py``, ``softmax.log_mean_softmax`` and
+The same mathematics as ``networks.py``, ``softmax.log_mean_softmax`` and
 ``forecasters.log_probabilities``, in float32.
 """
 

@@ -10,6 +10,7 @@ from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.estimation import Estimation, estimate
 from covcal_cli.evaluate.evaluation import Evaluation, evaluate, named
 from covcal_cli.featurefile import SPLITS, FeatureFile
+from covcal_cli.problem import EstimateSettings
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def gather(
     except UnlabelledError:
         evaluation = None
     try:
-        estimation = estimate(path, seed=seed)
+        estimation = estimate(path, EstimateSettings(seed=seed))
     except CovcalError:  # a target alone, say; the report does without
         estimation = None
     return ReportContent(

@@ -19,7 +19,7 @@ from covcal_cli.evaluate.evaluation import Evaluation, evaluate, named, write_me
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.methods import AUTO, METHODS
 from covcal_cli.models.classifier import open_classifier
 from covcal_cli.progress import ProgressCallback
@@ -170,14 +170,18 @@ class _Steps:
         with FeatureFile(features) as file:
             has_features = file.require_source().n_features is not None
         if not has_features or (
-            method is not None and method.forecaster == "original" and not method.weighted
+            method is not None
+            and method.forecaster == "original"
+            and "importance weights" not in method.needs
         ):
             return features
 
         def make(output: Path) -> Iterable[str]:
             from covcal_cli.adapt.adaptation import adapt
+            from covcal_cli.adapt.settings import AdaptSettings
 
-            return adapt(features, output, **settings, force=True, progress=self.progress).warnings
+            asked = AdaptSettings(**settings)
+            return adapt(features, output, asked, force=True, progress=self.progress).warnings
 
         settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
         inputs = {"features": sha256_of(features)}
@@ -187,7 +191,7 @@ class _Steps:
         """Return cal.json and what it holds."""
 
         def make(output: Path) -> Iterable[str]:
-            found = calibrate(file, **settings)
+            found = calibrate(file, CalibrateSettings(**settings))
             write_calibration(found, output, force=True)
             return found.warnings
 

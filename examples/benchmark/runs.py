@@ -21,8 +21,9 @@ from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.evaluate.limits import NONE
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import write_text
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.methods import AUTO, METHODS
+from covcal_cli.problem import EstimateSettings
 
 Record = dict[str, Any]
 ORACLE, TRUE_ACCURACY = "oracle temperature", "true accuracy"
@@ -81,7 +82,7 @@ def measure(adapted: Path, seed: int) -> Record:
             continue
         start = time.perf_counter()
         try:
-            fitted[name] = calibrate(adapted, method=name, seed=seed)
+            fitted[name] = calibrate(adapted, CalibrateSettings(method=name, seed=seed))
         except CovcalError as error:
             refused[name] = str(error)
         seconds[name] = time.perf_counter() - start
@@ -129,5 +130,5 @@ def _estimates(adapted: Path, seed: int) -> Record:
             "high": one.high,
             "trusted": one.trusted,
         }
-        for one in estimate(adapted, seed=seed).estimates
+        for one in estimate(adapted, EstimateSettings(seed=seed)).estimates
     }

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from covcal_cli.arrays import Float32s
+
+Networks = Mapping[str, NDArray[Any]]  # every array of ``/networks``, named like ``psi/weight_0``
 
 
-def networks_sha256(networks: Mapping[str, NDArray[Any]]) -> str:
+def networks_sha256(networks: Networks) -> str:
     """Return the sha256 over the names, in sorted order, each followed by its array's bytes."""
     digest = hashlib.sha256()
     for name in sorted(networks):
@@ -27,42 +29,39 @@ def networks_sha256(networks: Mapping[str, NDArray[Any]]) -> str:
 
 
 def read_networks(group: Any) -> dict[str, NDArray[Any]]:
-    """Return every array of the HDF5 group ``/networks``, named like ``psi/weight_0``."""
+    """Return every array of the HDF5 group ``/networks``."""
     return {f"{part}/{name}": group[part][name][()] for part in group for name in group[part]}
 
 
-def aligned_features(networks: Mapping[str, NDArray[Any]], features: Floats) -> Floats:
+def aligned_features(networks: Networks, features: Float32s) -> Float32s:
     """Return psi(phi), shape (M, n, p), of `features`, shape (n, d)."""
     relu = bool(networks["psi/output_relu"][0])
-    return _perceptron(networks, "psi", _projected(networks, features)[None], output_relu=relu)
+    return perceptron(networks, "psi", projected(networks, features)[None], output_relu=relu)
 
 
-def aligned_logits(networks: Mapping[str, NDArray[Any]], features: Floats) -> Floats:
+def aligned_logits(networks: Networks, features: Float32s) -> Float32s:
     """Return every member's forecaster logits, shape (M, n, K), of `features`, shape (n, d)."""
-    return _perceptron(networks, "head", aligned_features(networks, features))
+    return perceptron(networks, "head", aligned_features(networks, features))
 
 
-def domain_logits(networks: Mapping[str, NDArray[Any]], features: Floats) -> Floats:
-    """Return the logits of the discriminator on phi, shape (n,)."""
-    return _perceptron(networks, "discriminator", _projected(networks, features)[None])[0, :, 0]
-
-
-def aligned_domain_logits(networks: Mapping[str, NDArray[Any]], features: Floats) -> Floats:
+def aligned_domain_logits(networks: Networks, features: Float32s) -> Float32s:
     """Return the logits of every member's discriminator on psi(phi), shape (M, n)."""
     aligned = aligned_features(networks, features)
-    return _perceptron(networks, "aligned_discriminator", aligned)[:, :, 0]
+    return perceptron(networks, "aligned_discriminator", aligned)[:, :, 0]
 
 
-def _projected(networks: Mapping[str, NDArray[Any]], features: Floats) -> Floats:
+def projected(networks: Networks, features: Float32s) -> Float32s:
+    """Return what psi and the discriminator on phi see, shape (n, k)."""
     values = features.astype(np.float32) - networks["projection/mean"]
     if "projection/components" in networks:
         values = values @ networks["projection/components"]
     return np.asarray(values / networks["projection/scale"], dtype=np.float32)
 
 
-def _perceptron(
-    networks: Mapping[str, NDArray[Any]], name: str, inputs: Floats, *, output_relu: bool = False
-) -> Floats:
+def perceptron(
+    networks: Networks, name: str, inputs: Float32s, *, output_relu: bool = False
+) -> Float32s:
+    """Return the outputs, shape (M, n, o), of the perceptrons `name` on inputs (M or 1, n, k)."""
     layers = sum(key.startswith(f"{name}/weight_") for key in networks)
     values = inputs
     for layer in range(layers):
