@@ -6,9 +6,9 @@ result, file or screen. Where to look for what:
 extract      ``extract/``; ``models/`` finds and proves the last linear layer of ONNX and torch
              classifiers, ``inputs/`` reads folders, arrays, tables and shards, and prepares images
 adapt        ``adapt/``: ``settings`` has every number, ``training`` the order of events
-calibrate    ``methods`` lists the methods, ``fitting`` runs one, ``minimised`` and ``matched`` fit
-             them, ``autorule`` chooses; ``temperature``, ``weights``, ``discriminator``, ``bound``
-             are the mathematics, ``remarks`` the words
+calibrate    ``methods`` is the table of methods, ``fitting`` runs one on a ``problem``,
+             ``on_source`` and ``on_target`` fit them, ``auto`` chooses; ``temperature``,
+             ``weights``, ``logistic``, ``bound`` are the mathematics
 estimate     ``estimation``; ``labelfree/`` has one module per estimator, and the guards
 evaluate     ``evaluate/`` and ``metrics/``; ``diagram``; ``target_labels`` is the one reader of
              target labels

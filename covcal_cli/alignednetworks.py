@@ -1,38 +1,25 @@
 """The aligned forecaster's networks, read from an adapted file to run on other files' features.
 
 An adapted file holds the aligned logits of its own rows. On rows that were extracted later they are
-computed from phi(x) in NumPy, as `adapt.forward` describes.
+computed from phi(x) in NumPy, as `networks` describes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
-
-from covcal_cli.adapt.forward import aligned_logits, networks_sha256, read_networks
+from covcal_cli.arrays import Float32s, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import Domain, FeatureFile, Floats, Rows
+from covcal_cli.featurefile import Domain, FeatureFile
+from covcal_cli.networks import Networks, aligned_logits, networks_sha256, read_networks
 
 
 @dataclass(frozen=True)
 class AlignedNetworks:
-    """The arrays of ``/networks`` and where they come from.
+    """The arrays of ``/networks`` and where they come from."""
 
-    Attributes
-    ----------
-    path : Path
-        The adapted file.
-    sha256 : str
-        Of the arrays themselves, as ``networks_sha256`` of a calibration.
-    arrays : mapping of str to array
-        Named like ``psi/weight_0``.
-    """
-
-    path: Path
-    sha256: str
-    arrays: Mapping[str, NDArray[Any]]
+    path: Path  # the adapted file
+    sha256: str  # of the arrays themselves, as ``networks_sha256`` of a calibration
+    arrays: Networks
 
     @property
     def n_features(self) -> int:
@@ -44,7 +31,7 @@ class AlignedNetworks:
         """Members M of the forecaster."""
         return len(self.arrays["psi/weight_0"])
 
-    def aligned_logits(self, domain: Domain, rows: Rows) -> Floats:
+    def aligned_logits(self, domain: Domain, rows: Rows) -> Float32s:
         """Return the logits of every member, shape (M, m, K) float32, of rows with features.
 
         Raises

@@ -12,60 +12,34 @@ E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2], whose second part is at leas
 gives a bound that holds and is weaker.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from covcal_cli.softmax import Array
+from covcal_cli.arrays import Float64s
 
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """Theorem 1 in units of L; the bound says nothing when it is 1 or more.
+    """Theorem 1 in units of L; the bound says nothing when it is 1 or more."""
 
-    Attributes
-    ----------
-    weighted_error : float
-        Mean over source validation rows of (1/g - 1/2) L.
-    discriminator_error : float
-        1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, the valid stand-in for E_r[(g* - g)^2].
-    max_weight : float
-        U in force.
-    factor : float
-        lambda = (1+U)^3.
-    bound : float
-        weighted_error + factor * discriminator_error.
-    vacuous : bool
-        Whether the bound is 1 or more.
-    """
-
-    weighted_error: float
+    weighted_error: float  # mean over source validation rows of (1/g - 1/2) L
+    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, the valid stand-in for E_r[(g* - g)^2].
     discriminator_error: float
-    max_weight: float
-    factor: float
-    bound: float
-    vacuous: bool
-
-    def to_json(self) -> dict[str, float | bool]:
-        """Return the attributes as a dictionary."""
-        return asdict(self)
+    max_weight: float  # U
+    factor: float  # lambda = (1+U)^3
+    bound: float  # weighted_error + factor * discriminator_error
+    vacuous: bool  # whether it is 1 or more
 
 
 def bound_terms(
-    fit_weights: Array, brier: Array, discriminator_error: float, max_weight: float
+    fit_weights: Float64s, brier: Float64s, discriminator_error: float, max_weight: float
 ) -> BoundTerms:
     """Return the terms of Theorem 1.
 
-    Parameters
-    ----------
-    fit_weights : array of float64, shape (n,)
-        a = 1/g - 1/2 of source validation rows.
-    brier : array of float64, shape (n,)
-        ||fhat - y||^2 of the same rows under the calibrated forecaster, in [0, 2].
-    discriminator_error : float
-        Squared error of g, each domain weighing one half.
-    max_weight : float
-        U, which the true q/p is assumed not to exceed.
+    `fit_weights`, shape (n,), are a = 1/g - 1/2 of source validation rows, `brier`, shape (n,), is
+    ||fhat - y||^2 of the same rows under the calibrated forecaster, in [0, 2]. The squared error of
+    g weighs each domain one half; the true q/p is assumed not to exceed U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3

@@ -19,3 +19,9 @@ class UnlabelledError(CovcalError):
 
 class LimitExceededError(Exception):
     """A ``--fail-above`` limit was exceeded; the command line exits with code 3."""
+
+
+def one_line(error: BaseException, limit: int | None = None) -> str:
+    """Return an error's message without line breaks, cut to `limit` characters."""
+    text = " ".join(str(error).split())
+    return text if limit is None or len(text) <= limit else f"{text[: limit - 3]}..."

@@ -8,53 +8,68 @@ A `Domain` gives out no labels. Those of the source come from `SourceDomain.labe
 target come from ``target_labels.py`` alone, which nothing that trains or fits imports.
 """
 
+import hashlib
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurechecks import checked_rows, open_hdf5, require_aligned
-from covcal_cli.files import sha256_of
-from covcal_cli.rowreading import cut, take
+from covcal_cli.files import require_file, sha256_of
+from covcal_cli.softmax import log_mean_softmax
 
 FEATURES_SCHEMA = "covcal.features/1"
+APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
+FEATURE_COLUMNS = "feature_columns"
+"""The attribute with the columns of a table that went into the model, in order, as JSON."""
 SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
+_LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
 
+_BLOCK_BYTES = 4 << 20  # of what is read at a time
+_LEAST_ROWS = 256
+_REQUIRED = ("logits", "labels", "split", "ids")
+_ALIGNED = ("domain_logits", "aligned_logits", "aligned_domain_logits")
+# Kind of number, and axes: n rows, K classes, d features, M members.
+_DATASETS = {
+    "logits": ("f", "nK"),
+    "labels": ("iu", "n"),
+    "split": ("u", "n"),
+    "ids": ("S", "n"),
+    "features": ("f", "nd"),
+    "domain_logits": ("f", "n"),
+    "aligned_logits": ("f", "MnK"),
+    "aligned_domain_logits": ("f", "Mn"),
+}
+_KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed-length bytes"}
+
+ForecasterName = Literal["original", "aligned"]  # the classifier, or the one that adapt learnt
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float32]
+# Makes the error for a dataset's name and what is wrong with it.
+_Fault = Callable[[str, str], CovcalError]
 
 
 class Domain:
-    """One domain of an open file: its splits, and arrays read by row; never its labels.
-
-    Attributes
-    ----------
-    name : str
-        ``"source"`` or ``"target"``.
-    n, n_classes : int
-        Rows, and classes K of the logits.
-    n_features : int or None
-        Width d of phi(x), or None when the file holds no features.
-    n_members : int
-        Members M of the aligned forecaster; 0 in a features file.
-    split : array of uint8, shape (n,)
-        Index into `SPLITS` for every row.
-    """
+    """One domain of an open file: its splits, and arrays read by row; never its labels."""
 
     def __init__(self, path: Path, name: str, group: Any, n_classes: int) -> None:
-        self.path, self.name, self.n_classes = path, name, n_classes
+        self.path = path
+        self.name = name  # "source" or "target"
+        self.n_classes = n_classes  # K
         self._group = group
-        self.n = checked_rows(group, n_classes, self._error)
-        self.n_features = self._width("features")
+        self.n = _checked_rows(group, n_classes, self._error)  # rows
+        # The width d of phi(x); None where the file holds no features.
+        self.n_features = int(group["features"].shape[1]) if "features" in group else None
+        # The members M of the aligned forecaster; 0 in a features file.
         self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
+        # The index into `SPLITS` of every row, shape (n,).
         self.split: NDArray[np.uint8] = group["split"][:]
         if self.n and int(self.split.max()) >= len(SPLITS):
             raise self._error("split", f"holds {int(self.split.max())}; 0, 1 and 2 are allowed")
@@ -69,13 +84,7 @@ class Domain:
         return f"{self.name}: {', '.join(sizes)}"
 
     def require_rows(self, split: str) -> Rows:
-        """Return the rows of a split, refusing an empty one.
-
-        Raises
-        ------
-        CovcalError
-            If the split is empty, naming the rows per split.
-        """
+        """Return the rows of a split, refusing an empty one."""
         rows = self.rows(split)
         if len(rows) == 0:
             raise CovcalError(
@@ -85,13 +94,7 @@ class Domain:
         return rows
 
     def features(self, rows: Rows) -> Floats:
-        """Return phi(x) of `rows`, shape (m, d) float32.
-
-        Raises
-        ------
-        CovcalError
-            If the file holds no features or a value is NaN or infinite.
-        """
+        """Return phi(x) of `rows`, shape (m, d) float32, refusing values that are not finite."""
         if self.n_features is None:
             raise self._error("features", "is missing: extract again with features")
         return self._read("features", rows)
@@ -103,6 +106,17 @@ class Domain:
     def aligned_logits(self, rows: Rows) -> Floats:
         """Return the logits of every member of the aligned forecaster, shape (M, m, K) float32."""
         return self._read("aligned_logits", rows, axis=1)
+
+    def forecaster_logits(
+        self, rows: Rows, forecaster: ForecasterName
+    ) -> NDArray[np.floating[Any]]:
+        """Return a forecaster's logits of `rows`, shape (m, K).
+
+        The aligned forecaster's are log mean_m softmax(z_m) over its members.
+        """
+        if forecaster == "original":
+            return self.logits(rows)
+        return log_mean_softmax(self.aligned_logits(rows)).T
 
     def domain_logits(self, rows: Rows) -> Floats:
         """Return the source discriminator's logits on phi(x), shape (m,) float32."""
@@ -118,7 +132,7 @@ class Domain:
 
     def id_bytes(self, rows: Rows) -> NDArray[np.bytes_]:
         """Return the ids of `rows` in UTF-8, shape (m,), as the file holds them."""
-        return take(self._group["ids"], rows, axis=0)
+        return _taken(self._group["ids"], rows, axis=0)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -130,7 +144,7 @@ class Domain:
         dataset = self._group["columns"][name]
         if dataset.shape != (self.n,):
             raise self._error(f"columns/{name}", f"has shape {dataset.shape}, not ({self.n},)")
-        return take(dataset, rows, axis=0)
+        return _taken(dataset, rows, axis=0)
 
     def blocks(self, rows: Rows, *names: str) -> Iterator[Rows]:
         """Cut `rows` into runs that each read a few MiB, so that memory stays bounded.
@@ -142,7 +156,7 @@ class Domain:
             "logits": self.n_classes,
             "aligned_logits": self.n_classes * self.n_members,
         }
-        return cut(rows, max(widths[name] for name in names or widths))
+        return _cut(rows, max(widths[name] for name in names or widths))
 
     def _read(self, name: str, rows: Rows, axis: int = 0) -> Floats:
         if name not in self._group:
@@ -150,16 +164,12 @@ class Domain:
         dataset = self._group[name]
         shape = [*dataset.shape]
         shape[axis] = 1
-        parts = list(cut(rows, math.prod(shape)))
-        if len(parts) <= 1:
-            taken = take(dataset, rows, axis)
-            self._require_finite(name, taken, rows, axis)
-            return taken.astype(np.float32, copy=False)
+        width = math.prod(shape)
         shape[axis] = len(rows)
         values = np.empty(shape, dtype=np.float32)
         start = 0
-        for part in parts:
-            taken = take(dataset, part, axis)
+        for part in _cut(rows, width):
+            taken = _taken(dataset, part, axis)
             self._require_finite(name, taken, part, axis)
             stop = start + len(part)
             values[(slice(None),) * axis + (slice(start, stop),)] = taken
@@ -179,9 +189,6 @@ class Domain:
                 name, f"row {row} ({known}) holds {value}: every value must be a finite number"
             )
 
-    def _width(self, name: str) -> int | None:
-        return int(self._group[name].shape[1]) if name in self._group else None
-
     def _error(self, name: str, what: str) -> CovcalError:
         return CovcalError(f"{self.path}: /{self.name}/{name} {what}")
 
@@ -190,13 +197,7 @@ class SourceDomain(Domain):
     """The labelled domain that the classifier was trained on."""
 
     def labels(self, rows: Rows) -> NDArray[np.int64]:
-        """Return the labels of `rows`, shape (m,) int64; -1 where unknown.
-
-        Raises
-        ------
-        CovcalError
-            If a label is outside -1 .. K-1.
-        """
+        """Return the labels of `rows`, shape (m,) int64; -1 where unknown."""
         return read_labels(self, rows)
 
 
@@ -229,6 +230,12 @@ class FeatureFile:
         return self.schema == ADAPTED_SCHEMA
 
     @property
+    def feature_columns(self) -> tuple[str, ...]:
+        """The columns of a table that went into the model, in order; none where none are known."""
+        text = self.attributes.get(FEATURE_COLUMNS)
+        return tuple(map(str, json.loads(text))) if isinstance(text, str) and text else ()
+
+    @property
     def handle(self) -> Any:
         """The open ``h5py.File``, for copying datasets to another file without reading them."""
         return self._file
@@ -256,12 +263,7 @@ class FeatureFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def _checked_schema(self) -> str:
@@ -291,7 +293,9 @@ class FeatureFile:
         domains = [domain for domain in (self.source, self.target) if domain is not None]
         if self.is_adapted:
             for domain in domains:
-                require_aligned(domain._group, domain._error)
+                for name in _ALIGNED:
+                    if name not in domain._group:
+                        raise domain._error(name, "is missing: run covcal adapt again")
         for what, values in (
             ("features", {domain.n_features for domain in domains} - {None}),
             ("members", {domain.n_members for domain in domains}),
@@ -306,10 +310,17 @@ class FeatureFile:
         return self.path, name, self._file[name], len(self.classes)
 
 
+def thinned(rows: Rows, most: int, seed: int) -> Rows:
+    """Return at most `most` of `rows` by a seeded draw, ascending."""
+    if len(rows) <= most:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+
+
 def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:
     """Return the labels of `rows` of any domain; for `SourceDomain` and ``target_labels`` only."""
     group = domain._group
-    labels: NDArray[np.int64] = take(group["labels"], rows, axis=0).astype(np.int64, copy=False)
+    labels: NDArray[np.int64] = _taken(group["labels"], rows, axis=0).astype(np.int64, copy=False)
     outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
     if len(outside):
         row = int(rows[outside[0]])
@@ -318,3 +329,88 @@ def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:
             f"-1 (unknown) to {domain.n_classes - 1} are allowed"
         )
     return labels
+
+
+def columns_text(names: Sequence[str]) -> str:
+    """Return the value of the attribute `FEATURE_COLUMNS`.
+
+    Very many names are replaced by their number and sha256, which tells others as well.
+    """
+    text = json.dumps(list(names), ensure_ascii=False)
+    if len(text.encode()) <= _LONGEST_ATTRIBUTE:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps([f"{len(names)} columns", f"sha256 {digest}"])
+
+
+def open_hdf5(path: Path) -> Any:
+    """Open a file for reading, or raise `CovcalError` that says what is wrong with it."""
+    require_file(path, remedy="make it with covcal extract")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        if "truncated" in str(error):
+            size = path.stat().st_size
+            raise CovcalError(
+                f"{path} is truncated ({size} bytes are left): copy it again or make it again"
+            ) from error
+        if "lock" in str(error):
+            raise CovcalError(
+                f"{path} is locked by another program, or its file system has no locks: wait, or "
+                "set HDF5_USE_FILE_LOCKING=FALSE"
+            ) from error
+        raise CovcalError(
+            f"{path} is not a readable HDF5 file: make it with covcal extract"
+        ) from error
+
+
+def _checked_rows(group: Any, n_classes: int, fault: _Fault) -> int:
+    """Return the number of rows of a domain, once all its datasets fit together."""
+    for name in _REQUIRED:
+        if name not in group:
+            raise fault(name, "is missing: extract again")
+    present = {name: known for name, known in _DATASETS.items() if name in group}
+    for name, (kinds, axes) in present.items():
+        _require_type(group[name], kinds, axes, name, fault)
+    n = int(group["logits"].shape[0])
+    for name, (_, axes) in present.items():
+        sizes = dict(zip(axes, group[name].shape, strict=True))
+        if sizes["n"] != n:
+            raise fault(name, f"has {sizes['n']} rows but logits has {n}: extract again")
+        if sizes.get("K", n_classes) != n_classes:
+            raise fault(name, f"has {sizes['K']} columns but /classes has {n_classes}")
+    members = {group[name].shape[0] for name in _ALIGNED[1:] if name in group}
+    if len(members) > 1 or 0 in members:
+        raise fault("aligned_domain_logits", "has other members than aligned_logits")
+    return n
+
+
+def _require_type(found: Any, kinds: str, axes: str, name: str, fault: _Fault) -> None:
+    if not isinstance(found, h5py.Dataset):
+        raise fault(name, "is a group, not a dataset: extract again")
+    if found.dtype.kind not in kinds or found.ndim != len(axes):
+        raise fault(
+            name,
+            f"is {found.dtype} with {found.ndim} axes; {_KINDS[kinds]} with {len(axes)} "
+            f"({', '.join(axes)}) are needed: extract again",
+        )
+
+
+def _cut(rows: Rows, width: int) -> Iterator[Rows]:
+    """Cut `rows` of `width` float32 values each into runs of a few MiB."""
+    size = max(_LEAST_ROWS, _BLOCK_BYTES // (4 * max(1, width)))
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _taken(dataset: Any, rows: Rows, axis: int) -> NDArray[Any]:
+    """Read ascending `rows` as one contiguous span: far faster than HDF5's own row selection."""
+    if len(rows) == 0:
+        shape = list(dataset.shape)
+        shape[axis] = 0
+        return np.empty(shape, dtype=dataset.dtype)
+    start, stop = int(rows[0]), int(rows[-1]) + 1
+    span = dataset[start:stop] if axis == 0 else dataset[:, start:stop]
+    if stop - start == len(rows):
+        return np.asarray(span)
+    return np.asarray(np.take(span, rows - start, axis=axis))

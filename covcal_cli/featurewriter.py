@@ -7,7 +7,6 @@ The root attribute ``complete`` is set last, and readers refuse a file without i
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import h5py
@@ -58,26 +57,15 @@ class _Sink(io.FileIO):
 
 
 class HDF5Writer:
-    """A covcal HDF5 file being written; use it inside ``files.atomic_output``.
-
-    Parameters
-    ----------
-    path : Path
-        The temporary file to create.
-    schema : str
-        Schema id, such as ``"covcal.features/1"``.
-    classes : sequence of str
-        Class names in the order of the logits, length K.
-    attributes : mapping
-        Root attributes that say where the content comes from. No times: same input, same bytes.
-    """
+    """A covcal HDF5 file being written; use it inside ``files.atomic_output``."""
 
     def __init__(
         self,
-        path: Path,
+        path: Path,  # the temporary file to create
         *,
-        schema: str,
-        classes: Sequence[str],
+        schema: str,  # such as "covcal.features/1"
+        classes: Sequence[str],  # in the order of the logits
+        # What the content comes from. No times: same input, same bytes.
         attributes: Mapping[str, Attribute],
     ) -> None:
         self._sink = _Sink(path)
@@ -98,15 +86,7 @@ class HDF5Writer:
         self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=np.float32)
 
     def fill(self, name: str, start: int, block: ArrayLike) -> None:
-        """Write `block` into the rows of an allocated dataset from `start` on.
-
-        Parameters
-        ----------
-        name : str
-            Path of the dataset, such as ``"source/logits"``.
-        start : int
-        block : array, shape (m, ...)
-        """
+        """Write `block`, shape (m, ...), into the rows of an allocated dataset from `start` on."""
         rows = np.asarray(block)
         self._allocated[name][start : start + len(rows)] = rows
         self._sink.require_written()
@@ -126,12 +106,7 @@ class HDF5Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
         self._sink.close()
 

@@ -51,10 +51,9 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 
     Raises
     ------
-    OutputExistsError
-        If `path` exists and `force` is false.
     CovcalError
-        If the disk is full, the folder cannot be written to, or another process writes `path`.
+        If `path` is refused by `check_output`, the disk is full, the folder cannot be written to,
+        or another process writes `path`.
     """
     check_output(path, force=force)
     path = path.resolve()  # a link is followed, not replaced
@@ -128,13 +127,7 @@ def sha256_of(path: Path) -> str:
 
 
 def require_file(path: Path, *, remedy: str) -> None:
-    """Refuse a path that is not a readable, non-empty file.
-
-    Raises
-    ------
-    CovcalError
-        Naming the path, what is wrong with it, and `remedy`.
-    """
+    """Refuse a path that is no file or an empty one, naming what is wrong and `remedy`."""
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: {remedy}")
     if not path.exists():

@@ -1,188 +1,162 @@
-"""What ``covcal calibrate`` does: a method's temperature on a file, and what to know about it.
+"""``covcal calibrate``: a method's temperature on a file, and what to know about it.
 
-`methods` says what the methods are, `methodfits` fits them, `autorule` chooses between them, and
-`remarks` puts the findings into words.
+`methods` is the table of methods, `on_source` and `on_target` fit them, `auto` chooses.
 """
 
-import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from covcal_cli.autorule import choose
-from covcal_cli.bound import BoundTerms, bound_terms
-from covcal_cli.calibration import (
-    Calibration,
-    Candidate,
-    Input,
-    model_of,
-)
-from covcal_cli.case import Case
+from covcal_cli import on_source, on_target
+from covcal_cli.auto import choose
+from covcal_cli.calibration import Calibration, Candidate
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurecolumns import ATTRIBUTE, read_columns
-from covcal_cli.featurefile import FeatureFile
-from covcal_cli.fitted import Fitted
-from covcal_cli.forecasters import target_confidence
-from covcal_cli.methodfits import fit_method
-from covcal_cli.methods import (
-    AUTO,
-    METHODS,
-    SOURCE_PRIOR,
-    Method,
-    missing_for,
-    missing_for_estimate,
-    missing_for_weights,
+from covcal_cli.featurefile import FeatureFile, ForecasterName
+from covcal_cli.labelfree.guards import guards_on_weights
+from covcal_cli.methods import AUTO, METHODS, SOURCE_PRIOR, TAKE_PRIOR, Method
+from covcal_cli.problem import (
+    EstimateSettings,
+    MethodFit,
+    Problem,
+    fit_record,
+    provenance,
+    target_confidence,
 )
-from covcal_cli.minimised import guards_on_weights
-from covcal_cli.remarks import notes_on_rows, notes_on_weights, warnings_on_classifier
+from covcal_cli.records import Guard
+from covcal_cli.remarks import notes_on_weights
 from covcal_cli.temperature import Loss
-from covcal_cli.weights import DEFAULT_MAX_WEIGHT, ImportanceWeights
+from covcal_cli.weights import ImportanceWeights
 
-_BOUNDED = ("iw+temp", "fl+iw+temp")
-"""The methods whose weights are those of the paper's bound."""
+_FAMILIES = {"on_source": on_source, "on_target": on_target}
 
 
-def calibrate(
-    path: Path,
-    *,
-    method: str = AUTO,
-    loss: Loss = "brier",
-    max_weight: float = DEFAULT_MAX_WEIGHT,
-    seed: int = 0,
-    target_prior: str = SOURCE_PRIOR,
-) -> Calibration:
-    """Fit a method on a features or adapted file; no target label is read.
-
-    Parameters
-    ----------
-    path : Path
-        A ``covcal.features/1`` or ``covcal.adapted/1`` file.
-    method : str
-        ``"auto"`` or a key of `METHODS`.
-    loss : {"brier", "nll"}
-        What fitted temperatures minimise.
-    max_weight : float
-        U >= 1.
-    seed : int
-        Chooses rows where there are more than the fits use.
-    target_prior : str
-        Class frequencies on the target: ``source``, ``uniform``, ``bbse`` or a JSON file.
+@dataclass(frozen=True, kw_only=True)
+class CalibrateSettings(EstimateSettings):
+    """What ``covcal calibrate`` can be told.
 
     Raises
     ------
     CovcalError
-        If the file does not hold what the method needs, `max_weight` is no such number, or the
-        method has no use for the prior that is given.
+        If `max_weight` is no number of at least 1, or the method has no use for the prior.
     """
-    if not 1 <= max_weight < math.inf:
-        raise CovcalError(f"max_weight must be a number of at least 1, not {max_weight}")
-    if target_prior != SOURCE_PRIOR and not takes_prior(method):
-        raise CovcalError(
-            f"method {method} has no use for a target prior: it is for "
-            f"{', '.join(name for name in (AUTO, *METHODS) if takes_prior(name))}"
-        )
+
+    method: str = AUTO  # or a key of `METHODS`
+    loss: Loss = "brier"  # what fitted temperatures minimise
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target_prior != SOURCE_PRIOR and self.method not in TAKE_PRIOR:
+            raise CovcalError(
+                f"method {self.method} has no use for a target prior: it is for "
+                f"{', '.join(TAKE_PRIOR)}"
+            )
+
+
+_AS_IT_COMES = CalibrateSettings()
+
+
+def calibrate(path: Path, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
+    """Fit a method on a features or adapted file; no target label is read.
+
+    Raises
+    ------
+    CovcalError
+        If the file does not hold what the method needs.
+    """
     with FeatureFile(path) as file:
-        case = Case(file, loss=loss, max_weight=max_weight, seed=seed, prior_name=target_prior)
-        if method == AUTO:
-            fitted, reason, candidates = choose(case)
-            return _calibration(case, method, fitted, reason, candidates, _auto_weights(case))
-        fitted = _asked_for(case, METHODS[method])
-        return _calibration(case, method, fitted, "asked for", (), fitted.weights)
+        problem = Problem(file, settings, settings.loss)
+        if settings.method == AUTO:
+            return _chosen(problem, settings)
+        method = METHODS[settings.method]
+        lacking = problem.missing_for(method)
+        if lacking is not None:
+            raise CovcalError(f"{path}: method {method.name} needs {lacking}")
+        fit = fit_method(problem, method)
+        return _calibration(problem, settings, method.name, "asked for", fit, fit.weights)
 
 
-def takes_prior(method: str) -> bool:
-    """Return whether a method, or auto, asks for the target's class frequencies."""
-    return method == AUTO or METHODS[method].takes_prior
+def fit_method(problem: Problem, method: Method) -> MethodFit:
+    """Fit a method for which the file lacks nothing (`Problem.missing_for`)."""
+    family, _, name = method.fit.partition(".")
+    fit: Callable[[Problem, ForecasterName], MethodFit] = getattr(_FAMILIES[family], name)
+    return fit(problem, method.forecaster or problem.fullest)
 
 
-def _asked_for(case: Case, method: Method) -> Fitted:
-    lacking = missing_for(case.file, method, len(case.validation))
-    if lacking is not None:
-        raise CovcalError(f"{case.file.path}: method {method.name} needs {lacking}")
-    return fit_method(case, method)
-
-
-def _auto_weights(case: Case) -> ImportanceWeights | None:
-    """Return the weights that the candidates needed: auto reports how far the domains overlap."""
-    if missing_for_weights(case.file) is not None:
-        return None
-    return case.weights("aligned" if case.file.is_adapted else "original")
+def _chosen(problem: Problem, settings: CalibrateSettings) -> Calibration:
+    """Fit every candidate of auto, and report its choice with all that it looked at."""
+    fits = {
+        name: fit_method(problem, method)
+        for name, method in METHODS.items()
+        if method.candidate and problem.missing_for(method) is None
+    }
+    name, reason, candidates = choose(problem, fits)
+    # Whatever was chosen, auto reports how far the domains overlap, and COT's guards.
+    weights = None
+    guards: list[Guard] = []
+    notes: list[str] = []
+    if problem.missing_for_estimate is None:
+        guards += problem.cot.guards
+    if problem.missing_for_weights is None:
+        weights = problem.weights(problem.fullest)
+        guards += guards_on_weights(weights)
+        notes += notes_on_weights(weights)
+    fit = fits[name]
+    fit = replace(
+        fit,
+        guards=(*fit.guards, *(guard for guard in guards if guard not in fit.guards)),
+        notes=(*fit.notes, *(note for note in notes if note not in fit.notes)),
+    )
+    return _calibration(problem, settings, name, reason, fit, weights, candidates)
 
 
 def _calibration(
-    case: Case,
-    asked: str,
-    fitted: Fitted,
+    problem: Problem,
+    settings: CalibrateSettings,
+    name: str,
     reason: str,
-    candidates: tuple[Candidate, ...],
+    fit: MethodFit,
     weights: ImportanceWeights | None,
+    candidates: tuple[Candidate, ...] = (),
 ) -> Calibration:
-    file, count = case.file, len(case.validation)
-    bound = _bound(case, fitted)
-    guards = list(fitted.guards)
-    notes = notes_on_rows(case.validation.labels, case.validation.unlabelled, file.classes)
-    notes += fitted.notes
-    if asked == AUTO:
-        guards += [guard for guard in _auto_guards(case, weights) if guard not in guards]
-        if weights is not None:
-            notes += [note for note in notes_on_weights(weights) if note not in notes]
+    file, validation = problem.file, problem.validation
+    temperatures = () if weights is None else weights.temperatures
+    warnings = list(fit.warnings)
+    if problem.errors("original") == 0:
+        warnings.insert(
+            0,
+            f"the classifier makes no error on its {len(validation)} source validation rows: were "
+            "they used to train it? They must not be",
+        )
     return Calibration(
-        method=asked,
-        method_used=fitted.method.name,
+        method=settings.method,
+        method_used=name,
         reason=reason,
-        forecaster=fitted.forecaster,
-        forecaster_temperature=fitted.temperature,
-        discriminator_temperatures=tuple(
-            fit.temperature for fit in (weights.temperatures if weights else ())
-        ),
+        forecaster=fit.forecaster,
+        forecaster_temperature=fit.temperature,
+        discriminator_temperatures=tuple(found.temperature for found in temperatures),
         discriminator=None if weights is None else "network" if file.is_adapted else "logistic",
-        max_weight=case.max_weight,
-        loss=case.loss,
-        fit={
-            "rows": count,
-            "errors": case.errors(fitted.forecaster),
-            "loss": fitted.loss,
-            "loss_before": fitted.loss_before,
-            "at_limit": fitted.at_limit,
-        },
-        weights=None if weights is None else weights.health.to_json(),
-        bound=None if bound is None else bound.to_json(),
-        estimates=target_confidence(file, fitted.forecaster, fitted.temperature),
-        seed=case.seed,
-        classes=tuple(file.classes),
-        model=model_of(file),
-        networks_sha256=file.attributes.get("networks_sha256"),
-        feature_columns=read_columns(file.attributes.get(ATTRIBUTE)),
-        inputs=(Input("adapted" if file.is_adapted else "features", file.path, file.sha256()),),
-        notes=tuple(notes),
-        warnings=(*warnings_on_classifier(case.errors("original"), count), *fitted.warnings),
-        guards=tuple(guards),
+        max_weight=settings.max_weight,
+        loss=settings.loss,
+        fit=fit_record(fit, len(validation), problem.errors(fit.forecaster)),
+        weights=None if weights is None else asdict(weights.health),
+        bound=None if fit.bound is None else asdict(fit.bound),
+        estimates=target_confidence(file, fit.forecaster, fit.temperature),
+        seed=settings.seed,
+        notes=(*validation.notes(file.classes), *fit.notes),
+        warnings=tuple(warnings),
+        guards=fit.guards,
         candidates=candidates,
-        target_prior=_prior(case, asked),
+        target_prior=_prior(problem, settings),
+        **provenance(file),
     )
 
 
-def _auto_guards(case: Case, weights: ImportanceWeights | None) -> list[Any]:
-    """Return the guards that auto looked at, whatever it took."""
-    guards = [] if weights is None else [*guards_on_weights(weights)]
-    if missing_for_estimate(case.file, len(case.validation)) is None:
-        guards = [*case.cot.guards, *guards]
-    return guards
-
-
-def _prior(case: Case, method: str) -> dict[str, Any]:
-    readable = missing_for_estimate(case.file, len(case.validation)) is None
-    if not (readable and takes_prior(method)) or case.prior is None:
-        return {"name": case.prior_name, "shares": None}
-    return {"name": case.prior_name, "shares": case.prior.tolist()}
-
-
-def _bound(case: Case, fitted: Fitted) -> BoundTerms | None:
-    weights = fitted.weights
-    if weights is None or fitted.method.name not in _BOUNDED:
-        return None
-    losses = case.validation.row_losses(fitted.forecaster, fitted.temperature, "brier")
-    brier = np.concatenate(list(losses))
-    error = weights.health.discriminator_error
-    return bound_terms(weights.fit_weights, brier, error, case.max_weight)
+def _prior(problem: Problem, settings: CalibrateSettings) -> dict[str, Any]:
+    shares = None
+    if settings.method in TAKE_PRIOR and problem.missing_for_estimate is None:
+        shares = problem.prior
+    return {
+        "name": settings.target_prior,
+        "shares": None if shares is None else shares.tolist(),
+    }

@@ -1,26 +1,25 @@
 """A few lines on any file that covcal wrote, told apart by their content."""
 
-import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from covcal_cli import calibration, estimation
-from covcal_cli.apply.rowfiles.hdf5rows import SCHEMA as APPLIED_SCHEMA
+from covcal_cli.calibration import Calibration, read_calibration
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate import estimatedevaluation, evaluated
-from covcal_cli.featurechecks import open_hdf5
-from covcal_cli.featurefile import SPLITS, Domain, FeatureFile
+from covcal_cli.estimation import Estimation
+from covcal_cli.evaluate import estimatedevaluation
+from covcal_cli.evaluate.regression import WrittenMetrics
+from covcal_cli.featurefile import APPLIED_SCHEMA, SPLITS, Domain, FeatureFile, open_hdf5
 from covcal_cli.files import require_file
-from covcal_cli.jsonfields import DamagedFieldError, Fields
-from covcal_cli.run import journal
+from covcal_cli.records import Document, Input, read_document, read_json
+from covcal_cli.run.journal import Results
 
+Lines = list[tuple[str, str]]
+_REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
 _HDF5 = b"\x89HDF"
-_AGAIN = {
-    evaluated.SCHEMA: "evaluate",
-    estimatedevaluation.SCHEMA: "evaluate",
-    estimation.SCHEMA: "estimate",
-}
+_HIDDEN = ("schema", "complete", "training")  # attributes that are shown elsewhere, or too long
 
 
 def describe(path: Path) -> str:
@@ -31,7 +30,7 @@ def describe(path: Path) -> str:
     CovcalError
         If `path` is missing, damaged, or not a file of covcal's.
     """
-    require_file(path, remedy="name a file that covcal wrote")
+    require_file(path, remedy=_REMEDY)
     with path.open("rb") as handle:
         start = handle.read(64).lstrip()
     if start.startswith(b"{"):
@@ -56,39 +55,29 @@ def _kind_of(path: Path, start: bytes) -> str:
     return "a table of text" if path.suffix.lower() in (".csv", ".tsv") else "something else"
 
 
-def _hdf5_lines(path: Path) -> list[tuple[str, str]]:
+def _hdf5_lines(path: Path) -> Lines:
     with open_hdf5(path) as applied:
         if applied.attrs.get("schema") == APPLIED_SCHEMA:
             return _applied_lines(path, applied)
     with FeatureFile(path) as file:
-        lines = [("schema", file.schema), ("classes", _classes(file.classes))]
-        lines += [
-            (domain.name, _domain(domain))
-            for domain in (file.source, file.target)
-            if domain is not None
+        domains = [domain for domain in (file.source, file.target) if domain is not None]
+        return [
+            ("schema", file.schema),
+            ("classes", _classes(file.classes)),
+            *((domain.name, _domain(domain)) for domain in domains),
+            *_attributes(file.attributes),
         ]
-        hidden = {"schema", "complete", "training"}
-        lines += [
-            (name, _text(value))
-            for name, value in sorted(file.attributes.items())
-            if name not in hidden
-        ]
-        return lines
 
 
-def _applied_lines(path: Path, file: Any) -> list[tuple[str, str]]:
+def _applied_lines(path: Path, file: Any) -> Lines:
     if "complete" not in file.attrs:
         raise CovcalError(f"{path} was never finished: run covcal apply again")
-    classes = [bytes(name).decode("utf-8") for name in file["classes"][:]]
     what = "probabilities" if "probabilities" in file else "confidences alone"
-    lines = [
+    return [
         ("schema", APPLIED_SCHEMA),
-        ("classes", _classes(classes)),
+        ("classes", _classes([bytes(name).decode("utf-8") for name in file["classes"][:]])),
         ("rows", f"{len(file['id'])}, {what}"),
-    ]
-    hidden = ("schema", "complete")
-    return lines + [
-        (name, _text(value)) for name, value in sorted(file.attrs.items()) if name not in hidden
+        *_attributes(file.attrs),
     ]
 
 
@@ -99,122 +88,138 @@ def _domain(domain: Domain) -> str:
     return f"{domain.n} rows ({splits}); features {width}, logits {domain.n_classes}{members}"
 
 
-def _json_lines(path: Path) -> list[tuple[str, str]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CovcalError(f"{path} is not JSON: name a file that covcal wrote") from error
-    schema = content.get("schema")  # what starts with a brace is an object
-    if schema == calibration.SCHEMA:
-        return _calibration_lines(path)
-    if schema in _AGAIN:
-        try:
-            fields = Fields(content)
-            if schema == evaluated.SCHEMA:
-                return _metrics_lines(fields)
-            if schema == estimatedevaluation.SCHEMA:
-                return _estimated_lines(fields)
-            return _estimation_lines(fields, path)
-        except DamagedFieldError as error:
-            raise CovcalError(f"{path} is damaged ({error}): {_AGAIN[schema]} again") from error
-    if schema == journal.SCHEMA:
-        return [("schema", journal.SCHEMA), *journal.Journal(path).describe()]
-    raise CovcalError(
-        f"{path} has schema {schema!r}; this version knows {calibration.SCHEMA}, "
-        f"{', '.join(_AGAIN)} and {journal.SCHEMA}: make it with covcal calibrate, evaluate, "
-        "estimate or run"
-    )
+def _attributes(attributes: Mapping[str, Any]) -> Lines:
+    return [
+        (name, value.decode("utf-8") if isinstance(value, bytes) else str(value))
+        for name, value in sorted(attributes.items())
+        if name not in _HIDDEN
+    ]
 
 
-def _calibration_lines(path: Path) -> list[tuple[str, str]]:
-    read = calibration.read_calibration(path)
+def _json_lines(path: Path) -> Lines:
+    schema = read_json(path, remedy=_REMEDY).get("schema")
+    describers = {
+        Calibration.schema: _calibration_lines,
+        _Metrics.schema: _metrics_lines,
+        _EstimatedMetrics.schema: _estimated_lines,
+        Estimation.schema: _estimation_lines,
+        Results.schema: _run_lines,
+    }
+    if not isinstance(schema, str) or schema not in describers:
+        *names, last = describers
+        raise CovcalError(
+            f"{path} has schema {schema!r}; this version knows {', '.join(names)} and {last}: make "
+            "it with covcal calibrate, evaluate, estimate or run"
+        )
+    return [("schema", schema), *describers[schema](path)]
+
+
+def _calibration_lines(path: Path) -> Lines:
+    read = read_calibration(path)
     lines = [
-        ("schema", calibration.SCHEMA),
         ("method", f"{read.method_used} (asked for: {read.method})"),
         ("reason", read.reason),
         ("T_f", f"{read.forecaster_temperature:.6g}"),
         ("T_g", ", ".join(f"{value:.4g}" for value in read.discriminator_temperatures) or "none"),
-        ("classes", _classes(list(read.classes))),
+        ("classes", _classes(read.classes)),
         ("model", f"{read.model['name']} {read.model['sha256'][:12]}"),
+        *_inputs(read.inputs),
     ]
-    lines += [(entry.role, f"{entry.path} {entry.sha256[:12]}") for entry in read.inputs]
     if read.labelled_rows is not None:
-        lines.append(("labels", f"of {read.labelled_rows['n']} target rows were used"))
-    lines += [("note", note) for note in read.notes]
-    return lines + [("warning", warning) for warning in read.warnings]
+        lines.append(("labels", f"of {read.labelled_rows.n} target rows were used"))
+    return [*lines, *_each("note", read.notes), *_each("warning", read.warnings)]
 
 
-def _estimation_lines(content: Fields, path: Path) -> list[tuple[str, str]]:
-    rows = content.inside("rows")
+def _estimation_lines(path: Path) -> Lines:
+    read = read_document(Estimation, path, remedy=_REMEDY, again="estimate again")
     lines = [
-        ("schema", estimation.SCHEMA),
-        ("rows", f"{rows.integer('source')} of the source, {rows.integer('target')} of the target"),
-        ("prior", content.inside("target_prior").text("name")),
+        ("rows", f"{read.source_rows} of the source, {read.target_rows} of the target"),
+        ("prior", read.prior_name),
     ]
-    lines += [
-        (
-            entry.text("name"),
-            f"accuracy {entry.number('accuracy'):.1%} ({entry.number('low'):.1%} to "
-            f"{entry.number('high'):.1%})"
-            + ("" if entry.truth("trusted") else ", not to be trusted"),
+    for one in read.estimates:
+        doubt = "" if one.trusted else ", not to be trusted"
+        text = f"accuracy {one.accuracy:.1%} ({one.low:.1%} to {one.high:.1%}){doubt}"
+        lines.append((one.name, text))
+    return [*lines, *_inputs(read.inputs), *_each("note", read.notes)]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    accuracy: float
+    ece: float
+    nll: float
+
+
+@dataclass(frozen=True)
+class _Metrics(Document):
+    schema: ClassVar[str] = WrittenMetrics.schema
+
+    n: int
+    split: str
+    metrics: Mapping[str, _Judged]
+
+
+def _metrics_lines(path: Path) -> Lines:
+    read = read_document(_Metrics, path, remedy=_REMEDY, again="evaluate again")
+    lines = [("rows", f"{read.n} of the target's {read.split} split")]
+    for name, one in read.metrics.items():
+        text = f"accuracy {one.accuracy:.2%}, ECE {one.ece:.2%}, NLL {one.nll:.4f}"
+        lines.append((name, text))
+    return lines
+
+
+@dataclass(frozen=True)
+class _Expected:
+    n: int
+    mean_confidence: float
+    estimated_accuracy: float
+    estimated_accuracy_interval: tuple[float, ...]
+    estimated_least_ece: float
+
+    def __post_init__(self) -> None:
+        if len(self.estimated_accuracy_interval) != 2:
+            raise ValueError("estimated_accuracy_interval is not a list of 2 numbers")
+
+
+@dataclass(frozen=True)
+class _EstimatedMetrics(Document):
+    schema: ClassVar[str] = estimatedevaluation.SCHEMA
+
+    split: str
+    estimated_metrics: Mapping[str, _Expected]
+    notes: tuple[str, ...]
+
+
+def _estimated_lines(path: Path) -> Lines:
+    read = read_document(_EstimatedMetrics, path, remedy=_REMEDY, again="evaluate again")
+    lines = [("split", f"{read.split} of the target; estimates, no label was read")]
+    for name, one in read.estimated_metrics.items():
+        low, high = one.estimated_accuracy_interval
+        text = (
+            f"{one.n} rows, confidence {one.mean_confidence:.2%}, estimated accuracy "
+            f"{one.estimated_accuracy:.1%} ({low:.1%} to {high:.1%}), ECE then at least "
+            f"{one.estimated_least_ece:.2%}"
         )
-        for entry in content.each("estimates")
-    ]
-    lines += [
-        (entry.text("role"), f"{path.parent / entry.text('path')} {entry.text('sha256')[:12]}")
-        for entry in content.each("inputs")
-    ]
-    return lines + [("note", note) for note in content.texts("notes")]
+        lines.append((name, text))
+    return [*lines, *_each("note", read.notes)]
 
 
-def _estimated_lines(content: Fields) -> list[tuple[str, str]]:
-    metrics = content.inside("estimated_metrics")
-    entries = [(name, metrics.inside(name)) for name in metrics.names()]
-    lines = [
-        ("schema", estimatedevaluation.SCHEMA),
-        ("split", f"{content.text('split')} of the target; estimates, no label was read"),
-    ]
-    for name, entry in entries:
-        low, high = _interval(entry, "estimated_accuracy_interval")
-        lines.append(
-            (
-                name,
-                f"{entry.integer('n')} rows, confidence {entry.number('mean_confidence'):.2%}, "
-                f"estimated accuracy {entry.number('estimated_accuracy'):.1%} ({low:.1%} to "
-                f"{high:.1%}), ECE then at least {entry.number('estimated_least_ece'):.2%}",
-            )
-        )
-    return lines + [("note", note) for note in content.texts("notes")]
-
-
-def _interval(entry: Fields, name: str) -> tuple[float, float]:
-    ends = entry.numbers(name)
-    if len(ends) != 2:
-        raise DamagedFieldError(f"{name} has {len(ends)} numbers, not 2")
-    return ends[0], ends[1]
-
-
-def _metrics_lines(content: Fields) -> list[tuple[str, str]]:
-    metrics = content.inside("metrics")
-    entries = [(name, metrics.inside(name)) for name in metrics.names()]
-    lines = [
-        ("schema", evaluated.SCHEMA),
-        ("rows", f"{content.integer('n')} of the target's {content.text('split')} split"),
-    ]
-    return lines + [
-        (
-            name,
-            f"accuracy {entry.number('accuracy'):.2%}, ECE {entry.number('ece'):.2%}, "
-            f"NLL {entry.number('nll'):.4f}",
-        )
-        for name, entry in entries
+def _run_lines(path: Path) -> Lines:
+    read = read_document(Results, path, remedy=_REMEDY, again="run again")
+    return [
+        (name, f"sha256 {entry.sha256[:12]}, warnings: {len(entry.warnings)}")
+        for name, entry in sorted(read.results.items())
     ]
 
 
-def _classes(names: list[str]) -> str:
+def _classes(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_SHOWN_CLASSES])
     return f"{len(names)}: {shown}{', ...' if len(names) > _SHOWN_CLASSES else ''}"
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+def _inputs(inputs: Sequence[Input]) -> Lines:
+    return [(entry.role, f"{entry.path} {entry.sha256[:12]}") for entry in inputs]
+
+
+def _each(name: str, texts: Sequence[str]) -> Lines:
+    return [(name, text) for text in texts]

@@ -1,105 +1,93 @@
-"""What ``covcal calibrate-labelled`` does: a temperature fitted to some labelled target rows.
+"""``covcal calibrate-labelled``: a temperature fitted to some labelled target rows.
 
 For people who have a few target labels. Besides `evaluation` this is the only module that reads
 them; its cal.json says so and names the rows, and ``evaluate`` leaves those out.
 """
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.calibration import Calibration, Input, model_of
+from covcal_cli.arrays import Labels, Rows
+from covcal_cli.calibration import Calibration, LabelledRows
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurecolumns import ATTRIBUTE, read_columns
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
-from covcal_cli.forecasters import forecaster_blocks, target_confidence
-from covcal_cli.labelfree.fit_guards import not_at_limit
-from covcal_cli.labelfree.guards import enough_errors
-from covcal_cli.methods import LABELLED, MIN_ERRORS
-from covcal_cli.remarks import warnings_on_temperature
+from covcal_cli.featurefile import Domain, FeatureFile
+from covcal_cli.labelfree.guards import enough_errors, not_at_limit
+from covcal_cli.problem import fit_record, provenance, target_confidence, warnings_on_temperature
 from covcal_cli.target_labels import target_labels
-from covcal_cli.temperature import Loss, fit_temperature
+from covcal_cli.temperature import MIN_ERRORS, Loss, fit_temperature
 from covcal_cli.weights import DEFAULT_MAX_WEIGHT
 
+_METHOD = "labelled"
+_ROWS = "labelled target rows"
 
-def calibrate_labelled(
-    path: Path, rows: int, *, loss: Loss = "brier", seed: int = 0
-) -> Calibration:
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledSettings:
+    """What ``covcal calibrate-labelled`` can be told."""
+
+    rows: int  # how many labelled rows to draw, at least 1
+    loss: Loss = "brier"  # what T minimises
+    seed: int = 0  # chooses the rows
+
+
+def calibrate_labelled(path: Path, settings: LabelledSettings) -> Calibration:
     """Fit T of the classifier's own logits to labelled target rows of any split.
-
-    Parameters
-    ----------
-    path : Path
-        A features or adapted file.
-    rows : int
-        How many labelled rows to draw, at least 1.
-    loss : {"brier", "nll"}
-        What T minimises.
-    seed : int
-        Chooses the rows.
 
     Raises
     ------
     CovcalError
         If the file has no target, or fewer labelled target rows.
     """
+    rows, seed = settings.rows, settings.seed
     with FeatureFile(path) as file:
         target = file.require_target()
         chosen, labels = _drawn(target, rows, seed)
         logits = target.logits(chosen)
         errors = int((logits.argmax(axis=1) != labels).sum())
         fit = fit_temperature(
-            forecaster_blocks(target, chosen, "original"),
+            logits,
             labels,
-            loss=loss,
+            loss=settings.loss,
             allow_sharpening=errors >= MIN_ERRORS,
             seed=seed,
         )
         ids = sorted(target.ids(chosen))
         return Calibration(
-            method=LABELLED.name,
-            method_used=LABELLED.name,
+            method=_METHOD,
+            method_used=_METHOD,
             reason=f"asked for, with the labels of {rows} target rows",
             forecaster="original",
             forecaster_temperature=fit.temperature,
             discriminator_temperatures=(),
             discriminator=None,
             max_weight=DEFAULT_MAX_WEIGHT,
-            loss=loss,
-            fit={
-                "rows": rows,
-                "errors": errors,
-                "loss": fit.loss,
-                "loss_before": fit.loss_at_one,
-                "at_limit": fit.at_limit,
-            },
+            loss=settings.loss,
+            fit=fit_record(fit, rows, errors),
             weights=None,
             bound=None,
             estimates=target_confidence(file, "original", fit.temperature),
             seed=seed,
-            classes=tuple(file.classes),
-            model=model_of(file),
-            networks_sha256=file.attributes.get("networks_sha256"),
-            feature_columns=read_columns(file.attributes.get(ATTRIBUTE)),
-            inputs=(Input("adapted" if file.is_adapted else "features", path, file.sha256()),),
-            warnings=tuple(warnings_on_temperature(fit, errors, rows, of="labelled target rows")),
+            warnings=tuple(warnings_on_temperature(fit, errors, rows, of=_ROWS)),
             guards=(
-                enough_errors(errors, rows, of="labelled target rows"),
+                enough_errors(errors, rows, of=_ROWS),
                 not_at_limit(fit.temperature, fit.at_limit),
             ),
             used_target_labels=True,
-            labelled_rows={
-                "n": rows,
-                "seed": seed,
-                "sha256": hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest(),
-                "ids": ids,
-            },
+            labelled_rows=LabelledRows(
+                n=rows,
+                seed=seed,
+                sha256=hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest(),
+                ids=tuple(ids),
+            ),
+            notes=(),
+            **provenance(file),
         )
 
 
-def _drawn(target: Domain, n: int, seed: int) -> tuple[Rows, NDArray[np.int64]]:
+def _drawn(target: Domain, n: int, seed: int) -> tuple[Rows, Labels]:
     """Return `n` labelled rows by a seeded draw, ascending, and their labels."""
     everything = np.arange(target.n, dtype=np.int64)
     labels = target_labels(target, everything)

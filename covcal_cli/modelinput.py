@@ -1,4 +1,4 @@
-"""What a model declares about one of its inputs: what data must become before it is fed."""
+"""A model's inputs as it declares them: what data must become before it is fed."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,10 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class ModelInput:
-    """One input of a model.
-
-    Attributes
-    ----------
-    name : str
-        As the model calls it.
-    shape : tuple of (int or None)
-        Batch first; None where it is free.
-    dtype : numpy.dtype
-        Element type.
-    """
+    """One input of a model."""
 
     name: str
-    shape: Shape
+    shape: Shape  # batch first; None where it is free
     dtype: np.dtype[np.generic]
 
     def describe(self) -> str:

@@ -6,30 +6,30 @@ reduces over classes with whole vectors of rows, several times faster than row b
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-LogitBlocks = Callable[[], Iterator[NDArray[np.floating[Any]]]]
+from covcal_cli.arrays import Float64s, Floats, Labels
+
+Array = Float64s
+LogitBlocks = Callable[[], Iterator[Floats]]
 """Calling it yields blocks of logits, shape (m, K), in row order; it can be called again."""
 
 _BLOCK_VALUES = 1 << 16
 
 
-def blocks_of(logits: NDArray[np.floating[Any]]) -> LogitBlocks:
+def blocks_of(logits: Floats) -> LogitBlocks:
     """Return logits of shape (n, K), held in memory, as blocks small enough for the CPU's cache."""
     rows = max(1, _BLOCK_VALUES // max(1, logits.shape[1]))
 
-    def blocks() -> Iterator[NDArray[np.floating[Any]]]:
+    def blocks() -> Iterator[Floats]:
         for start in range(0, len(logits), rows):
             yield logits[start : start + rows]
 
     return blocks
 
 
-def class_major(logits: NDArray[np.floating[Any]]) -> Array:
+def class_major(logits: Floats) -> Float64s:
     """Copy logits of shape (m, K) to float64 of shape (K, m), each row shifted to a maximum of 0.
 
     Softmax does not see the shift, and after it no exponential overflows at any temperature.
@@ -39,7 +39,7 @@ def class_major(logits: NDArray[np.floating[Any]]) -> Array:
     return block
 
 
-def exp(block: Array) -> Array:
+def exp(block: Float64s) -> Float64s:
     """Return e^x of non-positive x to 1e-7 relative, in float64.
 
     NumPy's float64 exponential is not vectorised on most machines and would take most of the time
@@ -49,7 +49,7 @@ def exp(block: Array) -> Array:
     return np.exp(powers, out=powers).astype(np.float64)
 
 
-def log_softmax(block: Array, temperature: float) -> Array:
+def log_softmax(block: Float64s, temperature: float) -> Float64s:
     """Return log softmax(z / T), shape (K, m), of a block from `class_major`.
 
     The paper multiplies by a temperature (its T is our 1/T); covcal, like the field, divides: T > 1
@@ -62,32 +62,22 @@ def log_softmax(block: Array, temperature: float) -> Array:
 
 @dataclass(frozen=True)
 class Softmax:
-    """softmax(z / T) of a block, and its logarithm at the few places where it is needed.
+    """softmax(z / T) of a block, and its logarithm at the few places where it is needed."""
 
-    Attributes
-    ----------
-    logits : array of float64, shape (K, m)
-        Each row's highest is 0.
-    temperature : float
-    log_sums : array of float64, shape (m,)
-        log sum_k e^(z_k / T); less it, the highest log probability of a row is 0.
-    probabilities : array of float64, shape (K, m)
-    """
-
-    logits: Array
+    logits: Float64s  # (K, m), each row's highest is 0
     temperature: float
-    log_sums: Array
-    probabilities: Array
+    log_sums: Float64s  # (m,): log sum_k e^(z_k / T); less it, a row's highest logarithm is 0
+    probabilities: Float64s  # (K, m)
 
-    def logs_at(self, places: NDArray[np.int64]) -> Array:
+    def logs_at(self, places: Labels) -> Float64s:
         """Return one log probability of each row, given k m + j for class k of row j."""
-        found: Array = self.logits.take(places)
+        found: Float64s = self.logits.take(places)
         found /= self.temperature
         found -= self.log_sums
         return found
 
 
-def softmax(block: Array, temperature: float) -> Softmax:
+def softmax(block: Float64s, temperature: float) -> Softmax:
     """Return `Softmax` of a block from `class_major`; its values are those of `log_softmax`."""
     scaled = block if temperature == 1 else block / temperature
     probabilities = exp(scaled)
@@ -96,12 +86,12 @@ def softmax(block: Array, temperature: float) -> Softmax:
     return Softmax(block, temperature, np.log(sums), probabilities)
 
 
-def log_mean_softmax(members: NDArray[np.floating[Any]]) -> Array:
+def log_mean_softmax(members: Floats) -> Float64s:
     """Return log mean_m softmax(z_m), shape (K, n), of members' logits (M, n, K).
 
     These are the logits of a forecaster with M members.
     """
     logs = np.stack([log_softmax(class_major(member), 1.0) for member in members])
     highest = logs.max(axis=0)
-    combined: Array = highest + np.log(exp(logs - highest).mean(axis=0))
+    combined: Float64s = highest + np.log(exp(logs - highest).mean(axis=0))
     return combined

@@ -1,6 +1,6 @@
 """The temperature that makes softmax(z / T) fit labelled rows: one exact, one-dimensional search.
 
-The rules (DESIGN 3.2 and 3.4):
+The rules:
 
 - The loss is the weighted Brier score sum_i a_i ||softmax(z_i/T) - y_i||^2 / sum_i a_i (the
   paper's), or the weighted negative log-likelihood (Guo et al. 2017).
@@ -18,17 +18,18 @@ The discriminator's temperature T_g is the same fit: a binary Brier score is a t
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.rowlosses import brier_rows, nll_rows
-from covcal_cli.softmax import Array, LogitBlocks, blocks_of, class_major
+from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.softmax import LogitBlocks, blocks_of, class_major, exp
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
 
+MIN_ERRORS = 5
+"""With fewer errors among the labelled rows a command allows no T below 1."""
 _GRID_POINTS = 97
 _GRID_ROWS = 20_000
 _GRID_VALUES = 4_000_000  # bounds the grid's memory where there are many classes
@@ -38,32 +39,79 @@ _MAX_STEPS = 60
 _TIE = 1e-12
 
 
+def brier_rows(
+    block: Float64s, labels: Labels, temperature: float, derivatives: bool
+) -> list[Float64s]:
+    """Return ||p - y||^2 of every row, and its derivatives with respect to s = log T.
+
+    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d.
+    """
+    columns = np.arange(block.shape[1])
+    u, p = _softmax(block, temperature)
+    p_y = p[labels, columns]
+    squares = _sum_of_products(p, p)
+    loss = squares - 2 * p_y + 1
+    if not derivatives:
+        return [loss]
+    u -= _sum_of_products(p, u)
+    d_y = u[labels, columns]
+    q = p * u
+    variance = _sum_of_products(q, u)
+    cross = _sum_of_products(p, q)
+    slope = 2 * (p_y * d_y - cross)
+    curvature = (
+        4 * _sum_of_products(q, q)
+        + 2 * cross
+        - 2 * variance * squares
+        - 2 * p_y * (d_y * d_y + d_y - variance)
+    )
+    return [loss, slope, curvature]
+
+
+def nll_rows(
+    block: Float64s, labels: Labels, temperature: float, derivatives: bool
+) -> list[Float64s]:
+    """Return -log p_y of every row, and its derivatives with respect to s = log T."""
+    columns = np.arange(block.shape[1])
+    u, p = _softmax(block, temperature)
+    u_y = u[labels, columns]
+    loss = np.log(exp(u).sum(axis=0)) - u_y
+    if not derivatives:
+        return [loss]
+    u -= _sum_of_products(p, u)
+    d_y = u[labels, columns]
+    return [loss, d_y, _sum_of_products(p * u, u) - d_y]
+
+
+def _softmax(block: Float64s, temperature: float) -> tuple[Float64s, Float64s]:
+    u = block / temperature
+    p = exp(u)
+    p /= p.sum(axis=0)
+    return u, p
+
+
+def _sum_of_products(left: Float64s, right: Float64s) -> Float64s:
+    products: Float64s = np.einsum("km,km->m", left, right)
+    return products
+
+
+ROW_LOSSES: dict[Loss, Callable[[Float64s, Labels, float, bool], list[Float64s]]] = {
+    "brier": brier_rows,
+    "nll": nll_rows,
+}
+"""Of a class-major block, labels and T: each row's loss and, where asked for, its derivatives."""
+
+
 @dataclass(frozen=True)
 class TemperatureFit:
-    """A fitted temperature.
+    """A fitted temperature."""
 
-    Attributes
-    ----------
-    temperature : float
-        T > 0; T > 1 softens.
-    loss : float
-        Weighted mean loss at `temperature`.
-    loss_at_one : float
-        The same at T = 1, that is, before.
-    at_limit : {"lower", "upper"} or None
-        The end of the search interval that T stands at, if any.
-    held_at_one : bool
-        Whether the best T was below 1 and sharpening was not allowed.
-    local_minima : int
-        Number of interior minima that were compared.
-    """
-
-    temperature: float
-    loss: float
+    temperature: float  # above 0; above 1 it softens
+    loss: float  # weighted mean at `temperature`, and at T = 1, that is, before
     loss_at_one: float
-    at_limit: Limit | None
-    held_at_one: bool
-    local_minima: int
+    at_limit: Limit | None  # the end of the search interval that T stands at, if any
+    held_at_one: bool  # the best T was below 1, and sharpening was not allowed
+    local_minima: int  # interior minima that were compared
 
 
 @dataclass(frozen=True)
@@ -78,9 +126,9 @@ class _Objective:
 
     def __init__(
         self,
-        blocks: Callable[[], Iterable[Array]],
-        labels: NDArray[np.int64],
-        weights: Array,
+        blocks: Callable[[], Iterable[Float64s]],
+        labels: Labels,
+        weights: Float64s,
         loss: Loss,
     ) -> None:
         self._blocks, self._labels, self._weights, self._loss = blocks, labels, weights, loss
@@ -95,7 +143,7 @@ class _Objective:
         return self._sum(log_t, derivatives=True)
 
     def _sum(self, log_t: float, *, derivatives: bool) -> tuple[float, float, float]:
-        of_rows = brier_rows if self._loss == "brier" else nll_rows
+        of_rows = ROW_LOSSES[self._loss]
         sums = np.zeros(3)
         start = 0
         for block in self._blocks():
@@ -109,15 +157,15 @@ class _Objective:
         return loss, slope, curvature
 
 
-def _cache_sized(blocks: LogitBlocks) -> Iterator[NDArray[np.floating[Any]]]:
+def _cache_sized(blocks: LogitBlocks) -> Iterator[Floats]:
     for block in blocks():
         yield from blocks_of(block)()
 
 
 def fit_temperature(
-    logits: NDArray[np.floating[Any]] | LogitBlocks,
-    labels: NDArray[np.int64],
-    weights: Array | None = None,
+    logits: Floats | LogitBlocks,
+    labels: Labels,
+    weights: Float64s | None = None,
     *,
     loss: Loss = "brier",
     allow_sharpening: bool = True,
@@ -168,18 +216,20 @@ def fit_temperature(
     loss_at_one = everything.value(0.0)
     if scale == 0:  # every row is a tie between all classes: T changes nothing
         return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0)
+    # A grid over the whole interval, on few rows, finds where the local minima are.
     rows, copies = sampled
     on_grid = _Objective(lambda: sample, labels[rows], copies, loss)
     low, high = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(low, high, _GRID_POINTS)
     values = np.array([on_grid.value(log_t) for log_t in grid])
+    # Each is refined on the few rows first, so that the passes over all rows start close by.
     step = float(grid[1] - grid[0])
     interior = [
         _refined(everything, _refined(on_grid, grid[index], step, low, high).log_t, step, low, high)
         for index in _interior_minima(values)
     ]
     candidates = [*interior, *_limits(everything, grid, values)]
-    held = False
+    held = False  # without sharpening, T = 1 takes the place of every T below it
     if not allow_sharpening:
         allowed = [point for point in candidates if point.log_t >= 0]
         held = _best(candidates) not in allowed
@@ -197,7 +247,7 @@ def _best(points: list[_Point]) -> _Point:
     return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))
 
 
-def _sampled_rows(weights: Array, most: int, seed: int) -> tuple[NDArray[np.int64], Array]:
+def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Labels, Float64s]:
     """Choose at most `most` rows with probability proportional to weight, and their multiplicity.
 
     Importance weights may put most of the mass on a few rows, which a uniform draw would miss; a
@@ -214,17 +264,17 @@ def _sampled_rows(weights: Array, most: int, seed: int) -> tuple[NDArray[np.int6
 
 def _scale_and_sample(
     blocks: LogitBlocks,
-    labels: NDArray[np.int64],
-    weights: Array,
-    sampled: tuple[NDArray[np.int64], Array],
-) -> tuple[float, list[Array]]:
+    labels: Labels,
+    weights: Float64s,
+    sampled: tuple[Labels, Float64s],
+) -> tuple[float, list[Float64s]]:
     """Return the weighted root mean square of the row-centred logits, and the sampled rows' logits.
 
     Raises ValueError if the labels are too many, too few, or no classes of these logits.
     """
     rows, _ = sampled
     total, start, classes = 0.0, 0, 0
-    chosen: list[NDArray[np.floating[Any]]] = []
+    chosen: list[Floats] = []
     for block in _cache_sized(blocks):
         stop = start + len(block)
         block64 = np.array(block.T, dtype=np.float64, order="C")
@@ -244,7 +294,7 @@ def _scale_and_sample(
     ]
 
 
-def _interior_minima(values: Array) -> list[int]:
+def _interior_minima(values: Float64s) -> list[int]:
     """Return the grid points lower than their surroundings on both sides; of a plateau, the middle.
 
     A plateau that reaches an end of the grid is not interior.
@@ -261,7 +311,7 @@ def _interior_minima(values: Array) -> list[int]:
     return minima
 
 
-def _limits(objective: _Objective, grid: Array, values: Array) -> list[_Point]:
+def _limits(objective: _Objective, grid: Float64s, values: Float64s) -> list[_Point]:
     """Return the ends of the grid that are its lowest point, with the loss of all rows there."""
     lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
     ends: list[tuple[int, Limit]] = [(0, "lower"), (len(grid) - 1, "upper")]

@@ -6,14 +6,11 @@ squared error on validation rows of both domains, each domain weighing one half.
 [1/(1+U), 1], that is, weights to [0, U]. All in log space: nothing overflows before it is clipped.
 """
 
-import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.softmax import Array
+from covcal_cli.arrays import Float64s, Floats
 from covcal_cli.temperature import TemperatureFit, fit_temperature
 
 DEFAULT_MAX_WEIGHT = 1000.0
@@ -23,89 +20,48 @@ FIT_OFFSET = 0.5
 
 @dataclass(frozen=True)
 class WeightHealth:
-    """Diagnostics of importance weights over source validation rows; shares are fractions of n.
+    """Diagnostics of importance weights over source validation rows; shares are fractions of n."""
 
-    Attributes
-    ----------
-    n : int
-        Source validation rows.
-    ess, ess_share : float
-        Effective sample size (sum w)^2 / sum w^2: the overlap of the domains.
-    ess_fit, ess_fit_share : float
-        The same of a = w + 1/2: the noise in a T_f fitted with them.
-    mean_weight : float
-        Near 1 when the discriminator is right, as E_source[q/p] = 1.
-    clipped_share : float
-        Share of rows at the upper limit U.
-    largest_share : float
-        Share of the total weight on one row.
-    domain_auc : float
-        Chance that the discriminator ranks a source row above a target row; 0.5 is no shift.
-    discriminator_error : float
-        Squared error with each domain weighing one half; 0.25 is chance.
-    """
-
-    n: int
+    n: int  # source validation rows
+    # Effective sample size (sum w)^2 / sum w^2: the overlap of the domains. The same of
+    # a = w + 1/2: the noise in a T_f fitted with them.
     ess: float
     ess_share: float
     ess_fit: float
     ess_fit_share: float
-    mean_weight: float
-    clipped_share: float
-    largest_share: float
+    mean_weight: float  # near 1 when the discriminator is right, as E_source[q/p] = 1
+    clipped_share: float  # of rows at the upper limit U
+    largest_share: float  # of the total weight on one row
+    # Chance that the discriminator ranks a source row above a target row; 0.5 is no shift.
     domain_auc: float
-    discriminator_error: float
-
-    def to_json(self) -> dict[str, float | int]:
-        """Return the attributes as a dictionary."""
-        return asdict(self)
+    discriminator_error: float  # squared, each domain weighing one half; 0.25 is chance
 
 
 @dataclass(frozen=True)
 class ImportanceWeights:
-    """Importance weights of source validation rows with what they were computed from.
+    """Importance weights of source validation rows with what they were computed from."""
 
-    Attributes
-    ----------
-    weights : array of float64, shape (n,)
-        w = 1/g - 1, the mean over members, in [0, U].
-    temperatures : tuple of TemperatureFit
-        T_g of every member's discriminator.
-    health : WeightHealth
-    """
-
-    weights: Array
-    temperatures: tuple[TemperatureFit, ...]
+    weights: Float64s  # (n,): w = 1/g - 1, the mean over members, in [0, U]
+    temperatures: tuple[TemperatureFit, ...]  # T_g of every member's discriminator
     health: WeightHealth
 
     @property
-    def fit_weights(self) -> Array:
+    def fit_weights(self) -> Float64s:
         """The weights a = 1/g - 1/2 of the fit of T_f, shape (n,)."""
         return self.weights + FIT_OFFSET
 
 
 def importance_weights(
-    source_logits: NDArray[np.floating[Any]],
-    target_logits: NDArray[np.floating[Any]],
+    source_logits: Floats,
+    target_logits: Floats,
     *,
     max_weight: float = DEFAULT_MAX_WEIGHT,
 ) -> ImportanceWeights:
     """Return the importance weights of source validation rows.
 
-    Parameters
-    ----------
-    source_logits, target_logits : float arrays, shapes (M, n) and (M, n_t)
-        Source discriminators' logits of validation rows of both domains, one row per member.
-    max_weight : float
-        U >= 1.
-
-    Raises
-    ------
-    ValueError
-        If `max_weight` is below 1.
+    The source discriminators' logits of validation rows of both domains have one row per member,
+    shapes (M, n) and (M, n_t). `max_weight` is U >= 1.
     """
-    if not 1 <= max_weight < math.inf:
-        raise ValueError(f"max_weight must be a number of at least 1, not {max_weight}")
     members = list(zip(source_logits, target_logits, strict=True))
     fits = tuple(fit_discriminator_temperature(source, target) for source, target in members)
     tempered = [
@@ -132,18 +88,12 @@ def importance_weights(
     return ImportanceWeights(on_source, fits, health)
 
 
-def fit_discriminator_temperature(
-    source_logits: NDArray[np.floating[Any]], target_logits: NDArray[np.floating[Any]]
-) -> TemperatureFit:
+def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) -> TemperatureFit:
     """Fit T_g by squared error, each domain weighing one half (paper Section 5.1).
 
     The binary squared error (s - sigmoid(l/T))^2 is half the Brier score of the two-class logits
-    (0, l), so this is `fit_temperature` with weights 1/n of each domain.
-
-    Parameters
-    ----------
-    source_logits, target_logits : float arrays, shapes (n_s,) and (n_t,)
-        Of validation rows.
+    (0, l), so this is `fit_temperature` with weights 1/n of each domain. Logits are of validation
+    rows, shapes (n_s,) and (n_t,).
     """
     sizes = len(source_logits), len(target_logits)
     logits = np.concatenate([source_logits, target_logits]).astype(np.float64)
@@ -152,7 +102,7 @@ def fit_discriminator_temperature(
     return fit_temperature(np.stack([np.zeros_like(logits), logits], axis=1), is_source, weights)
 
 
-def weights_of(tempered_logits: NDArray[np.floating[Any]], max_weight: float) -> Array:
+def weights_of(tempered_logits: Floats, max_weight: float) -> Float64s:
     """Return w = 1/g - 1 = exp(-l/T_g), clipped to [0, U], from l/T_g."""
     logs = -np.asarray(tempered_logits, dtype=np.float64)
     limit = np.log(max_weight)
@@ -160,7 +110,7 @@ def weights_of(tempered_logits: NDArray[np.floating[Any]], max_weight: float) ->
     return np.where(logs >= limit, max_weight, np.exp(np.minimum(logs, limit)))
 
 
-def effective_sample_size(weights: Array) -> float:
+def effective_sample_size(weights: Float64s) -> float:
     """Return (sum w)^2 / sum w^2: n for equal weights, 1 when one row has it all, 0 for none."""
     scale = float(weights.max(initial=0.0))
     if scale == 0:
@@ -169,12 +119,12 @@ def effective_sample_size(weights: Array) -> float:
     return float(relative.sum() ** 2 / (relative * relative).sum())
 
 
-def discriminator_error(on_source: Array, on_target: Array) -> float:
+def discriminator_error(on_source: Float64s, on_target: Float64s) -> float:
     """Return 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2 of probabilities g."""
     return float(0.5 * np.mean((1 - on_source) ** 2) + 0.5 * np.mean(on_target**2))
 
 
-def _auc(source_scores: Array, target_scores: Array) -> float:
+def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
     """Return the chance that a source row scores above a target row, ties counting one half."""
     ordered = np.sort(target_scores)
     below = np.searchsorted(ordered, source_scores, side="left")

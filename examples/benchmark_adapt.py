@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.featurefile import FEATURES_SCHEMA
 from covcal_cli.featurewriter import HDF5Writer, utf8
 
@@ -60,10 +61,12 @@ def main() -> None:
         report = adapt(
             features,
             Path(folder) / "adapted.h5",
-            preset=options.preset,
-            members=options.members,
-            threads=options.threads,
-            device=options.device,
+            AdaptSettings(
+                preset=options.preset,
+                members=options.members,
+                threads=options.threads,
+                device=options.device,
+            ),
         )
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
     print(f"{wall:.2f} s wall, {processor:.2f} s processor, {options.threads} thread(s)")

@@ -28,9 +28,10 @@ import benchmark_temperature
 import h5py
 import numpy as np
 
-from covcal_cli.calibration import Calibration, Input, write_calibration
+from covcal_cli.calibration import Calibration, write_calibration
 from covcal_cli.featurefile import FEATURES_SCHEMA
 from covcal_cli.featurewriter import HDF5Writer, utf8
+from covcal_cli.records import Input
 
 BLOCK = 1 << 20
 BINS = 15
@@ -82,6 +83,8 @@ def write_document(path: Path, features: Path, classes: int) -> None:
         classes=tuple(str(number) for number in range(classes)),
         model=MODEL,
         networks_sha256=None,
+        notes=(),
+        warnings=(),
         inputs=(Input("features", features, "0" * 64),),
     )
     write_calibration(calibration, path, force=True)

@@ -169,10 +169,10 @@ def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) ->
     write_images(folder / "images", case, images)
     write_classifier(folder / "model.onnx", case)
     write_classifier(folder / "features.onnx", case, features=True)
-    data = FolderData(folder / "images")
-    files = [data.path / name for name in data.ids]
     session = bare_session(folder / "features.onnx", threads)
     opened = open_classifier(folder / "model.onnx", threads=threads)
+    data = FolderData(folder / "images", opened.inputs)
+    files = [data.path / name for name in data.ids]
     (wanted,) = opened.inputs
     pipeline = case.asked.resolve(wanted.shape, wanted.dtype)
     rows = np.arange(len(files))
@@ -189,7 +189,7 @@ def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) ->
     def together() -> None:
         found.clear()
         size = case.batch
-        batches = data.batches(opened.inputs, pipeline, rows, size=size, threads=threads)
+        batches = data.batches(pipeline, rows, size=size, threads=threads)
         with closing(batches):
             found.extend(classifier.run(batch.inputs)[1] for batch in batches)
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.featurewriter import HDF5Writer, utf8
-from covcal_cli.forecasters import forecaster_blocks
 from covcal_cli.metrics.metrics import ReliabilityBins
 from covcal_cli.temperature import Loss, fit_temperature
 
@@ -56,8 +55,11 @@ def covcal_fit(path: Path, loss: Loss) -> Prepared:
         with FeatureFile(path) as file:
             source = file.require_source()
             rows = source.require_rows("validation")
-            blocks = forecaster_blocks(source, rows, "original")
-            return fit_temperature(blocks, source.labels(rows), loss=loss).temperature
+            return fit_temperature(
+                lambda: (source.logits(block) for block in source.blocks(rows, "logits")),
+                source.labels(rows),
+                loss=loss,
+            ).temperature
 
     return run
 

@@ -37,7 +37,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from covcal_cli.adapt import forward
+from covcal_cli import networks as forward_pass
 from covcal_cli.adapt.reading import read_rows
 from covcal_cli.adapt.settings import Schedule, Settings, default_settings
 from covcal_cli.adapt.training import train
@@ -302,11 +302,11 @@ def score(path: Path, family: str, name: str, recipe: str, members: int) -> Scor
         )
         labels, truth = source.labels(held), target_labels(target, test)
         logits = [
-            forward.aligned_logits(networks, d.features(r))
+            forward_pass.aligned_logits(networks, d.features(r))
             for d, r in ((source, held), (target, test))
         ]
         domain_logits = [
-            forward.aligned_domain_logits(networks, d.features(r))
+            forward_pass.aligned_domain_logits(networks, d.features(r))
             for d, r in ((source, held), (target, unseen))
         ]
         original = target.logits(test)

@@ -15,8 +15,9 @@ from pathlib import Path
 from choose_adapt_settings import shifts, write_features
 
 from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.evaluate.evaluation import evaluate
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ def pairs(name: str, features: Path, adapted: Path) -> list[Pair]:
         (adapted, "iw+temp", "temp"),
         (features, "iw+temp", "temp"),
     ):
-        with_weights = calibrate(file, method=weighted)
-        without = calibrate(file, method=plain)
+        with_weights = calibrate(file, CalibrateSettings(method=weighted))
+        without = calibrate(file, CalibrateSettings(method=plain))
         metrics = evaluate(file, {"weighted": with_weights, "plain": without}).metrics
         health = with_weights.weights or {}
         label = weighted if file == adapted else "iw+temp, logistic"
@@ -71,7 +72,7 @@ def main() -> None:
             features.unlink(missing_ok=True)
             write_features(features, make())
             for seed in range(arguments.seeds):
-                adapt(features, adapted, seed=seed, force=True)
+                adapt(features, adapted, AdaptSettings(seed=seed), force=True)
                 found += pairs(name, features, adapted)
     print(f"{'method':18} {'shift':20} {'n':>5} {'ess':>6} {'ess_fit':>8} {'plain':>6} {'iw':>6}")
     for one in sorted(found, key=lambda pair: (pair.method, pair.ess_share)):

@@ -16,19 +16,20 @@ error the spool stays, and ``--resume`` runs only what is missing.
 import argparse
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extraction import ExtractReport, extract
+from covcal_cli.extract.parts import DomainSpool, open_spool
 from covcal_cli.extract.plan import ExtractPlan, available_cores, prepare
-from covcal_cli.extract.settings import ExtractSettings, SettingsGiven
-from covcal_cli.extract.spool import DomainSpool, open_spool
+from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import check_output
 
 Columns = Mapping[str, NDArray[Any]]
@@ -53,8 +54,8 @@ class Extractor:
         A file, or ``module:function``.
     source, target : Path or None
         The data.
-    **settings
-        The attributes of `covcal_cli.extract.settings.ExtractSettings`.
+    settings : ExtractSettings
+        How to extract.
     """
 
     def __init__(
@@ -62,10 +63,9 @@ class Extractor:
         model: str | Path,
         source: Path | None,
         target: Path | None,
-        **settings: Unpack[SettingsGiven],
+        settings: ExtractSettings,
     ) -> None:
-        self._plan = prepare(model, source, target, ExtractSettings(**settings))
-        self._runner = self._plan.prove()
+        self._plan = prepare(model, source, target, settings)
 
     def __call__(self, pieces: Columns) -> dict[str, NDArray[Any]]:
         """Return one row per row of the pieces.
@@ -90,26 +90,22 @@ class Extractor:
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
     def _run(self, name: str, first: int, last: int) -> dict[str, NDArray[Any]]:
-        plan, runner, domain = self._plan, self._runner, self._plan.domains[name]
+        plan, domain = self._plan, self._plan.domains[name]
         rows = domain.rows[first:last]
         reasons = np.full(len(rows), "", dtype=object)
         numbers = {
             array: np.full((len(rows), width), np.nan, dtype=np.float32)
-            for array, width in runner.widths.items()
+            for array, width in plan.widths.items()
         }
-        batches = domain.data.batches(
-            plan.classifier.inputs, plan.pipeline, rows, size=plan.size, threads=plan.threads
-        )
-        with closing(batches):
-            for batch in batches:
-                for row, reason in batch.skipped:
-                    reasons[np.searchsorted(rows, row)] = reason
-                if len(batch.rows):
-                    results = zip(NUMBERS, runner.run(batch.inputs), strict=True)
-                    places = np.searchsorted(rows, batch.rows)
-                    for array, values in results:
-                        if values is not None:
-                            numbers[array][places] = values
+        for batch in domain.batches(rows):
+            for row, reason in batch.skipped:
+                reasons[np.searchsorted(rows, row)] = reason
+            if len(batch.rows):
+                results = zip(NUMBERS, plan.runner.run(batch.inputs), strict=True)
+                places = np.searchsorted(rows, batch.rows)
+                for array, values in results:
+                    if values is not None:
+                        numbers[array][places] = values
         return {
             "domain": np.full(len(rows), name, dtype=object),
             "position": np.arange(first, last),
@@ -121,7 +117,7 @@ class Extractor:
 
 def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piece]:
     """Cut the rows that the spools do not hold yet into pieces."""
-    length = BATCHES_PER_PIECE * plan.size
+    length = BATCHES_PER_PIECE * plan.runner.size
     return [
         {"domain": name, "first": first, "last": min(first + length, len(domain.rows))}
         for name, domain in plan.domains.items()
@@ -205,9 +201,9 @@ def _runs(block: Columns) -> Iterator[Columns]:
 
 
 def run_on_ray(
-    pieces: list[Piece], actors: int, threads: int, job: tuple[Any, ...], settings: SettingsGiven
+    pieces: list[Piece], actors: int, threads: int, job: tuple[Any, ...]
 ) -> Iterator[Columns]:
-    """Yield what a pool of `actors` finds for the pieces, as it arrives.
+    """Yield what a pool of `actors`, of `threads` cores each, finds for the pieces, as it arrives.
 
     Raises
     ------
@@ -224,7 +220,6 @@ def run_on_ray(
         batch_size=1,
         batch_format="numpy",
         fn_constructor_args=job,
-        fn_constructor_kwargs=dict(settings),
         compute=ray.data.ActorPoolStrategy(size=actors),
         num_cpus=threads,
     )
@@ -246,40 +241,42 @@ def extract_with_ray(
     source: Path | None,
     target: Path | None,
     output: Path,
+    settings: ExtractSettings,
     *,
     actors: int,
     force: bool = False,
     resume: bool = False,
-    **settings: Unpack[SettingsGiven],
 ) -> ExtractReport:
     """Do what `covcal_cli.extract.extraction.extract` does, with the rows run by Ray actors.
 
     Parameters
     ----------
     actors : int
-        Processes that open the model; each takes ``settings["threads"]`` cores.
+        Processes that open the model; each takes ``settings.threads`` cores.
     """
     model = Path(model).resolve() if Path(model).exists() else model
     source, target = (path and path.resolve() for path in (source, target))
-    threads = settings.get("threads") or available_cores()
-    settings["threads"] = threads  # the same for all, whatever each node has
+    threads = settings.threads or available_cores()
+    settings = replace(settings, threads=threads)  # the same for all, whatever each node has
     given = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=force, inputs=given)
-    plan = prepare(model, source, target, ExtractSettings(**settings))
-    widths = plan.prove().widths
-    spool, _ = open_spool(output, plan.config(), resume=resume)
+    plan = prepare(model, source, target, settings)
+    folder, _ = open_spool(output, plan.config(), resume=resume)
     with ExitStack() as stack:
-        spools = {name: stack.enter_context(spool.domain(name, widths)) for name in plan.domains}
+        spools = {
+            name: stack.enter_context(DomainSpool(folder, name, plan.widths))
+            for name in plan.domains
+        }
         join = Join(plan, spools)
         pieces = pieces_of(plan, spools)
         if pieces:
-            job = (model, source, target)
-            for block in run_on_ray(pieces, actors, threads, job, settings):
+            job = (model, source, target, settings)
+            for block in run_on_ray(pieces, actors, threads, job):
                 join.add(block)
                 if not join.sound:
                     break
         join.require_complete()
-    return extract(model, source, target, output, force=force, resume=True, **settings)
+    return extract(model, source, target, output, settings, force=force, resume=True)
 
 
 def main() -> None:
@@ -300,11 +297,10 @@ def main() -> None:
             given.source,
             given.target,
             given.output,
+            ExtractSettings(threads=given.threads, preprocess=given.preprocess),
             actors=given.actors,
             force=given.force,
             resume=given.resume,
-            threads=given.threads,
-            preprocess=given.preprocess,
         )
     except CovcalError as error:
         raise SystemExit(f"error: {error}") from None

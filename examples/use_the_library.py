@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.evaluate.evaluation import evaluate
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.metrics.bootstrap import intervals
 from covcal_cli.metrics.metrics import MetricsAccumulator
 from covcal_cli.softmax import class_major, log_softmax
@@ -17,7 +17,7 @@ from covcal_cli.softmax import class_major, log_softmax
 
 def judge_file(path: Path) -> None:
     """Fit a temperature on a features file, and print what it is worth where labels are known."""
-    calibration = calibrate(path, method="temp")
+    calibration = calibrate(path, CalibrateSettings(method="temp"))
     evaluation = evaluate(path, {"temp": calibration}, resamples=500, by="class")
     for name, metrics in evaluation.metrics.items():
         low, high = evaluation.intervals[name]["ece"]

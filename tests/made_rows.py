@@ -15,6 +15,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from covcal_cli.inputs.domain import DomainData
+from covcal_cli.inputs.opening import open_domains
+from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.modelinput import ModelInput
+
 SPLIT_WORDS = ("train", "validation", "test")
 WORDS = ("cat", "dog", "eel")
 
@@ -45,6 +50,19 @@ def made_rows(n: int = 50, width: int = 4) -> MadeRows:
         ids=[f"räw {row}" for row in range(n)],
         site=[("Bern", "Rome")[row % 2] for row in range(n)],
     )
+
+
+def opened(path: Path, *wanted: ModelInput) -> DomainData:
+    """Open one domain for the inputs of a model; any numbers side by side where none is given."""
+    anything = ModelInput("x", (None, None), np.dtype(np.float32))
+    return open_domains({"target": path}, wanted or (anything,))[0]["target"]
+
+
+def row_of(pipeline: ImagePipeline, image: Image.Image) -> NDArray[Any]:
+    """Return one image as a row of a model's input."""
+    row: NDArray[Any] = np.empty(pipeline.row_shape, dtype=pipeline.dtype)
+    pipeline.write(image, row)
+    return row
 
 
 def parquet() -> Any:

@@ -1,14 +1,20 @@
-"""The README's console blocks: read, run, and (``python -m tests.readme_blocks``) written anew.
+"""The console blocks of README.md and examples/README.md: run, compared, and written anew.
 
-A block is fenced as ``console``. Its lines that start with ``$ `` are commands, run in one folder
-that starts as ``covcal demo`` makes it; what follows a command is its output, stdout and stderr as
-a terminal shows them. The commands ``covcal``, ``ls`` and ``cat`` are known.
+A block is fenced as ``console``. Its lines that start with ``$ `` are commands; those of one page
+run in one folder that starts as ``covcal demo`` makes it. What follows a command is its output,
+stdout and stderr as a terminal shows them.
+
+``python -m tests.readme_blocks`` replaces the blocks whose words have changed. Numbers differ a
+little between machines, so that blocks in which nothing else differs are left as they are; with
+``--all`` they are replaced too. Where README changes, so does the picture that its commands draw.
 """
 
 import io
 import os
 import re
 import shlex
+import shutil
+import sys
 import tempfile
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -16,17 +22,40 @@ from pathlib import Path
 from covcal_cli.cli.app import LIMIT_EXCEEDED, run
 from covcal_cli.demo import write_demo
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = next(
+    parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists()
+)
+README = ROOT / "README.md"
+WORKED_EXAMPLE = ROOT / "examples" / "README.md"
+PICTURE = ROOT / "examples" / "reliability.svg"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def live(readme: str) -> str:
-    """Return the README with every console block replaced by what its commands print now."""
+def live(page: str, keep: Path | None = None) -> str:
+    """Return a page with every console block replaced by what its commands print now.
+
+    `keep` is a folder that receives the picture, if the commands draw it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "demo"
         write_demo(place)
         with chdir(place):
-            return BLOCK.sub(lambda match: f"```console\n{_run_block(match[1])}```", readme)
+            printed = BLOCK.sub(lambda match: _fenced(_run_block(match[1])), page)
+        if keep is not None and (place / PICTURE.name).exists():
+            shutil.copy(place / PICTURE.name, keep)
+        return printed
+
+
+def renewed(page: str, printed: str) -> str:
+    """Return a page with those blocks of `printed`, its live form, that differ in their words."""
+    blocks = iter(BLOCK.findall(printed))
+
+    def chosen(match: re.Match[str]) -> str:
+        now = next(blocks)
+        same = without_numbers(match[1]) == without_numbers(now)
+        return match[0] if same else _fenced(now)
+
+    return BLOCK.sub(chosen, page)
 
 
 def without_numbers(text: str) -> str:
@@ -41,6 +70,10 @@ def without_numbers(text: str) -> str:
     return re.sub(r"[ ─]+", " ", text)
 
 
+def _fenced(block: str) -> str:
+    return f"```console\n{block}```"
+
+
 def _run_block(block: str) -> str:
     commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
     return "\n".join(f"$ {command}\n{_output(command)}" for command in commands)
@@ -48,9 +81,7 @@ def _run_block(block: str) -> str:
 
 def _output(command: str) -> str:
     name, *arguments = shlex.split(command, comments=True)
-    if name == "ls":
-        return "  ".join(sorted(path.name for path in Path.cwd().iterdir())) + "\n"
-    assert name == "covcal", f"the README runs {name}"
+    assert name == "covcal", f"the page runs {name}"
     page = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     before = {name: os.environ.get(name) for name in ("COLUMNS", "TERMINAL_WIDTH")}
     os.environ.update(COLUMNS="88", TERMINAL_WIDTH="88")
@@ -65,9 +96,23 @@ def _output(command: str) -> str:
                 os.environ[key] = value
     page.seek(0)
     text = page.read()
-    assert code in (0, LIMIT_EXCEEDED), text  # an error must never become the README's truth
+    assert code in (0, LIMIT_EXCEEDED), text  # an error must never become the page's truth
     return text
 
 
+def write_anew(*, every: bool) -> None:
+    """Write both pages anew, and the picture where README changes; `every` block if asked."""
+    for path in (README, WORKED_EXAMPLE):
+        shown = path.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            printed = live(shown, Path(folder))
+            page = printed if every else renewed(shown, printed)
+            if page == shown:
+                continue
+            path.write_text(page, encoding="utf-8")
+            if (Path(folder) / PICTURE.name).exists():
+                shutil.copy(Path(folder) / PICTURE.name, PICTURE)
+
+
 if __name__ == "__main__":
-    README.write_text(live(README.read_text(encoding="utf-8")), encoding="utf-8")
+    write_anew(every=sys.argv[1:] == ["--all"])

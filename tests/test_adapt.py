@@ -16,12 +16,19 @@ import numpy as np
 import pytest
 import torch
 
-from covcal_cli.adapt import forward, reading
+from covcal_cli import networks as forward_pass
+from covcal_cli.adapt import reading
 from covcal_cli.adapt.adaptation import adapt
 from covcal_cli.adapt.alignment import Aligner, probe_overlap
 from covcal_cli.adapt.networks import Perceptrons
 from covcal_cli.adapt.reading import read_rows
-from covcal_cli.adapt.settings import Schedule, Settings, default_settings, paper_settings
+from covcal_cli.adapt.settings import (
+    AdaptSettings,
+    Schedule,
+    Settings,
+    default_settings,
+    paper_settings,
+)
 from covcal_cli.adapt.training import weighted_brier
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
@@ -90,21 +97,28 @@ def short_presets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_numpy_reproduces_the_stored_logits(tmp_path: Path, preset: str) -> None:
     features, output = write_features(tmp_path / "features.h5"), tmp_path / "adapted.h5"
-    report = adapt(features, output, preset=preset, members=2, device="cpu")
+    report = adapt(features, output, AdaptSettings(preset=preset, members=2, device="cpu"))
     with FeatureFile(features) as before, FeatureFile(output) as after:
-        networks = forward.read_networks(after.handle["networks"])
-        assert forward.networks_sha256(networks) == report.networks_sha256
+        networks = forward_pass.read_networks(after.handle["networks"])
+        assert forward_pass.networks_sha256(networks) == report.networks_sha256
         assert after.attributes["networks_sha256"] == report.networks_sha256
         for old, new in ((before.source, after.source), (before.target, after.target)):
             assert old is not None
             assert new is not None
             rows = np.arange(old.n)
             phi = old.features(rows)
+            inputs = forward_pass.projected(networks, phi)[None]
             assert new.n_members == 2
             for ours, stored in (
-                (forward.aligned_logits(networks, phi), new.aligned_logits(rows)),
-                (forward.domain_logits(networks, phi), new.domain_logits(rows)),
-                (forward.aligned_domain_logits(networks, phi), new.aligned_domain_logits(rows)),
+                (forward_pass.aligned_logits(networks, phi), new.aligned_logits(rows)),
+                (
+                    forward_pass.perceptron(networks, "discriminator", inputs)[0, :, 0],
+                    new.domain_logits(rows),
+                ),
+                (
+                    forward_pass.aligned_domain_logits(networks, phi),
+                    new.aligned_domain_logits(rows),
+                ),
             ):
                 assert ours.dtype == stored.dtype == np.float32
                 assert np.allclose(ours, stored, atol=1e-4)
@@ -113,7 +127,7 @@ def test_numpy_reproduces_the_stored_logits(tmp_path: Path, preset: str) -> None
 def test_file_keeps_what_came_in_and_how_it_was_made(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     features, output = write_features(tmp_path / "in" / "features.h5"), tmp_path / "adapted.h5"
-    adapt(features, output, members=2, seed=3, device="cpu")
+    adapt(features, output, AdaptSettings(members=2, seed=3, device="cpu"))
     with h5py.File(features) as before, h5py.File(output) as after:
         for domain in ("source", "target"):
             assert "features" not in after[domain]
@@ -144,7 +158,7 @@ def test_same_seed_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
     features = write_features(tmp_path / "features.h5")
     digests = []
     for name, seed in (("a.h5", 0), ("b.h5", 0), ("c.h5", 1)):
-        adapt(features, tmp_path / name, members=2, seed=seed, device="cpu")
+        adapt(features, tmp_path / name, AdaptSettings(members=2, seed=seed, device="cpu"))
         digests.append(sha256_of(tmp_path / name))
     assert digests[0] == digests[1] != digests[2]
 
@@ -153,7 +167,7 @@ def test_first_of_three_members_equals_a_single_one(tmp_path: Path) -> None:
     features = write_features(tmp_path / "features.h5")
     found = []
     for members in (1, 3):
-        adapt(features, tmp_path / f"{members}.h5", members=members, device="cpu")
+        adapt(features, tmp_path / f"{members}.h5", AdaptSettings(members=members, device="cpu"))
         with FeatureFile(tmp_path / f"{members}.h5") as file:
             source = file.require_source()
             rows = source.rows("test")
@@ -170,7 +184,7 @@ def test_target_labels_change_nothing_but_their_own_copy(
 ) -> None:
     for name, changes in (("true", {}), ("other", {"target/labels": change})):
         features = write_features(tmp_path / f"{name}.features.h5", changes)
-        adapt(features, tmp_path / f"{name}.h5", members=1, device="cpu")
+        adapt(features, tmp_path / f"{name}.h5", AdaptSettings(members=1, device="cpu"))
     with h5py.File(tmp_path / "true.h5") as true, h5py.File(tmp_path / "other.h5") as other:
         names: list[str] = []
         true.visit(names.append)
@@ -185,7 +199,7 @@ def test_source_rows_without_label_are_tolerated_and_counted(tmp_path: Path) -> 
         return np.where(np.arange(len(labels)) % 3 == 0, -1, labels)
 
     features = write_features(tmp_path / "features.h5", {"source/labels": hide})
-    report = adapt(features, tmp_path / "adapted.h5", members=1, device="cpu")
+    report = adapt(features, tmp_path / "adapted.h5", AdaptSettings(members=1, device="cpu"))
     assert (report.counts["source train"], report.counts["labelled source train"]) == (600, 400)
     assert np.isfinite(report.members[0].weighted_brier)
 
@@ -224,7 +238,9 @@ def test_papers_stop_rule_counts_a_mean_over_both_domains(tmp_path: Path) -> Non
 def test_progress_names_stages_and_report_has_every_member(tmp_path: Path) -> None:
     seen: list[Progress] = []
     features = write_features(tmp_path / "features.h5")
-    report = adapt(features, tmp_path / "a.h5", members=2, device="cpu", progress=seen.append)
+    report = adapt(
+        features, tmp_path / "a.h5", AdaptSettings(members=2, device="cpu"), progress=seen.append
+    )
     assert [*dict.fromkeys(one.stage for one in seen)] == [
         "read",
         "align",
@@ -243,7 +259,7 @@ def test_progress_names_stages_and_report_has_every_member(tmp_path: Path) -> No
 def test_large_files_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_ROWS", 100)
     features = write_features(tmp_path / "features.h5")
-    report = adapt(features, tmp_path / "adapted.h5", members=1, device="cpu")
+    report = adapt(features, tmp_path / "adapted.h5", AdaptSettings(members=1, device="cpu"))
     assert report.counts["source train"] == report.counts["target validation"] == 100
 
 
@@ -299,14 +315,18 @@ def with_nan(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def test_unusable_input_is_refused(tmp_path: Path, changes: Changes, words: str) -> None:
     features = write_features(tmp_path / "features.h5", changes)
     with pytest.raises(CovcalError, match=re.escape(words)):
-        adapt(features, tmp_path / "adapted.h5", device="cpu")
+        adapt(features, tmp_path / "adapted.h5", AdaptSettings(device="cpu"))
     assert [path.name for path in tmp_path.iterdir()] == ["features.h5"]
 
 
 def test_divergence_is_an_error_and_not_a_file_of_nan(tmp_path: Path) -> None:
     features = write_features(tmp_path / "features.h5")
     with pytest.raises(CovcalError, match="training diverged"):
-        adapt(features, tmp_path / "a.h5", preset="paper", weight_decay=1e30, device="cpu")
+        adapt(
+            features,
+            tmp_path / "a.h5",
+            AdaptSettings(preset="paper", weight_decay=1e30, device="cpu"),
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["features.h5"]
 
 
@@ -319,16 +339,16 @@ def test_missing_parts_are_named(tmp_path: Path, gone: str, words: str) -> None:
     with h5py.File(features, "r+") as file:
         del file[gone]
     with pytest.raises(CovcalError, match=words):
-        adapt(features, tmp_path / "adapted.h5", device="cpu")
+        adapt(features, tmp_path / "adapted.h5", AdaptSettings(device="cpu"))
 
 
 def test_adapted_file_is_refused_as_input(tmp_path: Path) -> None:
     features = write_features(tmp_path / "features.h5")
-    adapt(features, tmp_path / "adapted.h5", members=1, device="cpu")
+    adapt(features, tmp_path / "adapted.h5", AdaptSettings(members=1, device="cpu"))
     with pytest.raises(CovcalError, match="adapted already"):
-        adapt(tmp_path / "adapted.h5", tmp_path / "twice.h5", device="cpu")
+        adapt(tmp_path / "adapted.h5", tmp_path / "twice.h5", AdaptSettings(device="cpu"))
     with pytest.raises(OutputExistsError):
-        adapt(features, tmp_path / "adapted.h5", device="cpu")
+        adapt(features, tmp_path / "adapted.h5", AdaptSettings(device="cpu"))
 
 
 @pytest.mark.parametrize(
@@ -344,14 +364,14 @@ def test_impossible_options_are_refused(
 ) -> None:
     features = write_features(tmp_path / "features.h5")
     with pytest.raises(CovcalError, match=words):
-        adapt(features, tmp_path / "adapted.h5", **options)
+        adapt(features, tmp_path / "adapted.h5", AdaptSettings(**options))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_cuda_is_refused_where_there_is_none(tmp_path: Path) -> None:
     features = write_features(tmp_path / "features.h5")
     with pytest.raises(CovcalError, match="no CUDA device"):
-        adapt(features, tmp_path / "adapted.h5", device="cuda")
+        adapt(features, tmp_path / "adapted.h5", AdaptSettings(device="cuda"))
 
 
 # Forks for every stage that is asked for, so that torch is loaded once for all of them.
@@ -362,6 +382,7 @@ from pathlib import Path
 import torch._dynamo  # which an optimiser loads at its first step
 from covcal_cli.adapt import settings
 from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.settings import AdaptSettings
 
 whole = settings.default_settings()
 schedule = replace(whole.schedule, steps=20, check_every=10)
@@ -375,8 +396,8 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         try:
-            adapt(Path(sys.argv[1]), Path(sys.argv[2]), members=1, device="cpu", force=True,
-                  progress=wait)
+            adapt(Path(sys.argv[1]), Path(sys.argv[2]), AdaptSettings(members=1, device="cpu"),
+                  force=True, progress=wait)
         finally:
             os._exit(0)
     print("ended by", os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
@@ -408,13 +429,15 @@ def test_interrupt_cleans_up(tmp_path: Path) -> None:
 
     features = write_features(tmp_path / "features.h5")
     with pytest.raises(KeyboardInterrupt):
-        adapt(features, tmp_path / "a.h5", members=1, device="cpu", progress=interrupt)
+        adapt(
+            features, tmp_path / "a.h5", AdaptSettings(members=1, device="cpu"), progress=interrupt
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["features.h5"]
 
 
 def test_settings_and_forward_load_no_torch() -> None:
     code = (
-        "import sys; import covcal_cli.adapt.settings, covcal_cli.adapt.forward, "
+        "import sys; import covcal_cli.adapt.settings, "
         "covcal_cli.adapt.adaptation; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -427,7 +450,11 @@ def test_cuda_trains_the_same_networks(tmp_path: Path, preset: str) -> None:
     """Losses agree to 1e-3 relative: every random number is drawn on the CPU."""
     features = write_features(tmp_path / "features.h5")
     reports = [
-        adapt(features, tmp_path / f"{device}.h5", preset=preset, members=2, device=device)
+        adapt(
+            features,
+            tmp_path / f"{device}.h5",
+            AdaptSettings(preset=preset, members=2, device=device),
+        )
         for device in ("cpu", "cuda")
     ]
     for ours, theirs in zip(reports[0].members, reports[1].members, strict=True):

@@ -98,7 +98,7 @@ def both_discriminators(
     """
     write_features(path, source=source, target=target)
     with FeatureFile(path) as file:
-        ours = fit_discriminator(file.require_source(), file.require_target(), ridge=ridge)
+        ours = fit_discriminator(file.require_source(), file.require_target())
     parts = [domain["features"][domain["split"] == 0] for domain in (source, target)]
     sizes = [len(part) for part in parts]
     inputs = (np.concatenate(parts).astype(np.float64) - ours.mean) / ours.scale
@@ -111,11 +111,16 @@ def both_discriminators(
 @pytest.mark.parametrize("sizes", [(400, 400), (3000, 12), (15, 2000)])
 @pytest.mark.parametrize("shift", [0.0, 1.0, 8.0])
 def test_the_discriminator_equals_scikit_learns(
-    tmp_path: Path, sizes: tuple[int, int], shift: float, ridge: float
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: tuple[int, int],
+    shift: float,
+    ridge: float,
 ) -> None:
     """Coefficients and intercept agree: balanced and imbalanced, without shift and separable."""
     source = made_domain("source", sizes=(sizes[0], 5, 0))
     target = made_domain("target", sizes=(sizes[1], 5, 0), shift=shift)
+    monkeypatch.setattr("covcal_cli.logistic.RIDGE", ridge)
     ours, coefficients, intercept = both_discriminators(tmp_path / "f.h5", source, target, ridge)
     assert ours.coefficients == pytest.approx(coefficients, rel=1e-4, abs=1e-5)
     assert ours.intercept == pytest.approx(intercept, rel=1e-4, abs=1e-5)

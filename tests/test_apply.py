@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from covcal_cli.apply import applying as apply_module
+from covcal_cli.apply import writers
 from covcal_cli.apply.applying import apply
-from covcal_cli.apply.rowfiles import formats, npzrows, parquetrows
 from covcal_cli.calibration import read_calibration
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.featurewriter import utf8
@@ -333,8 +333,8 @@ class TestFormats:
         """Four times the rows need no more memory, with blocks that are small beside them."""
         if ending == "parquet":
             pytest.importorskip("pyarrow")
-            monkeypatch.setattr(parquetrows, "_GROUP_BYTES", 1 << 16)
-        monkeypatch.setattr(npzrows, "_COPY_BYTES", 1 << 14)
+            monkeypatch.setattr(writers, "_GROUP_BYTES", 1 << 16)
+        monkeypatch.setattr(writers, "_COPY_BYTES", 1 << 14)
         monkeypatch.setattr(apply_module, "_BLOCK_VALUES", 1 << 12)
 
         def peak(rows: int) -> int:
@@ -595,7 +595,7 @@ class TestCommand:
         self, small_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Asked for by name, before any work."""
-        monkeypatch.setattr(formats, "find_spec", lambda _: None)
+        monkeypatch.setattr(writers, "find_spec", lambda _: None)
         arguments = ("-c", tmp_path / "missing.json", "-o", "p.parquet")
         error = covcal("apply", small_files / "features.h5", *arguments).error_line()
         assert error == (

@@ -10,7 +10,7 @@ from scipy.special import logsumexp, softmax
 
 from covcal_cli.calibration import Calibration, read_calibration
 from covcal_cli.featurefile import FeatureFile
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.labelfree.agreement import agreement
 from covcal_cli.labelfree.atc import atc
 from covcal_cli.labelfree.combined import combined
@@ -55,7 +55,7 @@ def test_a_shift_that_does_harm_takes_cot(tmp_path: Path) -> None:
     found = calibrate(path)
     assert (found.method, found.method_used, found.forecaster) == ("auto", "cot", "original")
     assert all(guards_of(found)[name] for name in GUARDS)
-    asked, plain = (calibrate(path, method=name) for name in ("cot", "temp"))
+    asked, plain = (calibrate(path, CalibrateSettings(method=name)) for name in ("cot", "temp"))
     assert found.forecaster_temperature == asked.forecaster_temperature
     assert found.forecaster_temperature > 1.1 * plain.forecaster_temperature
     assert found.reason.startswith("cot, as the estimated accuracy ")
@@ -69,7 +69,7 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     Nor does the estimate itself once it is told the frequencies.
     """
     path = write(tmp_path / "f.h5", prior=SKEWED)
-    found, plain = calibrate(path), calibrate(path, method="temp")
+    found, plain = calibrate(path), calibrate(path, CalibrateSettings(method="temp"))
     assert found.method_used == "temp"
     assert found.forecaster_temperature == plain.forecaster_temperature
     assert guards_of(found)["detectable shift"]
@@ -78,7 +78,7 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     shares = tmp_path / "prior.json"
     names = [f"class {number}" for number in range(5)]
     shares.write_text(json.dumps(dict(zip(names, SKEWED, strict=True))))
-    told = calibrate(path, target_prior=str(shares))
+    told = calibrate(path, CalibrateSettings(target_prior=str(shares)))
     assert told.method_used == "temp"
     assert "second witness" not in guards_of(told)
     assert told.reason.startswith("temp, as the guard 'detectable shift' fails: ")
@@ -112,7 +112,7 @@ def test_without_a_target_it_is_temp(tmp_path: Path, adapted: bool) -> None:
     for candidate in found.candidates:
         assert candidate.target_confidence is candidate.estimated_accuracy is None
         assert candidate.expected_ece is None
-        asked = calibrate(path, method=candidate.method)
+        asked = calibrate(path, CalibrateSettings(method=candidate.method))
         assert candidate.temperature == asked.forecaster_temperature
 
 
@@ -144,7 +144,7 @@ def test_candidates_by_hand(tmp_path: Path, moved: float) -> None:
     labels, every = original.argmax(axis=1), np.arange(read.sum())
     accuracy = estimated_accuracy(path)
     for candidate in found.candidates:
-        asked = calibrate(path, method=candidate.method)
+        asked = calibrate(path, CalibrateSettings(method=candidate.method))
         assert candidate.temperature == asked.forecaster_temperature
         logits = original if METHODS[candidate.method].forecaster == "original" else aligned
         p: NDArray[np.float64] = softmax(logits / candidate.temperature, axis=1)
@@ -158,7 +158,7 @@ def test_candidates_by_hand(tmp_path: Path, moved: float) -> None:
 
 def estimated_accuracy(path: Path) -> float:
     """Return the combined estimate from the library's parts."""
-    plain = calibrate(path, method="temp").forecaster_temperature
+    plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     with FeatureFile(path) as file:
         evidence = read_evidence(file, plain)
     parts = (cot(evidence), atc(evidence), doc(evidence), agreement(evidence))

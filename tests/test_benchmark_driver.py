@@ -209,7 +209,6 @@ def made_record(**changes: Any) -> Record:
         "estimates": {
             "combined": {"accuracy": 0.7, "low": 0.6, "high": 0.8},
             "cot": {"accuracy": 0.7, "low": 0.65, "high": 0.75},
-            "worst case": {"accuracy": 0.2},
         },
     }
     return record | changes

@@ -123,7 +123,7 @@ def test_the_terms_follow_their_formulas() -> None:
     assert terms.factor == 8
     assert terms.bound == pytest.approx(terms.weighted_error + 0.08)
     assert not terms.vacuous
-    assert terms.to_json()["discriminator_error"] == 0.01
+    assert terms.discriminator_error == 0.01
     assert terms.max_weight == 1.0
 
 

@@ -19,8 +19,6 @@ import typer
 
 from covcal_cli import __version__
 from covcal_cli.cli.app import app
-from covcal_cli.cli.options import MethodName
-from covcal_cli.methods import AUTO, METHODS
 from tests.cli_runner import command_line, covcal, covcal_process
 
 GROUP: Any = typer.main.get_command(app)
@@ -108,10 +106,6 @@ class TestHelp:
 
 
 class TestSpelling:
-    def test_methods(self) -> None:
-        """--method takes exactly the methods there are, and auto."""
-        assert {method.value for method in MethodName} == {AUTO, *METHODS}
-
     def test_one_spelling_per_idea(self) -> None:
         """An option that several commands have is spelled and typed the same in each."""
         spellings: dict[str, set[tuple[str, ...]]] = {}
@@ -260,7 +254,7 @@ class TestInterrupt:
         """Ctrl-C between two domains: exit 130, and what was done is kept for --resume alone."""
         hook = (
             "import sys, time\n"
-            "from covcal_cli.extract.domainextraction import DomainExtraction\n"
+            "from covcal_cli.extract.domain import DomainExtraction\n"
             "write = DomainExtraction.write\n"
             "def told(self, *args, **kwargs):\n"
             "    write(self, *args, **kwargs)\n"

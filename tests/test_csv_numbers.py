@@ -1,14 +1,25 @@
 """The numbers in CSV files: every float32 is read back as it was, to the last bit."""
 
+import io
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.apply.rowfiles.csvnumbers import number_fields
+from covcal_cli.apply.writers import AppliedRows, Layout, write_csv
 
 
 def texts(values: NDArray[np.float32]) -> list[str]:
-    return number_fields(values).tobytes().translate(None, b"\0").decode().split(",")[1:]
+    n = len(values)
+    ids, labels = np.array([b"an id"] * n, dtype="S5"), np.zeros(n, dtype=np.int64)
+    layout = Layout(n, ("cat", "dog"), ids.dtype, with_probabilities=True, provenance={})
+    stream = io.BytesIO()
+    write_csv(stream, layout, [AppliedRows(ids, labels, values, np.stack([values] * 2, axis=1))])
+    header, *lines = stream.getvalue().decode().splitlines()
+    assert header == "id,label,label_index,confidence,p_cat,p_dog"
+    found = [line.removeprefix("an id,cat,0,").split(",") for line in lines]
+    assert all(row == row[:1] * 3 for row in found)
+    return [row[0] for row in found]
 
 
 def test_every_kind_of_probability_is_read_back() -> None:
@@ -39,9 +50,3 @@ def test_every_kind_of_probability_is_read_back() -> None:
 def test_how_they_look(value: float, text: str) -> None:
     """Nine digits; an exponent below 1e-4."""
     assert texts(np.array([value], np.float32)) == [text]
-
-
-def test_shapes_are_kept() -> None:
-    """Fields stand along a last axis of their own; no values, no fields."""
-    assert number_fields(np.zeros((3, 2), np.float32)).shape == (3, 2, 24)
-    assert number_fields(np.zeros((0, 2), np.float32)).shape == (0, 2, 24)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covcal_cli.inputs.folder import FolderData
 from covcal_cli.inputs.images import decode_batches
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.modelinput import ModelInput
+from tests.made_rows import opened
 
 F4 = np.dtype(np.float32)
 COLOR = (None, 3, 4, 4)
@@ -64,7 +64,7 @@ def damaged(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_unreadable_images_are_skipped_and_named(threads: int, tmp_path: Path) -> None:
     reasons = damaged(tmp_path)
-    data = FolderData(tmp_path)
+    data = opened(tmp_path)
     openers = [[partial(Image.open, tmp_path / name) for name in data.ids]]
     (batch,) = decode_batches(openers, ROWS, "x", color(), threads=threads)
     found = {data.ids[row]: reason for row, reason in batch.skipped}
@@ -192,13 +192,12 @@ def test_one_truncated_image_holds_up_nothing(tmp_path: Path) -> None:
         Image.fromarray(noise).save(tmp_path / f"{number:02d}.jpg")
     cut = tmp_path / "05.jpg"
     cut.write_bytes(cut.read_bytes()[:-700])
-    data, rows = FolderData(tmp_path), np.arange(12)
-    wanted = ModelInput("x", COLOR, F4)
+    data, rows = opened(tmp_path, ModelInput("x", COLOR, F4)), np.arange(12)
     found: list[int] = []
     skipped: list[str] = []
 
     def run() -> None:
-        for batch in data.batches([wanted], color(), rows, size=4, threads=2):
+        for batch in data.batches(color(), rows, size=4, threads=2):
             found.extend(batch.rows.tolist())
             skipped.extend(data.ids[row] for row, _ in batch.skipped)
 

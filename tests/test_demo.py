@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.cli_runner import Outcome, covcal
-from tests.readme_blocks import BLOCK, README
+from tests.readme_blocks import BLOCK, WORKED_EXAMPLE
 from tests.short_training import short_training
 
 
@@ -38,9 +38,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return Demo(parent / "here", done.require_success())
 
 
-def test_its_commands_are_those_of_the_readme(demo: Demo) -> None:
-    """What README shows in full, and test_readme.py runs in full, holds for the demo."""
-    lines = "".join(BLOCK.findall(README.read_text(encoding="utf-8"))).splitlines()
+def test_its_commands_are_those_of_the_worked_example(demo: Demo) -> None:
+    """What examples/README.md shows and test_readme.py runs in full holds for the demo."""
+    lines = "".join(BLOCK.findall(WORKED_EXAMPLE.read_text(encoding="utf-8"))).splitlines()
     shown = [shlex.split(line)[2:] for line in lines if line.startswith("$ covcal ")]
     assert [command for command in shown if command in demo.commands] == demo.commands
 
@@ -134,3 +134,17 @@ def test_the_embedded_data_is_small(digits: Path) -> None:
     """What every installation carries for the demo is under 500 kB."""
     sizes = [path.stat().st_size for path in digits.iterdir() if path.is_file()]
     assert sum(sizes) < 500_000
+
+
+def test_a_step_that_fails_ends_the_demo_as_it_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, the command's own exit code, and no word of diagrams that were never drawn."""
+    monkeypatch.setattr("covcal_cli.cli.demo.STEPS", (("inspect", "nothing.h5"), ("adapt",)))
+    done = covcal("demo", "-o", tmp_path / "here")
+    assert (done.code, done.err) == (
+        1,
+        "error: nothing.h5 does not exist: name a file that covcal wrote\n",
+    )
+    assert "covcal adapt" not in done.out
+    assert "diagrams" not in done.out

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli import discriminator as module
-from covcal_cli import rowreading
+from covcal_cli import featurefile
 from covcal_cli.discriminator import LogisticDiscriminator, fit_discriminator
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
@@ -16,11 +16,9 @@ from tests.made_files import Arrays, made_domain, only_rows, write_features
 Floats = NDArray[np.float64]
 
 
-def fitted(path: Path, *, seed: int = 0, ridge: float = 1e-3) -> LogisticDiscriminator:
+def fitted(path: Path, *, seed: int = 0) -> LogisticDiscriminator:
     with FeatureFile(path) as file:
-        return fit_discriminator(
-            file.require_source(), file.require_target(), seed=seed, ridge=ridge
-        )
+        return fit_discriminator(file.require_source(), file.require_target(), seed=seed)
 
 
 def domains(shift: float = 1.0, n: int = 300, n_target: int = 300) -> tuple[Arrays, Arrays]:
@@ -159,7 +157,7 @@ def test_the_size_of_blocks_does_not_matter(
     source, target = domains(1.0, 1500, 700)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     whole = fitted(path)
-    monkeypatch.setattr(rowreading, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(featurefile, "_BLOCK_BYTES", 1)
     parts = fitted(path)
     assert parts.coefficients == pytest.approx(whole.coefficients, abs=1e-8)
     assert parts.intercept == pytest.approx(whole.intercept, abs=1e-8)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from covcal_cli import target_labels
 from covcal_cli.errors import CovcalError, OutputExistsError
-from covcal_cli.extract.extraction import Preprocessing, Progress, extract
+from covcal_cli.extract.extraction import ExtractSettings, Preprocessing, Progress, extract
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from tests.onnx_graphs import SIDE, Graph, grey_classifier, node
@@ -65,7 +65,7 @@ def test_the_file_holds_what_the_specification_says(
     model: Path, source: Path, target: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "features.h5"
-    report = extract(model, source, target, output, seed=3)
+    report = extract(model, source, target, output, ExtractSettings(seed=3))
     with FeatureFile(output) as file:
         assert file.classes == ["0", "1", "2"]
         domain = file.require_source()
@@ -105,7 +105,7 @@ def test_the_same_input_gives_the_same_bytes(
 ) -> None:
     first, second = tmp_path / "1.h5", tmp_path / "2.h5"
     for output in (first, second):
-        extract(model, source, target, output, threads=2)
+        extract(model, source, target, output, ExtractSettings(threads=2))
     assert sha256_of(first) == sha256_of(second)
 
 
@@ -113,8 +113,9 @@ def test_the_same_input_gives_the_same_bytes(
 def test_batch_and_threads_change_no_value(
     batch: int, threads: int, model: Path, source: Path, target: Path, tmp_path: Path
 ) -> None:
-    extract(model, source, target, tmp_path / "1.h5", batch=64, threads=1)
-    extract(model, source, target, tmp_path / "2.h5", batch=batch, threads=threads)
+    extract(model, source, target, tmp_path / "1.h5", ExtractSettings(batch=64, threads=1))
+    settings = ExtractSettings(batch=batch, threads=threads)
+    extract(model, source, target, tmp_path / "2.h5", settings)
     for domain in ("source", "target"):
         one, two = contents(tmp_path / "1.h5", domain), contents(tmp_path / "2.h5", domain)
         assert one.keys() == two.keys()
@@ -125,7 +126,8 @@ def test_batch_and_threads_change_no_value(
 
 def test_progress_counts_every_row(model: Path, source: Path, target: Path, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    extract(model, source, target, tmp_path / "f.h5", batch=32, progress=seen.append)
+    settings = ExtractSettings(batch=32)
+    extract(model, source, target, tmp_path / "f.h5", settings, progress=seen.append)
     assert seen == [
         *(Progress("source", done, 90) for done in (32, 64, 90)),
         *(Progress("target", done, 40) for done in (32, 40)),
@@ -173,7 +175,7 @@ def test_rows_of_the_models_own_shape_need_no_preprocessing(model: Path, tmp_pat
             tmp_path / "src.npz",
             None,
             tmp_path / "g.h5",
-            preprocessing=Preprocessing(scale=1.0),
+            ExtractSettings(preprocessing=Preprocessing(scale=1.0)),
         )
 
 
@@ -195,7 +197,7 @@ def test_a_fixed_batch_gives_the_same_rows(source: Path, tmp_path: Path) -> None
     graph = Graph(nodes, constants=constants, shape=(8, 1, SIDE, SIDE), shapes={"y": [8, 3]})
     fixed = graph.save(tmp_path, "fixed.onnx")
     for model in (free, fixed):
-        extract(model, source, None, tmp_path / f"{model.stem}.h5", batch=20)
+        extract(model, source, None, tmp_path / f"{model.stem}.h5", ExtractSettings(batch=20))
     one, two = (contents(tmp_path / f"{name}.h5", "source") for name in ("free", "fixed"))
     np.testing.assert_array_equal(one["features"], two["features"])
     np.testing.assert_allclose(one["logits"], two["logits"], rtol=1e-5, atol=1e-5)
@@ -247,7 +249,7 @@ def test_a_failure_half_way_leaves_the_old_file(model: Path, source: Path, tmp_p
         raise CovcalError("half way")
 
     with pytest.raises(CovcalError, match="half way"):
-        extract(model, source, None, output, force=True, batch=8, progress=fail)
+        extract(model, source, None, output, ExtractSettings(batch=8), force=True, progress=fail)
     assert output.read_text() == "precious"
     assert not list(tmp_path.glob(".f.h5*"))
 
@@ -263,14 +265,15 @@ def test_sigkill_leaves_no_output_or_the_old_one(
         """
         import sys, time
         from pathlib import Path
-        from covcal_cli.extract.extraction import extract
+        from covcal_cli.extract.extraction import ExtractSettings, extract
 
         def slowly(progress):
             print(progress.step, flush=True)
             time.sleep(0.5)
 
         model, source, output = map(Path, sys.argv[1:])
-        extract(model, source, None, output, batch=8, force=True, progress=slowly)
+        settings = ExtractSettings(batch=8)
+        extract(model, source, None, output, settings, force=True, progress=slowly)
         """
     )
     command = [sys.executable, "-c", script, str(model), str(source), str(output)]
@@ -334,9 +337,8 @@ def test_size_left_open_by_the_model_names_it_and_the_flag(source: Path, tmp_pat
     model = graph.save(tmp_path, "open.onnx")
     with pytest.raises(CovcalError, match=r"open\.onnx: .* leaves the image size open: pass"):
         extract(model, source, None, tmp_path / "f.h5")
-    report = extract(
-        model, source, None, tmp_path / "f.h5", preprocessing=Preprocessing(size=(4, 4))
-    )
+    settings = ExtractSettings(preprocessing=Preprocessing(size=(4, 4)))
+    report = extract(model, source, None, tmp_path / "f.h5", settings)
     assert report.preprocessing.startswith("L 4x4")
 
 
@@ -378,7 +380,7 @@ def test_settings_that_make_no_sense_are_refused(
     wrong: dict[str, Any], model: Path, source: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(CovcalError):
-        extract(model, source, None, tmp_path / "f.h5", **wrong)
+        extract(model, source, None, tmp_path / "f.h5", ExtractSettings(**wrong))
 
 
 def test_importing_extraction_loads_no_framework() -> None:

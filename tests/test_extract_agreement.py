@@ -136,50 +136,37 @@ def test_other_class_names_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "order"),
     [
-        ("benign", "benign", None),
-        ("malignant", "malignant", None),
-        ("benign", "malignant", None),
-        ("benign", "benign", "malignant\nbenign\n"),
-        ("malignant", "benign", "malignant\nbenign\n"),
+        ("benign", "benign", ("benign", "malignant")),
+        ("malignant", "malignant", ("benign", "malignant")),
+        ("benign", "malignant", ("benign", "malignant")),
+        ("benign", "benign", ("malignant", "benign")),
+        ("malignant", "benign", ("malignant", "benign")),
+        ("0", "0", ("0", "1")),
+        ("1", "0", ("0", "1")),
     ],
 )
 def test_a_single_probability_is_of_the_class_that_it_names(
-    source: str, target: str, order: str | None, tmp_path: Path
+    source: str, target: str, order: tuple[str, str], tmp_path: Path
 ) -> None:
     p = np.linspace(0.02, 0.98, N)
-    labels = np.where(p > 0.5, "malignant", "benign")
-    of = {"malignant": p.tolist(), "benign": (1 - p).tolist()}
+    likely = "malignant" if "malignant" in order else "1"
+    of = {name: (p if name == likely else 1 - p).tolist() for name in order}
+    labels = np.where(p > 0.5, likely, next(name for name in order if name != likely))
     save("csv", tmp_path, "s", {f"prob_{source}": of[source], "label": labels.tolist()})
     save("csv", tmp_path, "t", {f"prob_{target}": of[target]})
-    options: tuple[str, ...] = ()
-    names = ["benign", "malignant"]
-    if order is not None:
-        (tmp_path / "names.txt").write_text(order)
-        options, names = ("--classes", "names.txt"), order.split()
+    (tmp_path / "names.txt").write_text("\n".join(order))
+    options = () if order[0] in ("benign", "0") else ("--classes", "names.txt")
     done = covcal("extract", "--probabilities", "s.csv", "t.csv", *options, cwd=tmp_path)
     err = done.require_success().err
     assert f"prob_{source} is taken for the class {source}" in err
     assert "class 1 of two" not in err
-    assert [name.decode() for name in dataset(tmp_path, "classes")] == names
-    expected = np.stack([{"benign": 1 - p, "malignant": p}[name] for name in names], axis=1)
+    assert [name.decode() for name in dataset(tmp_path, "classes")] == list(order)
+    expected = np.stack([of[name] for name in order], axis=1)
     for domain in ("source", "target"):
         found = softmax(dataset(tmp_path, f"{domain}/logits").astype(np.float64), axis=1)
         np.testing.assert_allclose(found, expected, atol=1e-6)
     right = dataset(tmp_path, "source/logits").argmax(axis=1) == dataset(tmp_path, "source/labels")
     assert right.all()
-
-
-@pytest.mark.parametrize(("column", "flipped"), [("prob_0", True), ("prob_1", False)])
-def test_a_single_numbered_probability_is_of_that_class(
-    column: str, flipped: bool, tmp_path: Path
-) -> None:
-    p = np.linspace(0.02, 0.98, N)
-    table = {column: (1 - p if flipped else p).tolist(), "label": (p > 0.5).astype(int).tolist()}
-    save("csv", tmp_path, "s", table)
-    save("csv", tmp_path, "t", {column: table[column]})
-    covcal("extract", "--probabilities", "s.csv", "t.csv", cwd=tmp_path).require_success()
-    found = softmax(dataset(tmp_path, "target/logits").astype(np.float64), axis=1)[:, 1]
-    np.testing.assert_allclose(found, p, atol=1e-6)
 
 
 def test_a_name_that_is_no_class_keeps_the_second_class(tmp_path: Path) -> None:
@@ -191,41 +178,3 @@ def test_a_name_that_is_no_class_keeps_the_second_class(tmp_path: Path) -> None:
     done = covcal("extract", "--probabilities", "s.csv", "t.csv", cwd=tmp_path)
     expected = "prob_positive is taken for the probabilities of class 1 of two"
     assert expected in done.require_success().err
-
-
-@pytest.mark.parametrize("decimals", [2, 3])
-def test_rounded_probabilities_are_taken_with_a_note(decimals: int, tmp_path: Path) -> None:
-    exact = softmax(LOGITS.astype(np.float64), axis=1)
-    values = np.round(exact, decimals)
-    assert (np.abs(values.sum(axis=1) - 1) > 10.0**-decimals / 2).any()
-    if decimals == 3:
-        values[7, values[7].argmax()] += 0.003
-    values = np.maximum(values, 10.0**-decimals / 10)
-    save("csv", tmp_path, "t", outputs(prefix="prob", values=values))
-    done = covcal("extract", "--probabilities", "--target", "t.csv", cwd=tmp_path)
-    assert "rounded probabilities: rows sum to 0.99 to 1.01" in done.require_success().err
-    found = softmax(dataset(tmp_path, "target/logits").astype(np.float64), axis=1)
-    np.testing.assert_allclose(found, values / values.sum(axis=1, keepdims=True), atol=1e-6)
-
-
-def test_what_apply_wrote_is_read_back_without_its_answer_as_the_truth(tmp_path: Path) -> None:
-    values = softmax(LOGITS.astype(np.float64), axis=1)
-    predicted = values.argmax(axis=1)
-    applied = {
-        "id": list(range(N)),
-        "label": [ANIMALS[k] for k in predicted],
-        "label_index": predicted.tolist(),
-        "confidence": values.max(axis=1).tolist(),
-        **outputs(prefix="p", values=values),
-    }
-    save("csv", tmp_path, "probs", applied)
-    arguments = ("extract", "--probabilities", "--target")
-    done = covcal(*arguments, "probs.csv", cwd=tmp_path).require_success()
-    assert "label, label_index, confidence are the answer that covcal apply wrote" in done.err
-    found = softmax(dataset(tmp_path, "target/logits").astype(np.float64), axis=1)
-    np.testing.assert_allclose(found, values, atol=1e-6)
-    assert (dataset(tmp_path, "target/labels") == -1).all()
-    assert [name.decode() for name in dataset(tmp_path, "classes")] == list(ANIMALS)
-    save("csv", tmp_path, "true", {**applied, "y": [ANIMALS[i % 3] for i in range(N)]})
-    covcal(*arguments, "true.csv", "-f", cwd=tmp_path).require_success()
-    assert dataset(tmp_path, "target/labels").tolist() == [i % 3 for i in range(N)]

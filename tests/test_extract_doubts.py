@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from covcal_cli.extract.relabelling import better_permutation, greedy_permutation
+from covcal_cli.extract.doubts import better_permutation, greedy_permutation
 from tests.cli_runner import covcal
 from tests.onnx_graphs import Graph, node
 

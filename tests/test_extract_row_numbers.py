@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cli_runner import Outcome, covcal
-from tests.named_tables import ANIMALS, LOGITS, N, X, Y, columns, dataset, model, outputs, save
+from tests.named_tables import ANIMALS, N, X, Y, columns, dataset, model, outputs, save
 
 KINDS = ("csv", "parquet")
 COUNT: list[int] = [1000 + 7 * row for row in range(N)]
@@ -132,24 +132,9 @@ def test_where_paths_name_the_rows_an_index_does_not(tmp_path: Path) -> None:
     assert dataset(tmp_path, "target/ids").tolist() == [path.encode() for path in paths]
 
 
-def test_in_outputs_without_prefixes_it_is_refused(tmp_path: Path) -> None:
-    """A row number would be the largest logit of every row."""
-    named = {f"{ANIMALS[k]}": LOGITS[:, k].tolist() for k in range(3)}
-    save("csv", tmp_path, "t", {"customer_no": COUNT, **named})
-    arguments = ("extract", "--logits", "--target", "t.csv")
-    line = covcal(*arguments, cwd=tmp_path).error_line()
-    assert "t.csv: customer_no rises by whole numbers from row to row" in line
-    assert line.endswith(": rename it to id, or name the columns of the classes logit_NAME")
-    for table in ({"id": COUNT, **named}, {"customer_no": COUNT, **outputs()}):
-        save("csv", tmp_path, "t", table)
-        covcal(*arguments, "-f", cwd=tmp_path).require_success()
-        np.testing.assert_allclose(dataset(tmp_path, "target/logits"), LOGITS, rtol=1e-6)
-
-
 def test_the_index_in_outputs_names_the_rows(tmp_path: Path) -> None:
-    named = {f"{ANIMALS[k]}": LOGITS[:, k].tolist() for k in range(3)}
     labels = [ANIMALS[k] for k in Y["source"]]
-    save("csv", tmp_path, "t", {"Unnamed: 0": COUNT, **named, "label": labels})
+    save("csv", tmp_path, "t", {"Unnamed: 0": COUNT, **outputs(), "label": labels})
     done = covcal("extract", "--logits", "--target", "t.csv", cwd=tmp_path).require_success()
     assert "note: t.csv: Unnamed: 0 is the index that pandas saved" in done.err
     assert dataset(tmp_path, "target/ids").tolist() == [str(v).encode() for v in COUNT]

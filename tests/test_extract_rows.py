@@ -17,7 +17,7 @@ from PIL import Image
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner, prove
 from covcal_cli.extract.extraction import extract
-from covcal_cli.extract.sampling import Selection, Shard
+from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 from covcal_cli.files import sha256_of
 from covcal_cli.models.opening import open_classifier
 from tests.cli_runner import Argument, covcal
@@ -233,7 +233,8 @@ class TestBatches:
         report = extract(model, None, data, tmp_path / "one.h5")
         assert any("every row is run alone" in note for note in report.notes)
         for index, path in enumerate(parts, 1):
-            extract(model, None, data, path, selection=Selection(shard=Shard(index, 2)), batch=7)
+            settings = ExtractSettings(selection=Selection(shard=Shard(index, 2)), batch=7)
+            extract(model, None, data, path, settings)
         merge(parts, tmp_path / "merged.h5")
         assert sha256_of(tmp_path / "merged.h5") == sha256_of(tmp_path / "one.h5")
 
@@ -319,10 +320,10 @@ class TestDryRun:
 MEMORY = """
 import re, sys
 from pathlib import Path
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extraction import ExtractSettings, extract
 
 model, data, output = map(Path, sys.argv[1:4])
-extract(model, None, data, output, threads=1)
+extract(model, None, data, output, ExtractSettings(threads=1))
 # Not getrusage, whose peak includes that of the process that started this one.
 print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 """

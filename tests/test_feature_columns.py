@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.featurecolumns import columns_text, read_columns
+from covcal_cli.featurefile import FeatureFile, columns_text
 from tests.cli_runner import Outcome, covcal
+from tests.made_files import write_features
 from tests.named_tables import FEATURES, columns, dataset, model, save
 
 REVERSED = FEATURES[::-1]
@@ -103,10 +104,21 @@ def test_shards_of_other_columns_are_not_merged(calibrated: Path) -> None:
     assert "1.h5 and 2.h5 differ in their feature columns" in line
 
 
-def test_very_many_columns_are_known_by_their_digest() -> None:
+def test_very_many_columns_are_known_by_their_digest(tmp_path: Path) -> None:
     """HDF5 attributes hold 64 KiB."""
     names = [f"column_{index:05}" for index in range(20_000)]
     short = columns_text(names)
     assert len(short) < 200
-    assert read_columns(short) != read_columns(columns_text(names[::-1]))
-    assert read_columns(columns_text(("ä", 'a"b', ""))) == ("ä", 'a"b', "")
+    assert short != columns_text(names[::-1])
+    path = write_features(tmp_path / "f.h5", attributes={"feature_columns": short})
+    with FeatureFile(path) as file:
+        assert file.feature_columns[0] == "20000 columns"
+
+
+@pytest.mark.parametrize("names", [("ä", 'a"b', ""), ("one",)])
+def test_names_of_columns_are_read_as_they_were_written(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = write_features(tmp_path / "f.h5", attributes={"feature_columns": columns_text(names)})
+    with FeatureFile(path) as file:
+        assert file.feature_columns == names

@@ -10,11 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.arrays import ArrayData
 from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
+from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.npy import NpyStream
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.modelinput import ModelInput
+from tests.made_rows import opened
 
 VECTORS = ModelInput("x", (None, 4), np.dtype(np.float32))
 GREY = ModelInput("x", (None, 1, 6, 6), np.dtype(np.float32))
@@ -27,11 +28,9 @@ def save(folder: Path, *, compressed: bool = False, **arrays: Any) -> Path:
     return path
 
 
-def fed(data: ArrayData, wanted: ModelInput, size: int = 3) -> NDArray[Any]:
-    pipeline = (
-        Preprocessing().resolve(wanted.shape, wanted.dtype) if data.holds_images([wanted]) else None
-    )
-    batches = list(data.batches([wanted], pipeline, np.arange(len(data.ids)), size=size, threads=2))
+def fed(data: DomainData, size: int = 3) -> NDArray[Any]:
+    pipeline = Preprocessing().resolve(GREY.shape, GREY.dtype) if data.holds_images else None
+    batches = list(data.batches(pipeline, np.arange(len(data.ids)), size=size, threads=2))
     rows = np.concatenate([batch.rows for batch in batches])
     np.testing.assert_array_equal(rows, np.arange(len(rows)))
     return np.concatenate([batch.inputs["x"] for batch in batches])
@@ -44,8 +43,8 @@ def test_numbers_of_the_models_shape_go_in_as_they_are(
     dtype: type, order: Any, compressed: bool, tmp_path: Path
 ) -> None:
     x: NDArray[Any] = np.array(ROWS.astype(dtype), order=order)
-    data = ArrayData(save(tmp_path, compressed=compressed, x=x))
-    found = fed(data, VECTORS)
+    data = opened(save(tmp_path, compressed=compressed, x=x))
+    found = fed(data)
     np.testing.assert_array_equal(found, ROWS)
     assert found.dtype == np.float32
     assert data.ids == [str(i) for i in range(10)]
@@ -54,7 +53,7 @@ def test_numbers_of_the_models_shape_go_in_as_they_are(
 
 
 def test_labels_split_and_ids_are_read(tmp_path: Path) -> None:
-    data = ArrayData(
+    data = opened(
         save(
             tmp_path,
             x=ROWS,
@@ -90,13 +89,13 @@ def test_labels_split_and_ids_are_read(tmp_path: Path) -> None:
 def test_class_numbers_come_in_many_forms(
     y: NDArray[Any], found: list[int], tmp_path: Path
 ) -> None:
-    data = ArrayData(save(tmp_path, x=ROWS[:3], y=y))
+    data = opened(save(tmp_path, x=ROWS[:3], y=y))
     assert data.labels(choose_classes(None, None, [data], 3)).tolist() == found
 
 
 def test_names_of_classes_are_mapped_by_name(tmp_path: Path) -> None:
     y = np.array(["eel", "cat", "", "dog"])
-    data = ArrayData(save(tmp_path, x=ROWS[:4], y=y))
+    data = opened(save(tmp_path, x=ROWS[:4], y=y))
     assert data.class_folders == ("cat", "dog", "eel")
     assert data.labels(named_classes(("dog", "eel", "cat"))).tolist() == [1, 2, -1, 0]
     with pytest.raises(CovcalError, match=r"y 'dog' is not a class of the model \(cat, eel\)"):
@@ -105,22 +104,22 @@ def test_names_of_classes_are_mapped_by_name(tmp_path: Path) -> None:
 
 def test_numbers_that_are_names_are_mapped_by_name(tmp_path: Path) -> None:
     """Angles, and classes from 1 to K, are no positions when the classes are called so."""
-    data = ArrayData(save(tmp_path, x=ROWS[:4], y=np.array([270, 0, -1, 90])))
+    data = opened(save(tmp_path, x=ROWS[:4], y=np.array([270, 0, -1, 90])))
     assert data.labels(named_classes(("0", "90", "180", "270"))).tolist() == [3, 0, -1, 1]
     with pytest.raises(CovcalError, match=r"y '270' is not a class of the model \(0, 90, 180\)"):
         data.labels(named_classes(("0", "90", "180")))
 
 
 def test_the_only_wide_array_is_the_input_whatever_its_name(tmp_path: Path) -> None:
-    data = ArrayData(save(tmp_path, images=ROWS, y=np.zeros(10, int), group_site=np.arange(10)))
-    np.testing.assert_array_equal(fed(data, VECTORS), ROWS)
+    data = opened(save(tmp_path, images=ROWS, y=np.zeros(10, int), group_site=np.arange(10)))
+    np.testing.assert_array_equal(fed(data), ROWS)
     assert list(data.columns) == ["site"]
 
 
 def test_two_wide_arrays_without_an_x_are_refused(tmp_path: Path) -> None:
-    data = ArrayData(save(tmp_path, train=ROWS, test=ROWS[:3]))
+    path = save(tmp_path, train=ROWS, test=ROWS[:3])
     with pytest.raises(CovcalError, match="there is no x, only train, test: save the rows as x"):
-        data.holds_images([VECTORS])
+        opened(path, VECTORS)
 
 
 @pytest.mark.parametrize(
@@ -136,22 +135,22 @@ def test_a_value_beyond_the_models_type_is_named(
 ) -> None:
     x = ROWS.astype(np.float64 if dtype == np.float32 else np.int64)
     x[4, 1] = value
-    data = ArrayData(save(tmp_path, x=x))
+    data = opened(save(tmp_path, x=x), ModelInput("x", (None, 4), np.dtype(dtype)))
     with pytest.raises(CovcalError, match=message):
-        fed(data, ModelInput("x", (None, 4), np.dtype(dtype)))
+        fed(data)
 
 
 @pytest.mark.parametrize("ids", [np.arange(10), np.array([f"{i}" for i in range(10)], dtype="S")])
 def test_ids_may_be_numbers_or_bytes(ids: NDArray[Any], tmp_path: Path) -> None:
-    assert ArrayData(save(tmp_path, x=ROWS, id=ids)).ids == [str(i) for i in range(10)]
+    assert opened(save(tmp_path, x=ROWS, id=ids)).ids == [str(i) for i in range(10)]
 
 
 @pytest.mark.parametrize("shape", [(9, 6, 6), (9, 6, 6, 1), (9, 6, 6, 3), (9, 6, 6, 4), (9, 3, 4)])
 def test_uint8_images_are_preprocessed(shape: tuple[int, ...], tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, size=shape, dtype=np.uint8)
-    data = ArrayData(save(tmp_path, x=x))
-    assert data.holds_images([GREY])
-    found = fed(data, GREY)
+    data = opened(save(tmp_path, x=x), GREY)
+    assert data.holds_images
+    found = fed(data)
     assert found.shape == (9, 1, 6, 6)
     if shape in ((9, 6, 6), (9, 6, 6, 1)):
         np.testing.assert_allclose(found[:, 0], x.reshape(9, 6, 6) / 255, rtol=1e-6)
@@ -160,7 +159,7 @@ def test_uint8_images_are_preprocessed(shape: tuple[int, ...], tmp_path: Path) -
 def test_uint8_rows_for_a_uint8_model_go_in_as_they_are(tmp_path: Path) -> None:
     x = np.arange(40, dtype=np.uint8).reshape(10, 4)
     wanted = ModelInput("x", (None, 4), np.dtype(np.uint8))
-    np.testing.assert_array_equal(fed(ArrayData(save(tmp_path, x=x)), wanted), x)
+    np.testing.assert_array_equal(fed(opened(save(tmp_path, x=x), wanted)), x)
 
 
 def objects(folder: Path) -> Path:
@@ -222,7 +221,7 @@ def test_a_bad_file_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     content, message = BAD[name]
     path = save(tmp_path, **content) if isinstance(content, dict) else content(tmp_path)
     with pytest.raises(CovcalError, match=message) as caught:
-        ArrayData(path)
+        opened(path, VECTORS)
     assert "data.npz" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -231,7 +230,7 @@ def test_a_bad_file_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
 def test_a_label_outside_the_classes_is_named(label: int, tmp_path: Path) -> None:
     y = np.zeros(10, int)
     y[7] = label
-    data = ArrayData(save(tmp_path, x=ROWS, y=y))
+    data = opened(save(tmp_path, x=ROWS, y=y))
     with pytest.raises(CovcalError, match=rf"y\[7\] is {label} and the model has 3 classes"):
         data.labels(numbered_classes(3))
 
@@ -251,18 +250,18 @@ def test_a_label_outside_the_classes_is_named(label: int, tmp_path: Path) -> Non
 def test_rows_of_another_shape_are_refused_with_both(
     x: NDArray[Any], wanted: ModelInput, tmp_path: Path
 ) -> None:
-    data = ArrayData(save(tmp_path, x=x))
+    path = save(tmp_path, x=x)
     with pytest.raises(CovcalError, match=rf"x is {x.dtype} \[N, .* and the model wants"):
-        data.holds_images([wanted])
+        opened(path, wanted)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_row_that_is_not_finite_is_named(value: float, tmp_path: Path) -> None:
     x = ROWS.copy()
     x[8, 1] = value
-    data = ArrayData(save(tmp_path, x=x, id=np.array([f"row{i}" for i in range(10)])))
+    data = opened(save(tmp_path, x=x, id=np.array([f"row{i}" for i in range(10)])))
     with pytest.raises(CovcalError, match=r"x row 8 \(row8\) holds NaN or infinity"):
-        fed(data, VECTORS)
+        fed(data)
 
 
 def test_damage_inside_the_rows_is_found_while_reading(tmp_path: Path) -> None:
@@ -271,7 +270,7 @@ def test_damage_inside_the_rows_is_found_while_reading(tmp_path: Path) -> None:
     content[4000] ^= 0xFF
     path.write_bytes(content)
     with pytest.raises(CovcalError, match=r"is not a readable \.npz file"):
-        fed(ArrayData(path), VECTORS, size=50)
+        fed(opened(path, VECTORS), size=50)
 
 
 def test_a_stream_that_ends_early_is_refused() -> None:

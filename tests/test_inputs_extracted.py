@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extraction import ExtractSettings, extract
 from tests.made_rows import made_rows, png, write_rows, write_tar
 
 SOURCE, TARGET = made_rows(60), made_rows(30)
@@ -47,7 +47,7 @@ def written(kind: str, folder: Path, *, words: bool) -> dict[str, np.ndarray]:
     (folder / "tgt").mkdir()
     source = write_rows(kind, folder / "src", SOURCE, words=words)
     target = write_rows(kind, folder / "tgt", TARGET, words=words)
-    extract(classifier(folder), source, target, folder / "f.h5", threads=1)
+    extract(classifier(folder), source, target, folder / "f.h5", ExtractSettings(threads=1))
     with h5py.File(folder / "f.h5") as file:
         arrays = {
             f"{domain}/{name}": np.array(file[domain][name])
@@ -82,7 +82,7 @@ def test_images_in_shards_and_in_folders_are_the_same(tmp_path: Path) -> None:
         path.write_bytes(png(8 * number))
     shard = write_tar(tmp_path / "shard.tar", dict(sorted(members.items())))
     for name, data in (("a", tmp_path / "folder"), ("b", shard)):
-        extract(model, data, None, tmp_path / f"{name}.h5", threads=1)
+        extract(model, data, None, tmp_path / f"{name}.h5", ExtractSettings(threads=1))
     with h5py.File(tmp_path / "a.h5") as one, h5py.File(tmp_path / "b.h5") as other:
         assert other["source/ids"][0] == b"shard/ant-00"
         for name in ("source/features", "source/logits", "source/labels", "classes"):

@@ -9,9 +9,8 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap, classes_from_folders, numbered_classes
-from covcal_cli.inputs.domain import open_domain
-from covcal_cli.inputs.folder import FolderData
 from covcal_cli.inputs.splits import check_fractions, hashed_split
+from tests.made_rows import opened
 
 THIRDS = (0.5, 0.25, 0.25)
 
@@ -33,7 +32,7 @@ def test_rows_are_sorted_and_hidden_or_other_files_left_out(tmp_path: Path) -> N
     put(tmp_path, "b/2.png", "b/1.png", "a/sub/9.JPG", ".ipynb_checkpoints/x.png", "a/._1.png")
     (tmp_path / "a" / "notes.txt").write_text("not an image")
     (tmp_path / ".DS_Store").write_text("")
-    data = FolderData(tmp_path)
+    data = opened(tmp_path)
     assert data.ids == ["a/sub/9.JPG", "b/1.png", "b/2.png"]
     assert data.split_names == ["sub/9.JPG", "1.png", "2.png"]
     assert data.class_folders == ("a", "b")
@@ -43,7 +42,7 @@ def test_rows_are_sorted_and_hidden_or_other_files_left_out(tmp_path: Path) -> N
 
 def test_split_folders_give_the_split(tmp_path: Path) -> None:
     put(tmp_path, "train/a/1.png", "valid/a/1.png", "val/b/2.png", "test/b/3.png", "test/4.png")
-    data = FolderData(tmp_path)
+    data = opened(tmp_path)
     assert data.ids == [
         "test/4.png",
         "test/b/3.png",
@@ -58,7 +57,7 @@ def test_split_folders_give_the_split(tmp_path: Path) -> None:
 
 
 def test_a_class_called_train_beside_others_is_a_class(tmp_path: Path) -> None:
-    data = FolderData(put(tmp_path, "bus/1.png", "train/2.png"))
+    data = opened(put(tmp_path, "bus/1.png", "train/2.png"))
     assert data.class_folders == ("bus", "train")
     assert data.given_split is None
 
@@ -66,11 +65,11 @@ def test_a_class_called_train_beside_others_is_a_class(tmp_path: Path) -> None:
 def test_images_beside_split_folders_are_refused(tmp_path: Path) -> None:
     put(tmp_path, "train/a/1.png", "stray.png")
     with pytest.raises(CovcalError, match="has images beside its train folder"):
-        FolderData(tmp_path)
+        opened(tmp_path)
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
-    data = FolderData(put(tmp_path, "2.png", "10.png"))
+    data = opened(put(tmp_path, "2.png", "10.png"))
     assert data.ids == ["10.png", "2.png"]
     assert data.class_folders == ()
     assert data.labels(numbered_classes(3)).tolist() == [-1, -1]
@@ -81,13 +80,13 @@ def test_an_empty_folder_is_refused(names: tuple[str, ...], tmp_path: Path) -> N
     put(tmp_path, *names)
     (tmp_path / "read.me").write_text("nothing here")
     with pytest.raises(CovcalError, match="holds no images, only 1 other files: give a folder"):
-        FolderData(tmp_path)
+        opened(tmp_path)
 
 
 def test_a_link_back_up_ends(tmp_path: Path) -> None:
     put(tmp_path, "a/1.png")
     (tmp_path / "a" / "loop").symlink_to(tmp_path / "a")
-    assert FolderData(tmp_path).ids == ["a/1.png"]
+    assert opened(tmp_path).ids == ["a/1.png"]
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
@@ -98,15 +97,15 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("this file system has only UTF-8 names")
     with pytest.raises(CovcalError, match="not UTF-8: rename the file"):
-        FolderData(tmp_path)
+        opened(tmp_path)
 
 
 def test_a_path_that_is_no_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CovcalError, match="does not exist: give a folder of images"):
-        open_domain(tmp_path / "none")
+        opened(tmp_path / "none")
     (tmp_path / "x.mat").write_bytes(b"MATLAB")
     with pytest.raises(CovcalError, match="is no data that covcal reads"):
-        open_domain(tmp_path / "x.mat")
+        opened(tmp_path / "x.mat")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_classes_that_do_not_fit_the_model_are_refused(
 
 
 def test_an_empty_class_folder_counts_as_a_class(tmp_path: Path) -> None:
-    data = FolderData(put(tmp_path, "cat/1.png", "dog/1.png", "eel/"))
+    data = opened(put(tmp_path, "cat/1.png", "dog/1.png", "eel/"))
     assert data.class_folders is not None
     assert classes_from_folders(tmp_path, data.class_folders, 3).names == ("cat", "dog", "eel")
 
@@ -156,13 +155,13 @@ def test_an_empty_class_folder_counts_as_a_class(tmp_path: Path) -> None:
 def test_a_class_missing_from_the_target_shifts_nothing(tmp_path: Path) -> None:
     """As ultralytics/ultralytics#13936 has it: an absent folder moves all labels after it."""
     source = ClassMap(("ant", "bee", "cat"), by_number=False)
-    target = FolderData(put(tmp_path, "cat/1.png", "ant/1.png"))
+    target = opened(put(tmp_path, "cat/1.png", "ant/1.png"))
     assert target.labels(source).tolist() == [0, 2]
 
 
 def test_a_target_folder_that_is_no_class_is_named(tmp_path: Path) -> None:
     source = classes_from_folders(Path("src"), ["0", "90", "270"], 3)
-    target = FolderData(put(tmp_path, "180/1.png", "90/1.png"))
+    target = opened(put(tmp_path, "180/1.png", "90/1.png"))
     with pytest.raises(
         CovcalError, match=r"folder '180' is not a class of the source \(0, 90, 270\)"
     ):
@@ -170,8 +169,8 @@ def test_a_target_folder_that_is_no_class_is_named(tmp_path: Path) -> None:
 
 
 def test_labelling_or_adding_files_moves_no_row(tmp_path: Path) -> None:
-    flat = FolderData(put(tmp_path / "flat", *(f"{i}.png" for i in range(60))))
-    labelled = FolderData(
+    flat = opened(put(tmp_path / "flat", *(f"{i}.png" for i in range(60))))
+    labelled = opened(
         put(
             tmp_path / "labelled",
             *(f"{i % 3}/{i}.png" for i in range(60)),
@@ -230,9 +229,9 @@ def test_images_beside_class_folders_are_counted(
 ) -> None:
     """They would pass unlabelled and unseen."""
     put(tmp_path, "a/1.png", "b/1.png", *loose)
-    assert FolderData(tmp_path).notes == (() if note is None else (f"{tmp_path}: {note}",))
+    assert opened(tmp_path).notes == (() if note is None else (f"{tmp_path}: {note}",))
 
 
 def test_a_flat_folder_has_no_labels_by_its_nature(tmp_path: Path) -> None:
     put(tmp_path, "1.png", "2.png")
-    assert FolderData(tmp_path).notes == ()
+    assert opened(tmp_path).notes == ()

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import choose_classes, named_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.store import regrouped, windows
 from covcal_cli.modelinput import ModelInput
 from tests.made_rows import (
     WORDS,
     made_rows,
+    opened,
     write_csv,
     write_hdf5,
     write_parquet,
@@ -30,27 +31,25 @@ ROWS = made_rows()
 
 
 def fed(
-    data: DomainData,
-    wanted: list[ModelInput],
-    rows: NDArray[np.int64] | None = None,
-    size: int = 8,
+    data: DomainData, rows: NDArray[np.int64] | None = None, size: int = 8
 ) -> dict[str, NDArray[Any]]:
     """Return the inputs of the chosen rows, checking the batches on the way."""
     rows = np.arange(len(data.ids), dtype=np.int64) if rows is None else rows
-    assert not data.holds_images(wanted)
-    batches = list(data.batches(wanted, None, rows, size=size, threads=1))
+    assert not data.holds_images
+    batches = list(data.batches(None, rows, size=size, threads=1))
     assert [len(batch.rows) for batch in batches[:-1]] == [size] * (len(batches) - 1)
     np.testing.assert_array_equal(np.concatenate([batch.rows for batch in batches]), rows)
     return {
-        one.name: np.concatenate([batch.inputs[one.name] for batch in batches]) for one in wanted
+        name: np.concatenate([batch.inputs[name] for batch in batches])
+        for name in batches[0].inputs
     }
 
 
 @pytest.mark.parametrize("words", [False, True])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_says_the_same(kind: str, words: bool, tmp_path: Path) -> None:
-    data = open_domain(write_rows(kind, tmp_path, ROWS, words=words))
-    values = fed(data, [WANTED])["input.1"]
+    data = opened(write_rows(kind, tmp_path, ROWS, words=words), WANTED)
+    values = fed(data)["input.1"]
     assert values.dtype == np.float32
     np.testing.assert_array_equal(values, ROWS.x)
     assert data.ids == data.split_names == ROWS.ids
@@ -69,9 +68,9 @@ def test_every_format_says_the_same(kind: str, words: bool, tmp_path: Path) -> N
 def test_only_the_chosen_rows_come_in_full_batches(
     kind: str, chosen: list[int], tmp_path: Path
 ) -> None:
-    data = open_domain(write_rows(kind, tmp_path, ROWS))
+    data = opened(write_rows(kind, tmp_path, ROWS), WANTED)
     rows = np.array(chosen, dtype=np.int64)
-    np.testing.assert_array_equal(fed(data, [WANTED], rows, size=4)["input.1"], ROWS.x[rows])
+    np.testing.assert_array_equal(fed(data, rows, size=4)["input.1"], ROWS.x[rows])
 
 
 def test_a_npy_file_is_rows_without_labels(tmp_path: Path) -> None:
@@ -79,9 +78,9 @@ def test_a_npy_file_is_rows_without_labels(tmp_path: Path) -> None:
     np.save(tmp_path / "columns.npy", np.asfortranarray(ROWS.x))
     rows = np.array([1, 2, 30])
     for name in ("rows.npy", "columns.npy"):
-        data = open_domain(tmp_path / name)
-        np.testing.assert_array_equal(fed(data, [WANTED])["input.1"], ROWS.x)
-        np.testing.assert_array_equal(fed(data, [WANTED], rows)["input.1"], ROWS.x[rows])
+        data = opened(tmp_path / name, WANTED)
+        np.testing.assert_array_equal(fed(data)["input.1"], ROWS.x)
+        np.testing.assert_array_equal(fed(data, rows)["input.1"], ROWS.x[rows])
         assert data.labels(named_classes(WORDS)).tolist() == [-1] * 50
         assert data.ids[:2] == ["0", "1"]
 
@@ -104,7 +103,7 @@ def test_inputs_are_fed_by_name_in_any_order(kind: str, tmp_path: Path) -> None:
         ModelInput("age", (None, 1), np.dtype(np.float32)),
         ModelInput("pay", (None, 1), np.dtype(np.int64)),
     ]
-    found = fed(open_domain(path), wanted)
+    found = fed(opened(path, *wanted))
     np.testing.assert_array_equal(found["age"], age[:, None])
     np.testing.assert_array_equal(found["pay"], pay[:, None])
     assert found["pay"].dtype == np.int64
@@ -118,8 +117,8 @@ def test_a_wide_input_and_another_by_name(tmp_path: Path) -> None:
         ModelInput("mask", (None, None), np.dtype(np.int64)),
         ModelInput("tokens", (None, None), np.dtype(np.int64)),
     ]
-    data = open_domain(path)
-    found = fed(data, wanted)
+    data = opened(path, *wanted)
+    found = fed(data)
     np.testing.assert_array_equal(found["tokens"], tokens)
     assert found["mask"].dtype == np.int64
     assert data.notes == (f"{path}: spare not used",)
@@ -131,7 +130,7 @@ def test_texts_are_fed_to_inputs_that_want_texts(tmp_path: Path) -> None:
         ModelInput("site", (None, 1), np.dtype(object)),
         ModelInput("age", (None, 1), np.dtype(np.float32)),
     ]
-    found = fed(open_domain(path), wanted, np.array([1, 2, 40]))
+    found = fed(opened(path, *wanted), np.array([1, 2, 40]))
     assert found["site"].tolist() == [["Rome"], ["Bern"], ["Bern"]]
     assert found["age"].ravel().tolist() == [1, 2, 40]
 
@@ -141,19 +140,19 @@ def test_texts_are_fed_to_inputs_that_want_texts(tmp_path: Path) -> None:
 def test_a_value_that_is_not_finite_is_named(kind: str, value: float, tmp_path: Path) -> None:
     rows = made_rows()
     rows.x[33, 2] = value
-    data = open_domain(write_rows(kind, tmp_path, rows))
+    data = opened(write_rows(kind, tmp_path, rows), WANTED)
     with pytest.raises(CovcalError, match=r"(row 33|line 35) \(räw 33\)") as caught:
-        fed(data, [WANTED])
+        fed(data)
     assert ("column f2" in str(caught.value)) == (kind in ("csv", "parquet"))
-    fed(data, [WANTED], np.arange(33))
+    fed(data, np.arange(33))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_width_other_than_the_models_is_refused_with_both(kind: str, tmp_path: Path) -> None:
-    data = open_domain(write_rows(kind, tmp_path, ROWS))
+    path = write_rows(kind, tmp_path, ROWS)
     wanted = ModelInput("input.1", (None, 5), np.dtype(np.float32))
     with pytest.raises(CovcalError, match=r"4.* wants float32 \[N, 5\]: give"):
-        data.holds_images([wanted])
+        opened(path, wanted)
 
 
 @pytest.mark.parametrize("kind", ["npy", "h5", "csv", "parquet"])
@@ -165,24 +164,23 @@ def test_a_missing_input_is_named(kind: str, tmp_path: Path) -> None:
         path = write_rows(kind, tmp_path, ROWS)
     wanted = [ModelInput(name, (None, 1), np.dtype(np.float32)) for name in ("x", "f0", "weight")]
     with pytest.raises(CovcalError, match=r"the model has 3 inputs and there is no .*weight, only"):
-        open_domain(path).holds_images(wanted)
+        opened(path, *wanted)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_wide_rows_are_never_in_memory_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for reader in ("hdf5", "csv_table", "parquet_reading"):
+    for reader in ("hdf5", "csv_table", "parquet"):
         monkeypatch.setattr(f"covcal_cli.inputs.{reader}.WINDOW_BYTES", 1 << 16)
     n, width = 4000, 50
     rows = made_rows(n, width)
     path = write_rows(kind, tmp_path, rows)
-    wanted = [ModelInput("x", (None, width), np.dtype(np.float32))]
-    data = open_domain(path)
-    assert not data.holds_images(wanted)
+    data = opened(path, ModelInput("x", (None, width), np.dtype(np.float32)))
+    assert not data.holds_images
     seen = 0
     tracemalloc.start()
-    for batch in data.batches(wanted, None, np.arange(n), size=16, threads=1):
+    for batch in data.batches(None, np.arange(n), size=16, threads=1):
         seen += len(batch.rows)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -205,7 +203,7 @@ def test_another_kind_of_file_is_refused_with_the_way_out(
 ) -> None:
     (tmp_path / name).write_bytes(b"something")
     with pytest.raises(CovcalError, match=f"is no data that covcal reads: {message}"):
-        open_domain(tmp_path / name)
+        opened(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.csv", "a.parquet", "a.tar"])
@@ -215,10 +213,10 @@ def test_an_empty_or_broken_file_is_named(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(b"")
     with pytest.raises(CovcalError, match=r"a\..* is empty \(0 bytes\): give"):
-        open_domain(path)
+        opened(path)
     path.write_bytes(b"\xff\x00neither this nor that\n" * 40)
     with pytest.raises(CovcalError, match=r"a\.") as caught:
-        open_domain(path)
+        opened(path)
     assert "\n" not in str(caught.value)
 
 
@@ -233,11 +231,11 @@ def test_images_in_arrays_are_preprocessed_whatever_the_file(kind: str, tmp_path
     else:
         write_hdf5(path, {"images": pixels})
     wanted = ModelInput("input.1", (None, 1, 6, 6), np.dtype(np.float32))
-    data = open_domain(path)
-    assert data.holds_images([wanted])
+    data = opened(path, wanted)
+    assert data.holds_images
     pipeline = Preprocessing().resolve(wanted.shape, wanted.dtype)
     rows = np.array([0, 3, 4, 8])
-    batches = list(data.batches([wanted], pipeline, rows, size=3, threads=2))
+    batches = list(data.batches(pipeline, rows, size=3, threads=2))
     found = np.concatenate([batch.inputs["input.1"] for batch in batches])
     assert np.concatenate([batch.rows for batch in batches]).tolist() == rows.tolist()
     np.testing.assert_allclose(found[:, 0], pixels[rows] / 255, rtol=1e-6)
@@ -249,21 +247,20 @@ def test_a_folder_of_parquet_parts_is_one_table(tmp_path: Path) -> None:
     for part, rows in enumerate(np.split(np.arange(50), [20, 21])):
         columns = {"a": ROWS.x[rows, 0], "b": ROWS.x[rows, 1], "y": ROWS.y[rows]}
         write_parquet(folder / f"part-{part}.parquet", columns)
-    data = open_domain(folder)
-    wanted = ModelInput("x", (None, 2), np.dtype(np.float32))
-    np.testing.assert_array_equal(fed(data, [wanted])["x"], ROWS.x[:, :2])
+    data = opened(folder, ModelInput("x", (None, 2), np.dtype(np.float32)))
+    np.testing.assert_array_equal(fed(data)["x"], ROWS.x[:, :2])
     rows = np.array([19, 20, 21, 49])
-    np.testing.assert_array_equal(fed(data, [wanted], rows)["x"], ROWS.x[rows, :2])
+    np.testing.assert_array_equal(fed(data, rows)["x"], ROWS.x[rows, :2])
     write_parquet(folder / "part-3.parquet", {"a": ROWS.x[:, 0]})
     with pytest.raises(CovcalError, match=r"part-3.parquet has other columns than part-0"):
-        open_domain(folder)
+        opened(folder)
 
 
 def test_a_missing_pyarrow_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(CovcalError, match=r"rows.parquet: this needs pyarrow: pip install"):
-        open_domain(tmp_path / "rows.parquet")
+        opened(tmp_path / "rows.parquet")
 
 
 def test_windows_hold_the_chosen_rows_and_no_more() -> None:
@@ -283,5 +280,5 @@ def test_regrouped_rows_are_the_same_rows() -> None:
 
 def test_a_tar_is_no_table(tmp_path: Path) -> None:
     """Each kind goes to its own reader, whatever the case of its suffix."""
-    data = open_domain(write_tar(tmp_path / "A.TAR", {"k.png": b"x", "k.cls": "1"}))
-    assert data.holds_images([WANTED])
+    data = opened(write_tar(tmp_path / "A.TAR", {"k.png": b"x", "k.cls": "1"}), WANTED)
+    assert data.holds_images

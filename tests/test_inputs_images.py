@@ -12,6 +12,7 @@ from PIL import Image
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.pixelpipeline import PixelPipeline
 from covcal_cli.inputs.preprocessing import Preprocessing, Resize
+from tests.made_rows import row_of
 
 F4 = np.dtype(np.float32)
 GREY = (None, 1, 4, 4)
@@ -147,7 +148,7 @@ def test_pixels_are_scaled_then_normalised_in_the_order_of_the_colours(
     shape = (None, 3, 4, 4) if layout == "NCHW" else (None, 4, 4, 3)
     asked = Preprocessing(mean=mean, std=std, color=order, layout=layout)
     values = np.random.default_rng(0).integers(0, 256, size=(4, 4, 3), dtype=np.uint8)
-    found = resolved(asked, shape, np.dtype(dtype)).apply(Image.fromarray(values))
+    found = row_of(resolved(asked, shape, np.dtype(dtype)), Image.fromarray(values))
     ordered = values[..., ::-1] if order == "BGR" else values
     expected = (ordered / 255 - np.array(mean)) / np.array(std)
     if layout == "NCHW":
@@ -163,10 +164,10 @@ def test_uint8_models_get_the_pixels_themselves() -> None:
     said = Preprocessing(scale=1.0, mean=(0.0,), std=(1.0,))
     for pre in (asked, said):
         nhwc = resolved(pre, (None, 4, 4, 3), np.dtype(np.uint8))
-        np.testing.assert_array_equal(nhwc.apply(Image.fromarray(values)), values)
+        np.testing.assert_array_equal(row_of(nhwc, Image.fromarray(values)), values)
         nchw = resolved(pre, (None, 3, 4, 4), np.dtype(np.int32))
         np.testing.assert_array_equal(
-            nchw.apply(Image.fromarray(values)), values.transpose(2, 0, 1)
+            row_of(nchw, Image.fromarray(values)), values.transpose(2, 0, 1)
         )
 
 
@@ -176,17 +177,17 @@ def test_resizing_is_pillows() -> None:
     for name in ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"):
         pipeline = resolved(Preprocessing(resample=name), GREY)
         expected = np.asarray(image.resize((4, 4), Image.Resampling[name.upper()])) / 255
-        np.testing.assert_allclose(pipeline.apply(image)[0], expected, rtol=1e-6)
+        np.testing.assert_allclose(row_of(pipeline, image)[0], expected, rtol=1e-6)
 
 
 def test_16_bit_grey_is_scaled_not_clipped(tmp_path: Path) -> None:
     values = np.linspace(0, 65535, 16).astype(np.uint16).reshape(4, 4)
     for suffix in ("png", "tif"):
         with saved(tmp_path, Image.fromarray(values), suffix) as image:
-            found = grey().apply(image)[0]
+            found = row_of(grey(), image)[0]
         np.testing.assert_allclose(found, values / 65535, atol=0.5 / 255 + 1e-6)
         with saved(tmp_path, Image.fromarray(values), suffix) as image:
-            np.testing.assert_allclose(color().apply(image)[2], found)
+            np.testing.assert_allclose(row_of(color(), image)[2], found)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
@@ -195,7 +196,7 @@ def test_every_mode_becomes_what_the_model_reads(mode: str, tmp_path: Path) -> N
     suffix = "tif" if mode in ("CMYK", "YCbCr") else "png"
     for pipeline, channels in ((grey(), 1), (color(), 3)):
         with saved(tmp_path, image, suffix) as opened:
-            found = pipeline.apply(opened)
+            found = row_of(pipeline, opened)
         assert found.shape == (channels, 4, 4)
         np.testing.assert_allclose(found, 1.0, atol=0.02)
 
@@ -205,13 +206,13 @@ def test_a_palette_gives_its_colours_with_or_without_transparency(tmp_path: Path
     image.putpalette([0, 0, 0, 10, 200, 30])
     for options in ({}, {"transparency": bytes([0, 128])}, {"transparency": 1}):
         with saved(tmp_path, image, **options) as opened:
-            found = color().apply(opened)[:, 0, 0] * 255
+            found = row_of(color(), opened)[:, 0, 0] * 255
         np.testing.assert_allclose(found, [10, 200, 30], atol=1e-3)
 
 
 def test_alpha_is_dropped_and_the_colour_below_it_kept() -> None:
     image = Image.new("RGBA", (4, 4), (10, 200, 30, 0))
-    np.testing.assert_allclose(color().apply(image)[:, 0, 0] * 255, [10, 200, 30], atol=1e-3)
+    np.testing.assert_allclose(row_of(color(), image)[:, 0, 0] * 255, [10, 200, 30], atol=1e-3)
 
 
 def turned(folder: Path, orientation: int, image: Image.Image) -> Image.Image:
@@ -234,19 +235,19 @@ def test_exif_turns_images_upright_only_when_asked(
         if mode == "I;16"
         else Image.fromarray((values // 257).astype(np.uint8)).convert(mode)
     )
-    upright = grey().apply(image)
+    upright = row_of(grey(), image)
     asked = resolved(Preprocessing(exif=True), GREY)
     with turned(tmp_path, orientation, image) as opened:
-        np.testing.assert_array_equal(asked.apply(opened), upright)
+        np.testing.assert_array_equal(row_of(asked, opened), upright)
     with turned(tmp_path, orientation, image) as opened:
-        assert np.array_equal(grey().apply(opened), upright) == (orientation == 1)
+        assert np.array_equal(row_of(grey(), opened), upright) == (orientation == 1)
 
 
 def test_the_first_of_many_frames_is_read(tmp_path: Path) -> None:
     frames = [Image.new("L", (4, 4), value) for value in (50, 200)]
     frames[0].save(tmp_path / "image.gif", save_all=True, append_images=frames[1:])
     with Image.open(tmp_path / "image.gif") as opened:
-        np.testing.assert_allclose(grey().apply(opened) * 255, 50, atol=1e-3)
+        np.testing.assert_allclose(row_of(grey(), opened) * 255, 50, atol=1e-3)
 
 
 def test_no_warning_escapes_from_a_transparent_palette(tmp_path: Path) -> None:
@@ -254,4 +255,4 @@ def test_no_warning_escapes_from_a_transparent_palette(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with saved(tmp_path, image, transparency=bytes([0, 128])) as opened:
-            grey().apply(opened)
+            row_of(grey(), opened)

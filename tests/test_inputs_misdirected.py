@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.inputs.logits import open_outputs
+from covcal_cli.inputs.outputs import open_outputs
 from covcal_cli.inputs.parquet import ParquetStore
 from tests.cli_runner import covcal
 from tests.made_rows import write_parquet
@@ -140,7 +140,7 @@ class TestNumbersThatMightBeFeatures:
     def test_an_array(self, name: str, tmp_path: Path) -> None:
         arrays: dict[str, Any] = {"logits": LOGITS, name: X["target"]}
         np.savez(tmp_path / "t.npz", **arrays)
-        table = open_outputs(tmp_path / "t.npz", probabilities=False)
+        table = open_outputs(None, tmp_path / "t.npz", "logits")["target"]
         said = [note for note in table.notes if "not read as features: call it features" in note]
         assert len(said) == (name == "embedding")
         assert table.n_features == (3 if name == "features" else None)
@@ -148,102 +148,88 @@ class TestNumbersThatMightBeFeatures:
     def test_groups_are_no_features(self, tmp_path: Path) -> None:
         table = {**outputs(), "age": [30.0] * N, "group_a": [1] * N, "group_b": [2] * N}
         save("csv", tmp_path, "t", table)
-        assert not open_outputs(tmp_path / "t.csv", probabilities=False).notes
+        assert not open_outputs(None, tmp_path / "t.csv", "logits")["target"].notes
 
 
-class TestAClassThatOneTableLacks:
-    """Its column is named, whichever table lacks it, before sums that are the consequence."""
-
-    @pytest.mark.parametrize("lacking", ["s", "t"])
-    @pytest.mark.parametrize("prefix", ["prob", "logit", ""])
-    def test_named(self, lacking: str, prefix: str, tmp_path: Path) -> None:
-        values = LOGITS if prefix == "logit" else PROBABILITIES
-        whole = outputs(prefix=prefix, values=values)
-        whole = {name.removeprefix("_"): column for name, column in whole.items()}
-        missing = next(name for name in whole if name.endswith("dog"))
-        for name in ("s", "t"):
-            left = {key: v for key, v in whole.items() if name != lacking or key != missing}
-            save("csv", tmp_path, name, left)
-        option = "--logits" if prefix == "logit" else "--probabilities"
-        line = refusal(tmp_path, option, "s.csv", "t.csv")
-        other = "t" if lacking == "s" else "s"
-        expected = f"{lacking}.csv has no {missing} (class dog), which {other}.csv has: add it"
-        no_class = "" if prefix else ", or call it group_dog where it is no class"
-        assert line == expected + no_class
-
-    def test_numbered(self, tmp_path: Path) -> None:
-        whole = {f"prob_{k}": PROBABILITIES[:, k].tolist() for k in range(3)}
-        save("csv", tmp_path, "s", whole)
-        del whole["prob_2"]
-        save("csv", tmp_path, "t", whole)
-        line = refusal(tmp_path, "--probabilities", "s.csv", "t.csv")
-        assert line == "t.csv has no prob_2 (class 2), which s.csv has: add it"
+@pytest.mark.parametrize("lacking", ["s", "t"])
+@pytest.mark.parametrize("prefix", ["prob", "logit"])
+def test_a_class_that_one_table_lacks_comes_before_sums_that_follow_from_it(
+    lacking: str, prefix: str, tmp_path: Path
+) -> None:
+    whole = outputs(prefix=prefix, values=LOGITS if prefix == "logit" else PROBABILITIES)
+    for name in ("s", "t"):
+        left = {key: v for key, v in whole.items() if name != lacking or not key.endswith("dog")}
+        save("csv", tmp_path, name, left)
+    option = "--logits" if prefix == "logit" else "--probabilities"
+    named = "cat, eel and cat, dog, eel" if lacking == "s" else "cat, dog, eel and cat, eel"
+    line = refusal(tmp_path, option, "s.csv", "t.csv")
+    assert line.startswith(f"s.csv and t.csv differ in their class names ({named}): give outputs")
 
 
-class TestOneConfidenceARow:
-    """The confidence in the answer alone says nothing of the other classes."""
-
-    @pytest.mark.parametrize("labels", [NOISY, list(range(3)) * 13 + [0]])
-    def test_a_probability_and_labels_of_three_classes(
-        self, labels: list[Any], tmp_path: Path
-    ) -> None:
-        save("csv", tmp_path, "t", {"prob": PROBABILITIES.max(axis=1).tolist(), "label": labels})
-        line = refusal(tmp_path, "--probabilities", "--target", "t.csv")
-        assert line == (
-            "t.csv: prob is one number a row, the labels show 3 classes, and the outputs of all "
-            "are needed: give one column per class"
-        )
-
-    @pytest.mark.parametrize("beside", [{}, {"prediction": [0] * N}])
-    def test_a_confidence_by_name(self, beside: dict[str, Any], tmp_path: Path) -> None:
-        table = {"confidence": PROBABILITIES.max(axis=1).tolist(), **beside}
-        save("csv", tmp_path, "t", table)
-        line = refusal(tmp_path, "--probabilities", "--target", "t.csv")
-        assert "t.csv: confidence is of one class a row" in line
-        assert line.endswith("give one column prob_NAME per class (of two, one will do)")
-
-    def test_two_classes_need_one_column(self, tmp_path: Path) -> None:
-        save("csv", tmp_path, "t", {"prob": PROBABILITIES[:, 1].tolist(), "label": [0, 1] * 20})
-        assert open_outputs(tmp_path / "t.csv", probabilities=True).n_classes == 2
-
-    @pytest.mark.parametrize("kind", ["answer", "class", "few rows"])
-    def test_a_column_that_is_always_likely_is_doubted(self, kind: str, tmp_path: Path) -> None:
-        rng = np.random.default_rng(3)
-        values = rng.random(40 if kind == "few rows" else 200)
-        if kind != "class":
-            values = np.maximum(values, 1 - values)
-        save("csv", tmp_path, "t", {"prob": values.tolist()})
-        table = open_outputs(tmp_path / "t.csv", probabilities=True)
-        doubts = [note for note in table.notes if "prob is nowhere below 0.5 in the first" in note]
-        assert len(doubts) == (kind == "answer")
-
-    def test_beside_all_classes_it_is_a_group(self, tmp_path: Path) -> None:
-        confidence = PROBABILITIES.max(axis=1).tolist()
-        table = {**outputs(prefix="prob", values=PROBABILITIES), "confidence": confidence}
-        save("csv", tmp_path, "t", table)
-        found = open_outputs(tmp_path / "t.csv", probabilities=True)
-        assert (found.n_classes, list(found.columns)) == (3, ["confidence"])
+SUREST = PROBABILITIES.max(axis=1).tolist()
+PERCENT = np.round(100 * PROBABILITIES, 1)
 
 
-class TestPercentages:
-    """Percentages are told from logits by what they sum to."""
+@pytest.mark.parametrize(
+    ("option", "table", "message"),
+    [
+        (
+            "--probabilities",
+            {"prob": SUREST, "label": NOISY},
+            "prob is one number a row, the labels show 3 classes, and the outputs of all are "
+            "needed: give one column per class",
+        ),
+        (
+            "--probabilities",
+            {"confidence": SUREST, "prediction": [0] * N},
+            "holds no probabilities, only confidence, prediction (confidence is of one class a "
+            "row): name the outputs prob_NAME, one column per class (of two classes, one will "
+            "do), or give an array probabilities [n, K]",
+        ),
+        (
+            "--probabilities",
+            outputs(prefix="prob", values=PERCENT),
+            "every row sums to 100, as percentages do: divide by 100",
+        ),
+        (
+            "--logits",
+            outputs(values=PERCENT),
+            "every row sums to 100, as percentages do: divide by 100 and pass --probabilities",
+        ),
+        (
+            "--probabilities",
+            {"prob": (100 * PROBABILITIES[:, 0]).tolist()},
+            "which is no probability: pass --logits where these are logits, or divide by 100 "
+            "where they are percentages",
+        ),
+    ],
+    ids=["one number", "confidence", "percentages", "as logits", "one percentage"],
+)
+def test_what_is_no_output_of_all_classes_is_told_so(
+    option: str, table: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    save("csv", tmp_path, "t", table)
+    assert refusal(tmp_path, option, "--target", "t.csv").endswith(message)
 
-    @pytest.mark.parametrize("option", ["--probabilities", "--logits"])
-    def test_rows_that_sum_to_100(self, option: str, tmp_path: Path) -> None:
-        prefix = option[2:].removesuffix("s") if option == "--logits" else "prob"
-        values = np.round(100 * PROBABILITIES, 1)
-        save("csv", tmp_path, "t", outputs(prefix=prefix, values=values))
-        line = refusal(tmp_path, option, "--target", "t.csv")
-        assert "as percentages do: divide by 100" in line
-        assert ("pass --probabilities" in line) == (option == "--logits")
 
-    @pytest.mark.parametrize("classes", [1, 3])
-    def test_numbers_that_do_not(self, classes: int, tmp_path: Path) -> None:
-        table = outputs(prefix="prob", values=60 * PROBABILITIES)
-        save("csv", tmp_path, "t", dict(list(table.items())[:classes]))
-        line = refusal(tmp_path, "--probabilities", "--target", "t.csv")
-        assert "which is no probability: drop --probabilities where these are logits" in line
-        assert ("where they are percentages" in line) == (classes == 1)
+@pytest.mark.parametrize("kind", ["answer", "class", "few rows"])
+def test_a_column_that_is_always_likely_is_doubted(kind: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.random(40 if kind == "few rows" else 200)
+    if kind != "class":
+        values = np.maximum(values, 1 - values)
+    save("csv", tmp_path, "t", {"prob": values.tolist()})
+    table = open_outputs(None, tmp_path / "t.csv", "probabilities")["target"]
+    doubts = [note for note in table.notes if "prob is nowhere below 0.5 in 200 rows" in note]
+    assert len(doubts) == (kind == "answer")
+
+
+def test_a_confidence_beside_all_classes_is_a_group(tmp_path: Path) -> None:
+    save(
+        "csv", tmp_path, "t", {**outputs(prefix="prob", values=PROBABILITIES), "confidence": SUREST}
+    )
+    found = open_outputs(None, tmp_path / "t.csv", "probabilities")["target"]
+    assert (found.n_classes, list(found.columns)) == (3, ["confidence"])
 
 
 @pytest.mark.parametrize("smallest", [0.0, 1e-40, 1e-30])

@@ -1,10 +1,9 @@
 """Parquet as people have it: tables of many columns, and partitioned folders."""
 
-import errno
 import re
 import subprocess
 import sys
-import tempfile
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs import parquet_reading, parquet_wide
+from covcal_cli.inputs import parquet as parquet_store
 from covcal_cli.inputs.classes import named_classes, numbered_classes
-from covcal_cli.inputs.domain import open_domain
-from covcal_cli.inputs.logits import open_outputs
-from covcal_cli.inputs.store import open_store
+from covcal_cli.inputs.outputs import open_outputs
+from covcal_cli.inputs.stores import open_store
 from covcal_cli.modelinput import ModelInput
-from tests.made_rows import parquet, write_parquet
+from tests.made_rows import opened, parquet, write_parquet
 
 arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
 
@@ -48,71 +46,62 @@ class TestWideTables:
     @pytest.fixture(autouse=True)
     def _small_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let a table of 17 columns pass for a wide one."""
-        monkeypatch.setattr(parquet_wide, "_ENOUGH", 1000)
-        monkeypatch.setattr(parquet_wide, "_SET", 3000)
-        monkeypatch.setattr(parquet_reading, "_USUAL", 1)
+        monkeypatch.setattr(parquet_store, "_ENOUGH", 1000)
+        monkeypatch.setattr(parquet_store, "_SET", 3000)
+        monkeypatch.setattr(parquet_store, "_USUAL", 1)
 
+    @pytest.mark.parametrize("held", [1, 100, 1000])
     @pytest.mark.parametrize("chosen", [range(500), range(3, 490, 11), [499], [0, 1, 256, 257]])
     def test_their_rows_are_joined_from_a_few_columns_at_a_time(
-        self, chosen: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, chosen: Sequence[int], held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """However few rows are joined at a time, and the rows before them read again for it."""
+        monkeypatch.setattr(parquet_store, "_HELD", 1)
+        monkeypatch.setattr(parquet_store, "_FEWEST_HELD", held)
         columns = wide_table()
         store = open_store(write_parquet(tmp_path / "rows.parquet", columns, 256))
         opened = []
-        real = parquet_wide.joined
+        real = arrow.parquet.ParquetFile.iter_batches
 
-        def joined(streams: Any) -> Any:
-            streams = list(streams)
-            opened.append(len(streams))
-            return real(streams)
+        def iter_batches(file: Any, *args: Any, columns: list[str], **options: Any) -> Any:
+            opened.append(len(columns))
+            return real(file, *args, columns=columns, **options)
 
-        monkeypatch.setattr(parquet_reading, "joined", joined)
+        monkeypatch.setattr(arrow.parquet.ParquetFile, "iter_batches", iter_batches)
         rows = np.array(chosen, dtype=np.int64)
         names = list(columns)[::-1]
         pieces = list(store.pieces(names, rows, 64))
-        assert opened
-        assert min(opened) > 3
+        assert max(opened) < len(names) / 2
         assert max(len(places) for places, _ in pieces) <= 64
         np.testing.assert_array_equal(np.concatenate([places for places, _ in pieces]), rows)
         for name in names:
             values = np.concatenate([arrays[name] for _, arrays in pieces])
             np.testing.assert_array_equal(values, expected(columns[name])[rows], err_msg=name)
 
-    def test_without_room_for_a_scratch_file_they_are_read_at_once(
+    def test_a_few_of_their_rows_are_held_at_a_time(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        columns = wide_table()
-        store = open_store(write_parquet(tmp_path / "rows.parquet", columns, 256))
-        monkeypatch.setattr(parquet_reading, "has_room", lambda needed: needed < 1000)
-        monkeypatch.setattr(parquet_reading, "joined", None)
-        pieces = list(store.pieces(["f3", "gaps", "list"], np.arange(500), 64))
-        for name in ("f3", "gaps", "list"):
-            values = np.concatenate([arrays[name] for _, arrays in pieces])
-            np.testing.assert_array_equal(values, expected(columns[name]))
-
-    def test_a_scratch_file_that_cannot_be_written_is_one_line(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def full(*_: object, **__: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        store = open_store(write_parquet(tmp_path / "rows.parquet", wide_table(), 256))
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        monkeypatch.setattr(tempfile, "tempdir", None)
-        monkeypatch.setattr(tempfile, "TemporaryFile", full)
-        message = (
-            f"{tmp_path} takes no scratch file for a wide table (No space left on device): free "
-            "some space, or set TMPDIR to another folder"
-        )
-        with pytest.raises(CovcalError, match=re.escape(message)):
-            list(store.pieces(list(store.entries), np.arange(500), 64))
+        monkeypatch.setattr(parquet_store, "WINDOW_BYTES", 1 << 14)
+        monkeypatch.setattr(parquet_store, "_HELD", 1 << 16)
+        monkeypatch.setattr(parquet_store, "_FEWEST_HELD", 1)
+        values = np.random.default_rng(0).normal(size=(40, 4000))
+        columns = {f"f{i}": column for i, column in enumerate(values)}
+        store = open_store(write_parquet(tmp_path / "rows.parquet", columns, 4000))
+        seen = 0
+        tracemalloc.start()
+        for rows, _ in store.pieces(list(columns), np.arange(4000), 64):
+            seen += len(rows)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert seen == 4000
+        assert 1 << 16 < peak < 0.4 * values.nbytes
 
 
 PEAK = """
 import sys
 import numpy as np, pyarrow
 from pathlib import Path
-from covcal_cli.inputs.store import open_store
+from covcal_cli.inputs.stores import open_store
 
 store = open_store(Path(sys.argv[1]))
 seen = sum(len(rows) for rows, _ in store.pieces(list(store.entries), np.arange(262_144), 512))
@@ -174,9 +163,9 @@ class TestPartitions:
                 "group_year=2025/_SUCCESS.parquet": {"c": [1]},
             },
         )
-        data = open_domain(table)
-        assert not data.holds_images([TWO])
-        batches = list(data.batches([TWO], None, np.array([0, 2, 3]), size=8, threads=1))
+        data = opened(table, TWO)
+        assert not data.holds_images
+        batches = list(data.batches(None, np.array([0, 2, 3]), size=8, threads=1))
         assert batches[0].inputs["x"].tolist() == [[1, 2.5], [3, 1.5], [4, 0.5]]
         assert data.columns["year"].tolist() == [2023, 2023, 2024, 2024]
         assert data.columns["site"].tolist() == ["", "", "Bern/West", "Bern/West"]
@@ -197,7 +186,7 @@ class TestPartitions:
             f"label={first}/0.parquet": {"a": [1.0]},
             f"label={second}/0.parquet": {"a": [2.0, 3.0]},
         }
-        data = open_domain(write_parts(tmp_path, parts))
+        data = opened(write_parts(tmp_path, parts))
         classes = named_classes(("cat", "dog"))
         assert data.labels(classes).tolist() == found
 
@@ -207,13 +196,13 @@ class TestPartitions:
             for name, value in (("source", 5.0), ("target", 6.0))
         }
         path = write_parts(tmp_path, parts)
-        table = open_outputs(path, probabilities=False, domain="target")
-        _, _, logits = next(table.blocks(np.arange(2), 2))
-        assert logits.tolist() == [[1, 6], [2, 0]]
+        table = open_outputs(None, path, "logits")["target"]
+        batch = next(table.batches(None, np.arange(2), size=2, threads=1))
+        assert batch.inputs["logits"].tolist() == [[1, 6], [2, 0]]
 
     def test_a_column_of_the_parts_counts_more_than_their_folder(self, tmp_path: Path) -> None:
         parts = {f"y={n}/0.parquet": {"a": [1.0], "y": [n + 1]} for n in range(2)}
-        data = open_domain(write_parts(tmp_path, parts))
+        data = opened(write_parts(tmp_path, parts))
         assert data.labels(numbered_classes(3)).tolist() == [1, 2]
 
     @pytest.mark.parametrize(
@@ -237,5 +226,5 @@ class TestPartitions:
     ) -> None:
         write_parts(tmp_path, {f"{name}.parquet": {"x": [1.0]} for name in names})
         with pytest.raises(CovcalError, match=re.escape(message)) as caught:
-            open_domain(tmp_path)
+            opened(tmp_path)
         assert "\n" not in str(caught.value)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs import parquet_reading
+from covcal_cli.inputs import parquet as parquet_store
 from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
-from covcal_cli.inputs.logits import open_outputs
+from covcal_cli.inputs.domain import DomainData
+from covcal_cli.inputs.outputs import open_outputs
 from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.store import open_store
+from covcal_cli.inputs.stores import open_store
 from covcal_cli.modelinput import ModelInput
 from tests.cli_runner import covcal
-from tests.made_rows import parquet, png
+from tests.made_rows import opened, parquet, png
 from tests.onnx_graphs import grey_classifier
 
 arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
@@ -59,9 +59,9 @@ def pictures(values: Sequence[int | None], names: Sequence[str | None] | None = 
 
 def greys(data: DomainData, rows: Sequence[int]) -> tuple[list[int], dict[int, str]]:
     """Return the grey value of every readable row, and why the others are not."""
-    assert data.holds_images([GREY])
+    assert data.holds_images
     pipeline = Preprocessing().resolve(GREY.shape, GREY.dtype)
-    batches = data.batches([GREY], pipeline, np.array(rows), size=2, threads=2)
+    batches = data.batches(pipeline, np.array(rows), size=2, threads=2)
     found: list[int] = []
     skipped: dict[int, str] = {}
     for batch in batches:
@@ -78,7 +78,7 @@ class TestImageColumns:
         if kind != "struct":
             column = arrow.array([png(value) for value in values], kind)
         columns = {"image": column, "label": [0, 1, 2, 1, 0], "age": [7, 8, 9, 10, 11]}
-        data = open_domain(write_dataset(tmp_path / "rows.parquet", columns))
+        data = opened(write_dataset(tmp_path / "rows.parquet", columns), GREY)
         assert greys(data, range(5)) == ([10, 200, 30, 40, 50], {})
         assert greys(data, [1, 3, 4]) == ([200, 40, 50], {})
         assert data.ids == ["0", "1", "2", "3", "4"]
@@ -89,7 +89,7 @@ class TestImageColumns:
     def test_a_row_without_an_image_or_with_a_broken_one_is_skipped(self, tmp_path: Path) -> None:
         column = [png(5), None, b"not an image", png(80)[:40], png(9)]
         path = write_dataset(tmp_path / "rows.parquet", {"image": arrow.array(column)})
-        found, skipped = greys(open_domain(path), range(5))
+        found, skipped = greys(opened(path, GREY), range(5))
         assert found == [5, 9]
         assert skipped[1] == "the table has no image there"
         assert skipped[2] == "not an image, or of an unknown kind"
@@ -98,12 +98,12 @@ class TestImageColumns:
     def test_rows_go_by_the_names_of_the_files_where_each_has_its_own(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.parquet"
         write_dataset(path, {"image": pictures((1, 2, 3), ("c.png", "a.png", "b.png"))})
-        assert open_domain(path).ids == ["c.png", "a.png", "b.png"]
+        assert opened(path, GREY).ids == ["c.png", "a.png", "b.png"]
         for names in (("a.png", "a.png", "b.png"), ("a.png", None, "b.png")):
             write_dataset(path, {"image": pictures((1, 2, 3), names)})
-            assert open_domain(path).ids == ["0", "1", "2"]
+            assert opened(path, GREY).ids == ["0", "1", "2"]
         write_dataset(path, {"image": pictures((1, 2), ("a.png", "b.png")), "id": ["p", "q"]})
-        assert open_domain(path).ids == ["p", "q"]
+        assert opened(path, GREY).ids == ["p", "q"]
 
     def test_a_file_that_was_not_embedded_is_read_beside_the_table(self, tmp_path: Path) -> None:
         (tmp_path / "a.png").write_bytes(png(70))
@@ -111,44 +111,44 @@ class TestImageColumns:
         kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
         columns = {"image": arrow.array(rows, kind)}
         path = write_dataset(tmp_path / "rows.parquet", columns, features(image=IMAGE))
-        assert greys(open_domain(path), [0, 1]) == ([70, 4], {})
+        assert greys(opened(path, GREY), [0, 1]) == ([70, 4], {})
 
     def test_of_several_the_one_called_image_is_taken(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.parquet"
         write_dataset(path, {"mask": pictures((1, 2)), "Image": pictures((3, 4))})
-        data = open_domain(path)
+        data = opened(path, GREY)
         assert greys(data, [0, 1]) == ([3, 4], {})
         assert data.notes == (f"{path}: mask not used",)
         write_dataset(path, {"mask": pictures((1, 2)), "photo": pictures((3, 4))})
         message = r"has several columns of images \(mask, photo\): call the one to classify image"
         with pytest.raises(CovcalError, match=message):
-            open_domain(path)
+            opened(path, GREY)
 
     def test_a_model_of_the_numbers_beside_a_picture_gets_the_numbers(self, tmp_path: Path) -> None:
         columns = {"a": [1.0, 2.0], "b": [3.0, 4.0], "image": pictures((1, 2)), "group_c": [5, 6]}
         path = write_dataset(tmp_path / "rows.parquet", columns)
-        data = open_domain(path)
-        assert not data.holds_images([TWO])
-        (batch,) = data.batches([TWO], None, np.arange(2), size=2, threads=1)
+        data = opened(path, TWO)
+        assert not data.holds_images
+        (batch,) = data.batches(None, np.arange(2), size=2, threads=1)
         assert batch.inputs["x"].tolist() == [[1, 3], [2, 4]]
         assert list(data.columns) == ["c"]
         assert data.notes == (f"{path}: image not used",)
 
     def test_bytes_that_are_no_images_are_not_used(self, tmp_path: Path) -> None:
         columns = {"a": [1.0], "b": [2.0], "sound": arrow.array([b"RIFF1234WAVE"])}
-        data = open_domain(write_dataset(tmp_path / "rows.parquet", columns))
-        assert not data.holds_images([TWO])
+        data = opened(write_dataset(tmp_path / "rows.parquet", columns), TWO)
+        assert not data.holds_images
         assert data.notes == (f"{data.path}: sound not used",)
 
     def test_an_image_model_with_several_inputs_is_refused(self, tmp_path: Path) -> None:
-        data = open_domain(write_dataset(tmp_path / "rows.parquet", {"image": pictures((1, 2))}))
+        path = write_dataset(tmp_path / "rows.parquet", {"image": pictures((1, 2))})
         with pytest.raises(CovcalError, match=r"holds images, and the model has 2 inputs"):
-            data.holds_images([GREY, TWO])
+            opened(path, GREY, TWO)
 
     def test_large_images_come_a_few_at_a_time(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(parquet_reading, "WINDOW_BYTES", 200)
+        monkeypatch.setattr(parquet_store, "WINDOW_BYTES", 200)
         path = tmp_path / "rows.parquet"
         contents = [bytes([row]) * 100 for row in range(50)]
         columns = {"image": arrow.array(contents)}
@@ -166,7 +166,7 @@ class TestClassNames:
     def domain(self, folder: Path, label: Sequence[int | None] = (0, 2, None, -1, 1)) -> DomainData:
         columns = {"image": pictures(range(len(label))), "label": label}
         described = features(image=IMAGE, label=ANIMALS)
-        return open_domain(write_dataset(folder / "rows.parquet", columns, described))
+        return opened(write_dataset(folder / "rows.parquet", columns, described), GREY)
 
     def test_they_find_their_class_of_the_model_by_name(self, tmp_path: Path) -> None:
         data = self.domain(tmp_path)
@@ -203,7 +203,7 @@ class TestClassNames:
         columns: dict[str, Any] = {f"logit_{k}": [1.0 * k, 2.0, 3.0] for k in range(3)}
         columns["label"] = [2, 0, 1]
         path = write_dataset(tmp_path / "rows.parquet", columns, features(label=ANIMALS))
-        table = open_outputs(path, probabilities=False)
+        table = open_outputs(None, path, "logits")["target"]
         classes = choose_classes(None, table.class_names, [table], 3)
         assert classes.names == ("eel", "cat", "dog")
         assert table.labels(classes).tolist() == [2, 0, 1]
@@ -214,7 +214,7 @@ class TestClassNames:
     ) -> None:
         columns = {"a": [1.0, 2.0], "label": [1, 0]}
         path = write_dataset(tmp_path / "rows.parquet", columns, {b"huggingface": content})
-        assert open_domain(path).class_folders is None
+        assert opened(path).class_folders is None
 
 
 def test_extract_reads_a_dataset_and_a_partitioned_folder_of_images(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import named_classes, numbered_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.modelinput import ModelInput
-from tests.made_rows import write_parquet
+from tests.made_rows import opened, write_parquet
 
 TWO = ModelInput("input.1", (None, 2), np.dtype(np.float32))
 GREY = ModelInput("input.1", (None, 1, 4, 4), np.dtype(np.float32))
@@ -26,11 +26,11 @@ def table(folder: Path, text: str, name: str = "rows.csv") -> Path:
     return path
 
 
-def fed(data: DomainData, wanted: ModelInput) -> NDArray[Any]:
-    assert not data.holds_images([wanted])
+def fed(data: DomainData) -> NDArray[Any]:
+    assert not data.holds_images
     rows = np.arange(len(data.ids))
-    batches = data.batches([wanted], None, rows, size=2, threads=1)
-    return np.concatenate([batch.inputs[wanted.name] for batch in batches])
+    batches = data.batches(None, rows, size=2, threads=1)
+    return np.concatenate([values for batch in batches for values in batch.inputs.values()])
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def fed(data: DomainData, wanted: ModelInput) -> NDArray[Any]:
     ],
 )
 def test_dialects_of_csv_say_the_same(text: str, tmp_path: Path) -> None:
-    data = open_domain(table(tmp_path, text))
-    assert fed(data, TWO).tolist() == [[1, 0.5], [2, 10], [-3, 0.25]]
+    data = opened(table(tmp_path, text), TWO)
+    assert fed(data).tolist() == [[1, 0.5], [2, 10], [-3, 0.25]]
     assert data.labels(numbered_classes(2)).tolist() == [0, 1, -1]
     assert data.ids == ["0", "1", "2"]
     assert data.columns == {}
@@ -55,16 +55,16 @@ def test_dialects_of_csv_say_the_same(text: str, tmp_path: Path) -> None:
 def test_a_compressed_table_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n"))
-    assert fed(open_domain(path), TWO).tolist() == [[1, 2], [3, 4]]
+    assert fed(opened(path, TWO)).tolist() == [[1, 2], [3, 4]]
     path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 5000)[:-10])
     with pytest.raises(CovcalError, match=r"rows.csv.gz: it is not a readable CSV file"):
-        open_domain(path)
+        opened(path)
 
 
 def test_booleans_are_numbers_and_texts_are_groups(tmp_path: Path) -> None:
     text = "a,flag,site,code,group_age,id\n1,True,,7_1,30,x\n2,false,Rome,7_2,31,y\n"
-    data = open_domain(table(tmp_path, text))
-    assert fed(data, TWO).tolist() == [[1, 1], [2, 0]]
+    data = opened(table(tmp_path, text), TWO)
+    assert fed(data).tolist() == [[1, 1], [2, 0]]
     assert {name: values.tolist() for name, values in data.columns.items()} == {
         "site": ["", "Rome"],
         "code": ["7_1", "7_2"],
@@ -75,11 +75,11 @@ def test_booleans_are_numbers_and_texts_are_groups(tmp_path: Path) -> None:
 
 def test_numbers_in_a_table_are_integers_where_the_model_wants_them(tmp_path: Path) -> None:
     wanted = ModelInput("input.1", (None, 2), np.dtype(np.int64))
-    data = open_domain(table(tmp_path, "a,b\n1,2\n3,4.0\n"))
-    assert fed(data, wanted).tolist() == [[1, 2], [3, 4]]
-    data = open_domain(table(tmp_path, "a,b\n1,2\n3,4.5\n"))
+    data = opened(table(tmp_path, "a,b\n1,2\n3,4.0\n"), wanted)
+    assert fed(data).tolist() == [[1, 2], [3, 4]]
+    data = opened(table(tmp_path, "a,b\n1,2\n3,4.5\n"), wanted)
     with pytest.raises(CovcalError, match=r"b is 4\.5 in line 3, which the model's int64 cannot"):
-        fed(data, wanted)
+        fed(data)
 
 
 BAD: dict[str, tuple[str, str]] = {
@@ -115,39 +115,40 @@ def test_a_bad_table_is_refused_in_one_line(case: str, tmp_path: Path) -> None:
     text, message = BAD[case]
     path = table(tmp_path, text)
     with pytest.raises(CovcalError, match=message) as caught:
-        fed(open_domain(path), TWO)
+        fed(opened(path, TWO))
     assert "rows.csv" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_line_of_blanks_is_a_row_without_a_value(tmp_path: Path) -> None:
     """NumPy's parser passes over it, which would shift every row below."""
-    data = open_domain(table(tmp_path, "a\n1\n \n3\n"))
+    wanted = ModelInput("x", (None, 1), np.dtype(np.float32))
+    data = opened(table(tmp_path, "a\n1\n \n3\n"), wanted)
     assert data.ids == ["0", "1", "2"]
     with pytest.raises(CovcalError, match="column a has no value in line 3"):
-        fed(data, ModelInput("x", (None, 1), np.dtype(np.float32)))
+        fed(data)
 
 
 def test_a_text_for_an_input_of_numbers_is_named(tmp_path: Path) -> None:
-    data = open_domain(table(tmp_path, "age,colour\n1,red\n2,blue\n"))
+    path = table(tmp_path, "age,colour\n1,red\n2,blue\n")
     wanted = [ModelInput(name, (None, 1), np.dtype(np.float32)) for name in ("age", "colour")]
     with pytest.raises(CovcalError, match=r"colour holds texts \('red' in line 2\) and the model"):
-        data.holds_images(wanted)
+        opened(path, *wanted)
 
 
 def test_a_table_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes("a,straße\n1,2\n".encode("latin-1"))
     with pytest.raises(CovcalError, match="it is not UTF-8 text: save it as UTF-8"):
-        open_domain(path)
+        opened(path)
 
 
 def test_a_table_cut_short_between_two_readings_is_named(tmp_path: Path) -> None:
     path = table(tmp_path, "a,b\n" + "1,2\n" * 50)
-    data = open_domain(path)
+    data = opened(path, TWO)
     table(tmp_path, "a,b\n1,2\n")
     with pytest.raises(CovcalError, match="it was cut short while it was read"):
-        fed(data, TWO)
+        fed(data)
 
 
 def images(folder: Path) -> None:
@@ -168,22 +169,22 @@ def test_a_path_column_names_images_beside_the_table(kind: str, tmp_path: Path) 
     else:
         columns = {"file_name": names, "label": ["eel", "cat", None], "age": [40, 40, 40]}
         path = write_parquet(tmp_path / "rows.parquet", columns)
-    data = open_domain(path)
-    assert data.holds_images([GREY])
+    data = opened(path, GREY)
+    assert data.holds_images
     assert data.ids == names
     assert data.labels(named_classes(("cat", "eel"))).tolist() == [1, 0, -1]
     assert data.columns["age"].astype(int).tolist() == [40, 40, 40]
     pipeline = Preprocessing().resolve(GREY.shape, GREY.dtype)
-    batches = list(data.batches([GREY], pipeline, np.array([0, 2]), size=2, threads=1))
+    batches = list(data.batches(pipeline, np.array([0, 2]), size=2, threads=1))
     pixels = batches[0].inputs["input.1"]
     np.testing.assert_allclose(pixels[:, 0, 0, 0], [150 / 255, 0], rtol=1e-6)
 
 
 def test_a_file_that_a_table_names_in_vain_is_skipped_and_named(tmp_path: Path) -> None:
     images(tmp_path)
-    data = open_domain(table(tmp_path, "path\npictures/1.png\nelsewhere.png\n"))
+    data = opened(table(tmp_path, "path\npictures/1.png\nelsewhere.png\n"), GREY)
     pipeline = Preprocessing().resolve(GREY.shape, GREY.dtype)
-    (batch,) = data.batches([GREY], pipeline, np.array([0, 1]), size=2, threads=1)
+    (batch,) = data.batches(pipeline, np.array([0, 1]), size=2, threads=1)
     assert batch.rows.tolist() == [0]
     assert batch.skipped == ((1, "no such file or directory"),)
 
@@ -202,9 +203,9 @@ def test_parquet_columns_of_many_types(tmp_path: Path) -> None:
         "nested": arrow.array([{"u": 1}, {"u": 2}]),
         "class": arrow.array([1, None]),
     }
-    data = open_domain(write_parquet(tmp_path / "rows.parquet", columns))
     wanted = ModelInput("x", (None, 4), np.dtype(np.float32))
-    assert fed(data, wanted).tolist() == [[1, 1, 0.5, 1.25], [2, 0, 1.5, 2.5]]
+    data = opened(write_parquet(tmp_path / "rows.parquet", columns), wanted)
+    assert fed(data).tolist() == [[1, 1, 0.5, 1.25], [2, 0, 1.5, 2.5]]
     assert data.columns["site"].tolist() == ["Bern", "Rome"]
     assert data.columns["day"].tolist() == ["1970-01-01", "1970-01-02"]
     assert data.labels(numbered_classes(2)).tolist() == [1, -1]
@@ -213,17 +214,17 @@ def test_parquet_columns_of_many_types(tmp_path: Path) -> None:
 
 def test_a_parquet_column_of_lists_is_a_wide_array(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "rows.parquet", {"v": [[1.0, 2.0], [3.0, 4.0]], "age": [7, 8]})
-    assert fed(open_domain(path), TWO).tolist() == [[1, 2], [3, 4]]
+    assert fed(opened(path, TWO)).tolist() == [[1, 2], [3, 4]]
     path = write_parquet(tmp_path / "rows.parquet", {"v": [[1.0, 2.0], [3.0]]})
     with pytest.raises(CovcalError, match="column v has 1 in row 1, where row 0 has 2 values"):
-        fed(open_domain(path), TWO)
+        fed(opened(path, TWO))
 
 
 def test_a_null_in_parquet_is_a_missing_value(tmp_path: Path) -> None:
     for values in ([1, None], [True, None], [1.5, None]):
         path = write_parquet(tmp_path / "rows.parquet", {"a": values, "b": [1, 2]})
         with pytest.raises(CovcalError, match="column a has no value in row 1, or NaN"):
-            fed(open_domain(path), TWO)
+            fed(opened(path, TWO))
 
 
 def test_damage_inside_a_parquet_file_is_named(tmp_path: Path) -> None:
@@ -232,4 +233,4 @@ def test_damage_inside_a_parquet_file_is_named(tmp_path: Path) -> None:
     content[4:400] = b"\xff" * 396
     path.write_bytes(content)
     with pytest.raises(CovcalError, match=r"rows\.parquet is not a readable Parquet file"):
-        fed(open_domain(path), TWO)
+        fed(opened(path, TWO))

@@ -9,20 +9,20 @@ import pytest
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
-from covcal_cli.inputs.domain import open_domain
+from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.tar import TarData
 from covcal_cli.modelinput import ModelInput
-from tests.made_rows import png, write_tar
+from tests.made_rows import opened, png, write_tar
 
 GREY = ModelInput("x", (None, 1, 4, 4), np.dtype(np.float32))
 
 
-def first_pixels(data: TarData, rows: list[int]) -> list[int]:
+def first_pixels(data: DomainData, rows: list[int]) -> list[int]:
     """Return the grey value of each row's image, as it was written."""
-    assert data.holds_images([GREY])
+    assert data.holds_images
     pipeline = Preprocessing().resolve(GREY.shape, GREY.dtype)
-    batches = list(data.batches([GREY], pipeline, np.array(rows), size=2, threads=2))
+    batches = list(data.batches(pipeline, np.array(rows), size=2, threads=2))
     found = np.concatenate([batch.inputs["x"] for batch in batches])
     assert np.concatenate([batch.rows for batch in batches]).tolist() == rows
     return [round(float(value) * 255) for value in found[:, 0, 0, 0]]
@@ -42,7 +42,7 @@ def test_samples_are_members_with_one_key(tmp_path: Path) -> None:
             "README": "no sample",
         },
     )
-    data = TarData(path)
+    data = opened(path, GREY)
     assert data.ids == ["shard-0/0001", "shard-0/0002", "shard-0/more/0001"]
     assert data.labels(numbered_classes(3)).tolist() == [2, 0, -1]
     assert data.given_split is None
@@ -55,7 +55,7 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
     members: dict[str, bytes | str] = {}
     for number, name in enumerate(("eel", "cat", "eel")):
         members |= {f"{number}.png": png(number), f"{number}.cls": name}
-    data = TarData(write_tar(tmp_path / "a.tar", members))
+    data = opened(write_tar(tmp_path / "a.tar", members), GREY)
     assert data.class_folders == ("cat", "eel")
     assert data.labels(choose_classes(None, None, [data], 2)).tolist() == [1, 0, 1]
     assert data.labels(named_classes(("eel", "cow", "cat"))).tolist() == [0, 2, 0]
@@ -68,7 +68,7 @@ def test_a_folder_of_shards_is_read_in_order(tmp_path: Path) -> None:
         members = {f"{i}.png": png(10 * shard + i) for i in range(3)}
         write_tar(tmp_path / f"s-{shard:03d}.tar", members)
     (tmp_path / "._s-001.tar").write_bytes(b"left by a Mac")
-    data = open_domain(tmp_path)
+    data = opened(tmp_path, GREY)
     assert isinstance(data, TarData)
     assert data.ids[:4] == ["s-001/0", "s-001/1", "s-001/2", "s-002/0"]
     assert first_pixels(data, [0, 3, 5, 8]) == [10, 20, 22, 102]
@@ -77,13 +77,13 @@ def test_a_folder_of_shards_is_read_in_order(tmp_path: Path) -> None:
 def test_split_folders_of_shards_give_the_split(tmp_path: Path) -> None:
     for folder in ("train", "val", "test"):
         write_tar(tmp_path / folder / "0.tar", {"a.png": png(1), "a.cls": "0"})
-    data = open_domain(tmp_path)
+    data = opened(tmp_path, GREY)
     assert data.ids == ["test/0/a", "train/0/a", "val/0/a"]
     assert data.given_split is not None
     assert data.given_split.tolist() == [2, 0, 1]
     write_tar(tmp_path / "stray.tar", {"a.png": png(1)})
     with pytest.raises(CovcalError, match="has shards beside its test folder: move them"):
-        open_domain(tmp_path)
+        opened(tmp_path, GREY)
 
 
 def test_long_names_and_pax_headers_are_understood(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_long_names_and_pax_headers_are_understood(tmp_path: Path) -> None:
                 entry = tarfile.TarInfo(f"{'långt/' * 40}{value}.png")
                 entry.size = len(png(value))
                 archive.addfile(entry, io.BytesIO(png(value)))
-        data = TarData(path)
+        data = opened(path, GREY)
         assert data.ids == [f"a/{'långt/' * 40}{value}" for value in (1, 2)]
         assert first_pixels(data, [0, 1]) == [1, 2]
 
@@ -105,7 +105,7 @@ def test_a_truncated_shard_is_named(share: float, tmp_path: Path) -> None:
     whole = 20 * 1024 + 1024  # headers, images and the closing blocks, without padding
     path.write_bytes(path.read_bytes()[: int(whole * share)])
     with pytest.raises(CovcalError, match=r"cut\.tar is (truncated|not a readable \.tar file)"):
-        TarData(path)
+        opened(path, GREY)
 
 
 def test_a_shard_cut_between_two_members_is_named(tmp_path: Path) -> None:
@@ -113,15 +113,15 @@ def test_a_shard_cut_between_two_members_is_named(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "cut.tar", {f"{i}.png": png(i) for i in range(4)})
     path.write_bytes(path.read_bytes()[: 2 * 1024])
     with pytest.raises(CovcalError, match=r"cut\.tar is truncated \(2048 bytes are left, at least"):
-        TarData(path)
+        opened(path, GREY)
 
 
 def test_one_damaged_image_is_skipped_and_named(tmp_path: Path) -> None:
     """As rom1504/clip-retrieval#257 has it: one truncated image must not hang the run."""
     members = {"a.png": png(1), "b.png": png(2)[:30], "c.png": png(3)}
-    data = TarData(write_tar(tmp_path / "a.tar", members))
+    data = opened(write_tar(tmp_path / "a.tar", members), GREY)
     pipeline = Preprocessing().resolve(GREY.shape, GREY.dtype)
-    (batch,) = data.batches([GREY], pipeline, np.arange(3), size=3, threads=2)
+    (batch,) = data.batches(pipeline, np.arange(3), size=3, threads=2)
     assert batch.rows.tolist() == [0, 2]
     assert [row for row, _ in batch.skipped] == [1]
 
@@ -139,7 +139,7 @@ def test_a_shard_that_makes_no_sense_is_refused(
     members: dict[str, bytes | str], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CovcalError, match=message) as caught:
-        TarData(write_tar(tmp_path / "odd.tar", dict(members)))
+        opened(write_tar(tmp_path / "odd.tar", dict(members)), GREY)
     assert "odd.tar" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -152,13 +152,13 @@ def test_the_same_member_twice_is_refused(tmp_path: Path) -> None:
             entry.size = len(png(value))
             archive.addfile(entry, io.BytesIO(png(value)))
     with pytest.raises(CovcalError, match=r"twice\.tar has a\.png twice: give each sample a key"):
-        TarData(path)
+        opened(path, GREY)
 
 
 def test_images_for_a_model_of_several_inputs_are_refused(tmp_path: Path) -> None:
-    data = TarData(write_tar(tmp_path / "a.tar", {"a.png": png(1)}))
+    path = write_tar(tmp_path / "a.tar", {"a.png": png(1)})
     with pytest.raises(CovcalError, match=r"the model has 2 inputs \(x, state\): save one array"):
-        data.holds_images([GREY, ModelInput("state", (None, 2), np.dtype(np.float32))])
+        opened(path, GREY, ModelInput("state", (None, 2), np.dtype(np.float32)))
 
 
 @pytest.mark.parametrize("labelled", [False, True])
@@ -171,6 +171,6 @@ def test_folders_within_a_shard_are_no_labels_and_that_is_said(
     }
     if labelled:
         members["bee/1.cls"] = "bee"
-    data = TarData(write_tar(tmp_path / "folders.tar", members))
+    data = opened(write_tar(tmp_path / "folders.tar", members), GREY)
     noted = any("lie in folders, which are no labels in a .tar" in note for note in data.notes)
     assert noted is not labelled

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.run.datadigest import data_digest
 from covcal_cli.run.journal import Journal, step_key
+from covcal_cli.run.pipeline import data_digest
 
 
 def folder(path: Path) -> Path:
@@ -86,10 +86,13 @@ def test_the_journal_is_the_same_for_the_same_results(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        ("not json", "is no journal"),
-        ("[]", "is no journal"),
-        (json.dumps({"schema": "covcal.run/1"}), "is no journal"),
-        (json.dumps({"schema": "covcal.run/1", "begun": {}, "results": {"a": 1}}), "is no journal"),
+        ("not json", "is not JSON: name another folder"),
+        ("[]", "has schema None"),
+        (json.dumps({"schema": "covcal.run/1"}), r"is damaged \(begun is missing\): name another"),
+        (
+            json.dumps({"schema": "covcal.run/1", "begun": {}, "results": {"a": 1}}),
+            "results.a is a",
+        ),
         (json.dumps({"schema": "covcal.run/9", "results": {}}), "this version reads"),
     ],
 )

@@ -1,4 +1,4 @@
-"""ATC, DoC, mean confidence, agreement, weighting and the worst case, each by brute force."""
+"""ATC, DoC, mean confidence, agreement and weighting, each by brute force."""
 
 import math
 from dataclasses import replace
@@ -7,17 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 
-from covcal_cli.labelfree import disagreement
 from covcal_cli.labelfree.agreement import agreement
 from covcal_cli.labelfree.atc import atc
 from covcal_cli.labelfree.confidence import mean_confidence
-from covcal_cli.labelfree.disagreement import worst_case
 from covcal_cli.labelfree.doc import doc
 from covcal_cli.labelfree.evidence import Aligned, Evidence
-from covcal_cli.labelfree.lbfgs import minimise
 from covcal_cli.labelfree.weighting import weighted_accuracy
 from tests.test_labelfree_evidence import made_evidence
 
@@ -132,54 +128,6 @@ def test_weighting_recovers_the_target_where_its_assumption_holds() -> None:
     assert found.low < true < found.high
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("moved", [0.0, 0.3, 0.8])
-def test_the_worst_case_holds(seed: int, moved: float) -> None:
-    """On made shifts whose truth is known the bound is below the accuracy, and not always 0."""
-    evidence, truth = made_evidence(seed, moved=moved, n_v=1500, n_t=1500)
-    found = worst_case(evidence, seed=seed)
-    true = float((evidence.target_predictions == truth).mean())
-    assert 0 < found.accuracy < true
-    assert found.trusted
-    assert (found.low, found.high) == (found.accuracy, 1.0)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_critic_minimises_its_loss(seed: int) -> None:
-    """No worse than SciPy on the loss written anew from its definition, to 1e-3."""
-    rng = np.random.default_rng(seed)
-    K = 4
-    source, target = np.ones((200, K + 1)), np.ones((150, K + 1))
-    source[:, :K], target[:, :K] = rng.normal(size=(200, K)), rng.normal(size=(150, K)) + 0.5
-    agreed, denied = source[:, :K].argmax(axis=1), target[:, :K].argmax(axis=1)
-
-    def loss(flat: Floats) -> float:
-        critic = flat.reshape(K + 1, K)
-        logs = log_softmax(source @ critic, axis=1)
-        logits = target @ critic
-        own = logits[np.arange(150), denied]
-        others = (logits.sum(axis=1) - own) / (K - 1)
-        disagree = np.logaddexp(0, own - others).mean() / math.log(2)
-        ridge = disagreement._RIDGE / 2 * (critic**2).sum()
-        return float(-logs[np.arange(200), agreed].mean() + disagree + ridge)
-
-    found = disagreement._critic(source, agreed, target, denied, K)
-    best = minimize(loss, np.eye(K + 1, K).ravel(), method="L-BFGS-B")
-    assert loss(found.ravel()) <= best.fun + 1e-3
-
-
-def test_lbfgs_finds_the_minimum_of_an_ill_conditioned_quadratic() -> None:
-    scales = np.logspace(0, 4, 20)
-    centre = np.arange(20.0)
-
-    def bowl(point: Floats) -> tuple[float, Floats]:
-        away = point - centre
-        return 0.5 * float(away @ (scales * away)), scales * away
-
-    found = minimise(bowl, np.zeros(20), tolerance=1e-8, max_steps=500)
-    assert found == pytest.approx(centre, abs=1e-6)
-
-
 @pytest.mark.parametrize("n_t", [2, 3])
 @pytest.mark.parametrize("classes", [2, 5])
 def test_two_rows_and_no_error_are_enough_for_a_number(n_t: int, classes: int) -> None:
@@ -200,24 +148,9 @@ def test_two_rows_and_no_error_are_enough_for_a_number(n_t: int, classes: int) -
         doc(evidence),
         mean_confidence(evidence),
         weighted_accuracy(evidence),
-        worst_case(evidence),
     ):
         numbers = [found.accuracy, found.low, found.high]
         assert np.isfinite(numbers).all()
         assert 0 <= found.low <= found.accuracy <= found.high <= 1
     assert not atc(evidence).guard("source errors").passed
     assert doc(evidence).high - doc(evidence).low > 0.01
-
-
-def test_an_aligned_forecaster_frees_the_critic_of_two_classes() -> None:
-    """With two logits it can move a threshold alone, which a guard says; with four it can more."""
-    evidence, _ = made_evidence(classes=2, moved=0.3)
-    plain = worst_case(evidence)
-    assert not plain.guard("critic inputs").passed
-    rng = np.random.default_rng(0)
-    source = evidence.source_logits + 2 * rng.normal(size=(evidence.n_source, 2))
-    target = evidence.target_logits + 2 * rng.normal(size=(evidence.n_target, 2)) + 1
-    own = evidence.source_predictions[None], evidence.target_predictions[None]
-    freed = worst_case(replace(evidence, aligned=Aligned(source, target, *own)))
-    assert freed.guard("critic inputs").passed
-    assert freed.accuracy < plain.accuracy

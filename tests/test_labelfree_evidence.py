@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.labelfree import reading
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.reading import read_evidence
 from covcal_cli.softmax import log_mean_softmax
-from tests.made_files import made_domain, only_rows, write_adapted, write_features
+from tests.made_files import made_domain, write_adapted, write_features
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -122,15 +121,6 @@ def test_large_domains_are_thinned_by_a_seeded_draw(
     monkeypatch.setattr(reading, "MAX_VALUES", 90)
     with FeatureFile(adapted) as file:
         assert read_evidence(file, 1.0).n_target == 30
-
-
-def test_too_few_rows_are_refused_with_the_counts(tmp_path: Path) -> None:
-    """One target row is no evidence."""
-    target = made_domain("target")
-    few = only_rows(target, np.flatnonzero(target["split"] == 2)[:50])
-    path = write_features(tmp_path / "file.h5", target=few)
-    with FeatureFile(path) as file, pytest.raises(CovcalError, match=r"train 0, validation 0"):
-        read_evidence(file, 1.0)
 
 
 def test_evidence_that_does_not_fit_together_is_refused() -> None:

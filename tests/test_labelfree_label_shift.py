@@ -1,4 +1,4 @@
-"""BBSE, RLLS and EM against SciPy and against the truth; ``--target-prior``."""
+"""BBSE and RLLS against SciPy and against the truth; ``--target-prior``."""
 
 import json
 from dataclasses import replace
@@ -16,9 +16,7 @@ from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.label_shift import (
     Solver,
     confusion,
-    em_ratios,
     label_shift,
-    label_shift_accuracy,
     rlls_delta,
     rlls_theta,
 )
@@ -31,11 +29,11 @@ PRIOR = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
 CLASSES = ("a", "b", "c", "d", "e")
 
 
-def shifted(seed: int, n: int = 4000) -> tuple[Evidence, float]:
-    """Return evidence of a pure label shift, calibrated, and the true target accuracy."""
+def shifted(seed: int, n: int = 4000) -> Evidence:
+    """Return evidence of a pure label shift, calibrated."""
     source, labels = made_rows(n, classes=5, moved=0.0, seed=2 * seed)
-    target, truth = made_rows(n, classes=5, moved=0.0, seed=2 * seed + 1, prior=PRIOR)
-    return Evidence(source, labels, target, 2.0), float((target.argmax(axis=1) == truth).mean())
+    target, _ = made_rows(n, classes=5, moved=0.0, seed=2 * seed + 1, prior=PRIOR)
+    return Evidence(source, labels, target, 2.0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -62,7 +60,7 @@ def test_bbse_is_least_squares_made_a_distribution(seed: int) -> None:
     found = label_shift(evidence, "bbse")
     assert found.ratios == pytest.approx(raw / (pi @ raw), rel=1e-6)
     assert found.prior == pytest.approx(pi * found.ratios)
-    assert found.row_weights(evidence).mean() == pytest.approx(1)
+    assert found.ratios[evidence.source_labels].mean() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -114,31 +112,14 @@ def test_the_theory_s_delta() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_em_maximises_the_likelihood(seed: int) -> None:
-    """The conditions of Karush, Kuhn and Tucker for max_w mean_j log sum_k pi_k w_k p_jk / pi_k."""
-    rng = np.random.default_rng(seed)
-    pi = rng.dirichlet(np.full(4, 2))
-    chances = rng.dirichlet(np.full(4, 0.3), size=500).T
-    ratios = em_ratios(chances, pi)
-    slope = (chances / (ratios @ chances)).mean(axis=1) / pi
-    assert pi @ ratios == pytest.approx(1)
-    assert slope[ratios > 1e-3] == pytest.approx(1, abs=1e-3)
-    assert slope.max() < 1 + 1e-3
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("solver", ["bbse", "em"])
-def test_a_pure_label_shift_is_found(seed: int, solver: Solver) -> None:
-    """The prior to 0.05 in every class, and an accuracy nearer than the source's."""
-    evidence, true = shifted(seed)
-    found = label_shift(evidence, solver)
+def test_a_pure_label_shift_is_found(seed: int) -> None:
+    """The prior to 0.05 in every class."""
+    found = label_shift(shifted(seed), "bbse")
     assert found.prior == pytest.approx(PRIOR, abs=0.05)
-    estimated = label_shift_accuracy(evidence, found)
-    assert estimated.accuracy == pytest.approx(true, abs=0.02)
     assert all(guard.passed for guard in found.guards)
 
 
-@pytest.mark.parametrize("solver", ["bbse", "rlls", "em"])
+@pytest.mark.parametrize("solver", ["bbse", "rlls"])
 def test_absent_classes_and_hopeless_predictions_stay_finite(solver: Solver) -> None:
     """A class without a source row gets no mass; equal logits leave the prior and fail a guard."""
     evidence, _ = made_evidence()

@@ -10,10 +10,9 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax, logsumexp, softmax
 
 from covcal_cli.calibration import read_calibration, write_calibration
-from covcal_cli.case import Case
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.labelfree.atc import atc
 from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.evidence import Evidence
@@ -22,6 +21,8 @@ from covcal_cli.labelfree.pseudocal import pseudocal
 from covcal_cli.labelfree.transcal import transcal
 from covcal_cli.labelfree.utdc import utdc_temperature
 from covcal_cli.methods import METHODS
+from covcal_cli.problem import EstimateSettings, Problem
+from covcal_cli.records import encoded
 from tests.cli_runner import covcal
 from tests.made_files import adapted_domain, clusters_domain, rows_of, write_adapted, write_features
 
@@ -42,8 +43,8 @@ def write(path: Path, moved: float, seed: int = 0, prior: list[float] | None = N
 def evidence_of(path: Path, weights: Floats | None = None) -> Evidence:
     """Return the evidence with T_s by hand: SciPy's best Brier temperature."""
     with FeatureFile(path) as file:
-        case = Case(file)
-        return case.evidence_with(weights)
+        problem = Problem(file, EstimateSettings())
+        return problem.evidence_with(weights)
 
 
 def matched(logits: Floats, labels: NDArray[np.int64], accuracy: float) -> float:
@@ -69,7 +70,7 @@ def test_matching_methods_by_hand(tmp_path: Path, seed: int) -> None:
     assert aligned is not None
     labels = evidence.target_predictions
     with FeatureFile(path) as file:
-        weights = Case(file).weights("original").weights
+        weights = Problem(file, EstimateSettings()).weights("original").weights
     accuracies = {
         "cot": (cot(evidence).accuracy, evidence.target_logits),
         "fl+cot": (cot(evidence).accuracy, aligned.target_logits),
@@ -77,7 +78,7 @@ def test_matching_methods_by_hand(tmp_path: Path, seed: int) -> None:
         "transcal": (transcal(evidence_of(path, weights)).accuracy, evidence.target_logits),
     }
     for method, (accuracy, logits) in accuracies.items():
-        found = calibrate(path, method=method)
+        found = calibrate(path, CalibrateSettings(method=method))
         expected = matched(np.asarray(logits), labels, accuracy)
         if method == "cot":
             assert expected > evidence.temperature
@@ -95,7 +96,7 @@ def test_cot_is_never_below_the_sources_temperature(tmp_path: Path) -> None:
         evidence = evidence_of(path)
         logits, labels = np.asarray(evidence.target_logits, np.float64), evidence.target_predictions
         wanted = matched(logits, labels, cot(evidence).accuracy)
-        found = calibrate(path, method="cot")
+        found = calibrate(path, CalibrateSettings(method="cot"))
         expected = max(wanted, evidence.temperature)
         assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
         kept.append(wanted < evidence.temperature)
@@ -111,7 +112,7 @@ def test_several_crossings_and_a_clamp_are_said_in_words(tmp_path: Path) -> None
     target["aligned_logits"] = -target["aligned_logits"]
     path.unlink()
     write_adapted(path, source=source, target=target)
-    found = calibrate(path, method="fl+cot")
+    found = calibrate(path, CalibrateSettings(method="fl+cot"))
     assert any("no temperature gives these labels more" in text for text in found.warnings)
 
 
@@ -120,10 +121,10 @@ def test_utdc_and_pseudocal_are_the_librarys(tmp_path: Path, seed: int) -> None:
     """UTDC rescales to COT's accuracy; PseudoCal mixes rows drawn by the run's seed."""
     path = write(tmp_path / "a.h5", 0.6, seed)
     evidence = evidence_of(path)
-    utdc = calibrate(path, method="utdc")
+    utdc = calibrate(path, CalibrateSettings(method="utdc"))
     expected = utdc_temperature(evidence, cot(evidence).accuracy)
     assert utdc.forecaster_temperature == pytest.approx(expected, rel=1e-9)
-    mixed = calibrate(path, method="pseudocal", seed=seed)
+    mixed = calibrate(path, CalibrateSettings(method="pseudocal", seed=seed))
     assert mixed.forecaster_temperature == pseudocal(evidence, seed=seed).temperature
     assert {"pseudo accuracy", "temperature limit"} <= {guard.name for guard in mixed.guards}
 
@@ -154,7 +155,7 @@ def test_label_shift_weighs_rows_by_their_class(tmp_path: Path) -> None:
     assert ratios[0] > 1.2 > 0.6 > ratios[4]
     logits = np.asarray(evidence.source_logits, np.float64)
     expected = best_temperature(logits, evidence.source_labels, ratios[evidence.source_labels])
-    found = calibrate(path, method="label-shift")
+    found = calibrate(path, CalibrateSettings(method="label-shift"))
     assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
     assert "confusion condition" in {guard.name for guard in found.guards}
 
@@ -173,8 +174,10 @@ def test_weights_only_leaves_out_the_half(tmp_path: Path, adapted: bool) -> None
         logs = log_softmax(rows["aligned_logits"].astype(np.float64), axis=2)
         logits = logsumexp(logs, axis=0)
     with FeatureFile(path) as file:
-        weights = Case(file).weights("aligned" if adapted else "original").weights
-    found = calibrate(path, method="weights-only")
+        weights = (
+            Problem(file, EstimateSettings()).weights("aligned" if adapted else "original").weights
+        )
+    found = calibrate(path, CalibrateSettings(method="weights-only"))
     expected = best_temperature(logits, rows["labels"], weights)
     assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
     assert found.forecaster == ("aligned" if adapted else "original")
@@ -187,15 +190,15 @@ def test_guards_are_in_cal_json(tmp_path: Path) -> None:
     """Each guard has a name, number, threshold, verdict and sentence; those that fail are said."""
     path = write(tmp_path / "a.h5", 0.0)
     for method in METHODS:
-        found = calibrate(path, method=method)
-        for guard in found.to_json(tmp_path / "cal.json")["guards"]:
+        found = calibrate(path, CalibrateSettings(method=method))
+        for guard in encoded(found, tmp_path / "cal.json")["guards"]:
             assert set(guard) == {"name", "value", "threshold", "passed", "sentence"}
             assert math.isfinite(guard["value"])
         names = [guard.name for guard in found.guards]
         assert len(set(names)) == len(names)
-        if METHODS[method].weighted:
+        if "importance weights" in METHODS[method].needs:
             assert {"ess share", "ess", "discriminator error"} <= set(names)
-    found = calibrate(path, method="cot")
+    found = calibrate(path, CalibrateSettings(method="cot"))
     failed = {guard.name: guard.sentence for guard in found.guards if not guard.passed}
     assert failed["detectable shift"] in found.warnings
 
@@ -217,24 +220,24 @@ def test_without_target_rows_they_say_what_they_need(tmp_path: Path, method: str
     """No target, or too few rows of it: refused with the remedy."""
     path = write_features(tmp_path / "f.h5", only_source=True)
     with pytest.raises(CovcalError, match=r"needs (a target domain|an adapted file)"):
-        calibrate(path, method=method)
+        calibrate(path, CalibrateSettings(method=method))
     target = clusters_domain("target", sizes=(1, 0, 50))
     source = clusters_domain("source")
     few = write_adapted(tmp_path / "a.h5", source=source, target=target)
     with pytest.raises(CovcalError, match="needs 2 target training or validation rows"):
-        calibrate(few, method=method)
+        calibrate(few, CalibrateSettings(method=method))
 
 
 def test_a_prior_changes_what_reads_it_and_is_recorded(tmp_path: Path) -> None:
     """cot, fl+cot, utdc and auto take --target-prior; others refuse it; bbse only when asked."""
     path = write(tmp_path / "a.h5", 0.6)
     for method in ("cot", "fl+cot", "utdc", "auto"):
-        plain = calibrate(path, method=method)
+        plain = calibrate(path, CalibrateSettings(method=method))
         assert plain.target_prior == {"name": "source", "shares": None}
-        found = calibrate(path, method=method, target_prior="bbse")
+        found = calibrate(path, CalibrateSettings(method=method, target_prior="bbse"))
         assert found.target_prior["name"] == "bbse"
         expected = label_shift(evidence_of(path), "bbse").prior
         assert found.target_prior["shares"] == pytest.approx(expected.tolist())
         assert "prior drift" not in {guard.name for guard in found.guards}
     with pytest.raises(CovcalError, match="temp has no use for a target prior: it is for auto"):
-        calibrate(path, method="temp", target_prior="uniform")
+        calibrate(path, CalibrateSettings(method="temp", target_prior="uniform"))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from covcal_cli.calibration import read_calibration
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.evaluation import evaluate
-from covcal_cli.labelled import calibrate_labelled
+from covcal_cli.labelled import LabelledSettings, calibrate_labelled
+from covcal_cli.records import encoded
 from covcal_cli.temperature import fit_temperature
 from tests.cli_runner import covcal
 from tests.made_files import Arrays, made_domain, only_rows, write_features
@@ -31,18 +33,18 @@ def path(tmp_path: Path, target: Arrays) -> Path:
     return write_features(tmp_path / "features.h5", target=target)
 
 
-def rows_named(target: Arrays, ids: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def rows_named(target: Arrays, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     names = [bytes(value).decode() for value in target["ids"]]
     return np.array([names.index(name) for name in ids])
 
 
 def test_the_temperature_is_that_of_its_rows(path: Path, target: Arrays) -> None:
     """N labelled rows of any split; T is the best for exactly the rows that cal.json names."""
-    found = calibrate_labelled(path, 80)
+    found = calibrate_labelled(path, LabelledSettings(rows=80))
     assert found.labelled_rows is not None
-    ids = found.labelled_rows["ids"]
+    ids = found.labelled_rows.ids
     rows = rows_named(target, ids)
-    assert len(set(ids)) == found.labelled_rows["n"] == 80
+    assert len(set(ids)) == found.labelled_rows.n == 80
     assert (target["labels"][rows] >= 0).all()
     assert set(target["split"][rows]) == {0, 1, 2}
     expected = fit_temperature(target["logits"][rows], target["labels"][rows]).temperature
@@ -52,11 +54,14 @@ def test_the_temperature_is_that_of_its_rows(path: Path, target: Arrays) -> None
 
 def test_the_rows_are_a_seeded_draw(path: Path) -> None:
     """The same seed draws the same rows, another seed others."""
-    drawn = [calibrate_labelled(path, 50, seed=seed).labelled_rows for seed in (0, 0, 1)]
+    drawn = [
+        calibrate_labelled(path, LabelledSettings(rows=50, seed=seed)).labelled_rows
+        for seed in (0, 0, 1)
+    ]
     assert drawn[0] == drawn[1]
     assert drawn[0] is not None
     assert drawn[2] is not None
-    assert drawn[0]["ids"] != drawn[2]["ids"]
+    assert drawn[0].ids != drawn[2].ids
 
 
 def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
@@ -71,15 +76,15 @@ def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
     assert rows["ids"] == sorted(rows["ids"])
     assert rows["sha256"] == hashlib.sha256("\n".join(rows["ids"]).encode()).hexdigest()
     again = read_calibration(tmp_path / "cal.json")
-    assert again.to_json(tmp_path / "cal.json") == content
+    assert encoded(again, tmp_path / "cal.json") == content
     assert "of 50 target rows were used" in covcal("inspect", tmp_path / "cal.json").out
 
 
 def test_evaluate_leaves_exactly_those_rows_out(path: Path, target: Arrays, tmp_path: Path) -> None:
     """The metrics, of none too, are those of a file without the rows that were fitted to."""
-    found = calibrate_labelled(path, 100)
+    found = calibrate_labelled(path, LabelledSettings(rows=100))
     assert found.labelled_rows is not None
-    used = rows_named(target, found.labelled_rows["ids"])
+    used = rows_named(target, found.labelled_rows.ids)
     kept = ~np.isin(np.arange(sum(SIZES)), used)
     without = write_features(tmp_path / "without.h5", target=only_rows(target, kept))
     judged = evaluate(path, {"labelled": found})
@@ -105,7 +110,7 @@ def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> No
 def test_more_rows_than_labels_are_refused(path: Path) -> None:
     """The number of labelled rows is named."""
     with pytest.raises(CovcalError, match="has 213 labelled target rows, not 214: ask for fewer"):
-        calibrate_labelled(path, 214)
+        calibrate_labelled(path, LabelledSettings(rows=214))
 
 
 def test_no_label_at_all_is_said_so(tmp_path: Path, target: Arrays) -> None:
@@ -130,7 +135,7 @@ def test_rows_under_other_ids_are_noted(path: Path, target: Arrays, tmp_path: Pa
 
 def test_nothing_left_to_judge_is_an_error(path: Path) -> None:
     """Every labelled row used: evaluate has no labelled row left, and says so."""
-    found = calibrate_labelled(path, 213)
+    found = calibrate_labelled(path, LabelledSettings(rows=213))
     with pytest.raises(CovcalError, match=r"no label|every row to judge was used"):
         evaluate(path, {"labelled": found})
 
@@ -140,6 +145,6 @@ def test_few_errors_do_not_sharpen(tmp_path: Path) -> None:
     target = made_domain("target", sizes=SIZES, sharpness=0.1)
     target["labels"] = target["logits"].argmax(axis=1).astype(np.int64)
     path = write_features(tmp_path / "f.h5", target=target)
-    found = calibrate_labelled(path, 40)
+    found = calibrate_labelled(path, LabelledSettings(rows=40))
     assert found.forecaster_temperature == 1.0
     assert found.warnings[0].startswith("0 errors among 40 labelled target rows")

@@ -177,7 +177,7 @@ def test_every_module_keeps_to_its_layer() -> None:
         ),
         ("covcal_cli.weights", "from covcal_cli.cli import console", "imports the command line"),
         ("covcal_cli.fitting", "from covcal_cli import target_labels", "reads target labels"),
-        ("covcal_cli.case", "import covcal_cli.target_labels", "reads target labels"),
+        ("covcal_cli.problem", "import covcal_cli.target_labels", "reads target labels"),
         ("covcal_cli.fitting", "from .target_labels import target_labels", "reads target labels"),
         (
             "covcal_cli.adapt.rows",
@@ -204,13 +204,12 @@ def test_imports_for_types_alone_are_allowed() -> None:
     "name",
     [
         "fitting",
-        "autorule",
-        "case",
+        "auto",
         "estimation",
-        "matched",
-        "methodfits",
         "methods",
-        "minimised",
+        "on_source",
+        "on_target",
+        "problem",
         "extract.extraction",
         "extract.merging",
         "apply.applying",
@@ -237,6 +236,23 @@ def test_the_reader_of_target_labels_is_reached_by_two_modules_alone() -> None:
         assert TARGET_LABELS in reachable(name, all_modules())
     assert TARGET_LABELS in reachable("covcal_cli.cli.calibrate_labelled", all_modules())
     assert TARGET_LABELS in reachable("covcal_cli.cli.evaluate", all_modules())
+
+
+MATHEMATICS = ("softmax", "temperature", "weights", "bound", "logistic", "networks")
+
+
+@pytest.mark.parametrize("name", MATHEMATICS)
+def test_mathematics_knows_arrays_alone(name: str) -> None:
+    """No file is read on the way to a number."""
+    known = {f"covcal_cli.{part}" for part in (*MATHEMATICS, "arrays")}
+    assert reachable(f"covcal_cli.{name}", all_modules()) <= known | {"covcal_cli"}
+
+
+def test_reading_a_calibration_reaches_no_method() -> None:
+    """cal.json says whose logits it scales: nobody need know how its temperature was fitted."""
+    fits = {f"covcal_cli.{name}" for name in ("fitting", "on_source", "on_target", "problem")}
+    assert not reachable("covcal_cli.calibration", all_modules()) & (fits | {"covcal_cli.methods"})
+    assert reachable("covcal_cli.fitting", all_modules()) >= fits - {"covcal_cli.fitting"}
 
 
 def test_no_cycles() -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.merging import merge
-from covcal_cli.extract.sampling import Selection, Shard
+from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from tests.cli_runner import covcal
@@ -43,7 +43,7 @@ def shards(data: Path, folder: Path, count: int, **settings: Any) -> list[Path]:
     for index, path in enumerate(paths, 1):
         selection = Selection(shard=Shard(index, count))
         inputs = (data / "model.onnx", data / "src", data / "tgt.npz")
-        extract(*inputs, path, **{"selection": selection, "threads": 1, **settings})
+        extract(*inputs, path, ExtractSettings(selection=selection, threads=1, **settings))
     return paths
 
 
@@ -56,7 +56,7 @@ def three(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def whole(data: Path, path: Path, **settings: Any) -> Path:
     """Extract everything in one run."""
     inputs = (data / "model.onnx", data / "src", data / "tgt.npz")
-    extract(*inputs, path, **{"threads": 1, **settings})
+    extract(*inputs, path, ExtractSettings(threads=1, **settings))
     return path
 
 
@@ -102,8 +102,8 @@ def test_a_sample_in_shards_is_the_sample_of_one_run(data: Path, tmp_path: Path)
 def test_source_and_target_apart_give_the_bytes_of_one_run(data: Path, tmp_path: Path) -> None:
     """The source extracted once can be joined with each new target."""
     model = data / "model.onnx"
-    extract(model, data / "src", None, tmp_path / "s.h5", threads=1)
-    extract(model, None, data / "tgt.npz", tmp_path / "t.h5", threads=1)
+    extract(model, data / "src", None, tmp_path / "s.h5", ExtractSettings(threads=1))
+    extract(model, None, data / "tgt.npz", tmp_path / "t.h5", ExtractSettings(threads=1))
     done = covcal("merge", "t.h5", "s.h5", cwd=tmp_path).require_success()
     assert done.out.splitlines()[1].startswith("source    102 rows (train ")
     assert done.out.splitlines()[1].endswith("; 1 files skipped")
@@ -116,9 +116,9 @@ def test_the_shards_of_one_domain_join_the_other_whole(data: Path, tmp_path: Pat
     model = data / "model.onnx"
     parts = [tmp_path / f"{index}.h5" for index in (1, 2)]
     for index, path in enumerate(parts, 1):
-        selection = Selection(shard=Shard(index, 2))
-        extract(model, None, data / "tgt.npz", path, threads=1, selection=selection)
-    extract(model, data / "src", None, tmp_path / "s.h5", threads=1)
+        settings = ExtractSettings(threads=1, selection=Selection(shard=Shard(index, 2)))
+        extract(model, None, data / "tgt.npz", path, settings)
+    extract(model, data / "src", None, tmp_path / "s.h5", ExtractSettings(threads=1))
     merge([*parts, tmp_path / "s.h5"], tmp_path / "m.h5")
     assert sha256_of(tmp_path / "m.h5") == sha256_of(whole(data, tmp_path / "one.h5"))
 
@@ -223,8 +223,8 @@ def test_more_than_one_percent_skipped_in_all_is_an_error(data: Path, tmp_path: 
     (source / "0" / "0003.png").write_bytes(b"")
     parts = [tmp_path / f"{index}.h5" for index in (1, 2)]
     for index, path in enumerate(parts, 1):
-        selection = Selection(shard=Shard(index, 2))
-        extract(data / "model.onnx", source, None, path, selection=selection)
+        settings = ExtractSettings(selection=Selection(shard=Shard(index, 2)))
+        extract(data / "model.onnx", source, None, path, settings)
     with pytest.raises(CovcalError, match="2 of 103 source images could not be read, more than 1%"):
         merge(parts, tmp_path / "m.h5")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extraction import ExtractSettings, extract
 from covcal_cli.models.onnx_classifier import open_onnx
 from tests.onnx_case import head_of, inputs_of
 from tests.onnx_chosen_cases import tree
@@ -118,6 +118,7 @@ def test_classes_that_only_the_first_batch_shows_are_refused(tmp_path: Path) -> 
     x = np.random.default_rng(0).normal(size=(60, D_IN)).astype(np.float32)
     np.savez(tmp_path / "source.npz", x=x, y=np.arange(60) % 3)
     output = tmp_path / "features.h5"
+    settings = ExtractSettings(phi="none")
     with pytest.raises(CovcalError, match="gives 2 scores per row, and its last linear"):
-        extract(graph.save(tmp_path), tmp_path / "source.npz", None, output, phi="none")
+        extract(graph.save(tmp_path), tmp_path / "source.npz", None, output, settings)
     assert list(tmp_path.glob("*features*")) == []

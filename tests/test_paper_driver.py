@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covcal_cli.adapt import forward, settings
+from covcal_cli import networks as forward_pass
+from covcal_cli.adapt import settings
 from covcal_cli.featurefile import FeatureFile
 from tests.onnx_graphs import Graph, node
 from tests.real_data import real_data
@@ -451,12 +452,12 @@ def test_a_batch_of_seeds_leaves_a_whole_adapted_file_for_each(
     for path in sorted((place / "adapted").glob("*.h5")):
         with FeatureFile(path) as file, FeatureFile(tmp_path / "features" / "M-U.h5") as features:
             rows = file.require_target().rows("test")
-            networks = forward.read_networks(file.handle["networks"])
-            assert file.attributes["networks_sha256"] == forward.networks_sha256(networks)
+            networks = forward_pass.read_networks(file.handle["networks"])
+            assert file.attributes["networks_sha256"] == forward_pass.networks_sha256(networks)
             phi = features.require_target().features(rows)
             stored.append(file.require_target().aligned_logits(rows))
             np.testing.assert_allclose(
-                stored[-1], forward.aligned_logits(networks, phi), rtol=1e-4, atol=1e-4
+                stored[-1], forward_pass.aligned_logits(networks, phi), rtol=1e-4, atol=1e-4
             )
     assert [len(logits) for logits in stored] == [1, 1]
     assert np.abs(stored[0] - stored[1]).max() > 0.1

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.pipeline import row_of
 from covcal_cli.inputs.preprocessing import Preprocessing, Resize
 from covcal_cli.inputs.preprocessing_files import found_preprocessing, load_preprocessing
+from tests.made_rows import row_of
 
 F4 = np.dtype(np.float32)
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.pipeline import ImagePipeline, row_of
+from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.preprocessing_files import load_preprocessing
+from tests.made_rows import row_of
 
 F4 = np.dtype(np.float32)
 

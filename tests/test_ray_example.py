@@ -18,8 +18,8 @@ from PIL import Image
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.extract import plan
 from covcal_cli.extract.extraction import extract
-from covcal_cli.extract.sampling import Selection
-from covcal_cli.extract.spool import DomainSpool, was_stopped
+from covcal_cli.extract.parts import DomainSpool, was_stopped
+from covcal_cli.extract.settings import ExtractSettings, Selection
 from covcal_cli.files import sha256_of
 from covcal_cli.models.opening import open_classifier
 from tests.onnx_graphs import SIDE, grey_classifier
@@ -31,6 +31,7 @@ from extract_with_ray import BATCHES_PER_PIECE, Columns, Extractor, Piece, extra
 
 Engine = Callable[..., Iterator[Columns]]
 BATCH = 2
+SETTINGS = ExtractSettings(threads=1, batch=BATCH)
 LENGTH = BATCH * BATCHES_PER_PIECE
 CORRUPT = "1/0049.png"
 
@@ -61,11 +62,11 @@ def columns(pieces: list[Piece]) -> Columns:
 
 
 def shuffled(
-    pieces: list[Piece], actors: int, threads: int, job: tuple[Any, ...], settings: Any
+    pieces: list[Piece], actors: int, threads: int, job: tuple[Any, ...]
 ) -> Iterator[Columns]:
     """Stand in for Ray: run pieces in a random order, two at a time, and cut the results anew."""
-    assert threads == settings["threads"]
-    workers = [Extractor(*job, **settings) for _ in range(actors)]
+    assert threads == job[-1].threads
+    workers = [Extractor(*job) for _ in range(actors)]
     order = np.random.default_rng(1).permutation(len(pieces))
     for turn, start in enumerate(range(0, len(order), 2)):
         chosen = columns([pieces[index] for index in order[start : start + 2]])
@@ -80,14 +81,17 @@ def run(data: Path, output: Path, engine: Engine, **settings: Any) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(example, "run_on_ray", engine)
         inputs = (data / "model.onnx", data / "src", data / "tgt.npz")
-        extract_with_ray(*inputs, output, **{"actors": 2, "threads": 1, "batch": BATCH, **settings})
+        how = {name: settings.pop(name) for name in ("resume",) if name in settings}
+        extract_with_ray(
+            *inputs, output, ExtractSettings(threads=1, batch=BATCH, **settings), actors=2, **how
+        )
     return output
 
 
 def direct(data: Path, output: Path, **settings: Any) -> Path:
     """Run ``covcal extract`` itself."""
     inputs = (data / "model.onnx", data / "src", data / "tgt.npz")
-    extract(*inputs, output, **{"threads": 1, **settings})
+    extract(*inputs, output, ExtractSettings(threads=1, **settings))
     return output
 
 
@@ -135,7 +139,7 @@ def test_a_worker_opens_the_model_once(data: Path, monkeypatch: pytest.MonkeyPat
         return open_classifier(*arguments, **settings)
 
     monkeypatch.setattr(plan, "open_classifier", counted)
-    worker = Extractor(data / "model.onnx", data / "src", None, threads=1, batch=BATCH)
+    worker = Extractor(data / "model.onnx", data / "src", None, SETTINGS)
     for first in (40, 0, 20):
         found = worker(columns([{"domain": "source", "first": first, "last": first + 20}]))
         assert found["position"].tolist() == list(range(first, first + 20))
@@ -144,7 +148,7 @@ def test_a_worker_opens_the_model_once(data: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_row_that_cannot_be_read_comes_back_with_its_reason(data: Path) -> None:
-    worker = Extractor(data / "model.onnx", data / "src", None, threads=1, batch=BATCH)
+    worker = Extractor(data / "model.onnx", data / "src", None, SETTINGS)
     found = worker(columns([{"domain": "source", "first": 0, "last": 110}]))
     (bad,) = np.flatnonzero(found["reason"] != "")
     assert found["id"][bad] == CORRUPT
@@ -192,10 +196,10 @@ def test_logits_that_are_no_numbers_are_named_as_by_the_direct_run(
     np.savez(tmp_path / "large.npz", x=x)
     given = (data / "model.onnx", None, tmp_path / "large.npz")
     with pytest.raises(CovcalError) as expected:
-        extract(*given, tmp_path / "direct.h5", threads=1, batch=BATCH)
+        extract(*given, tmp_path / "direct.h5", SETTINGS)
     monkeypatch.setattr(example, "run_on_ray", shuffled)
     with pytest.raises(CovcalError) as found:
-        extract_with_ray(*given, tmp_path / "ray.h5", actors=1, threads=1, batch=BATCH)
+        extract_with_ray(*given, tmp_path / "ray.h5", SETTINGS, actors=1)
     assert "NaN or infinite" in str(expected.value)
     assert str(found.value) == str(expected.value)
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extraction import ExtractReport, Progress, extract
+from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.featurewriter import HDF5Writer
 from covcal_cli.files import sha256_of
 from tests.cli_runner import Argument, command_line, covcal
@@ -45,7 +46,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(*, data: Path, output: Path, **options: Any) -> ExtractReport:
     """Extract with the settings of this module, unless `options` say otherwise."""
     inputs = (data / "model.onnx", data / "src", data / "tgt.npz")
-    return extract(*inputs, output, **{"batch": BATCH, "threads": 1, **options})
+    how = {name: options.pop(name) for name in ("force", "resume", "progress") if name in options}
+    settings = ExtractSettings(**{"batch": BATCH, "threads": 1, **options})
+    return extract(*inputs, output, settings, **how)
 
 
 def stop_after(batches: int) -> Callable[[Progress], None]:
@@ -79,7 +82,7 @@ KILLED_AT_RANDOM = textwrap.dedent(
     import os, random, signal, sys, time
     from pathlib import Path
     import onnxruntime
-    from covcal_cli.extract.extraction import extract
+    from covcal_cli.extract.extraction import ExtractSettings, extract
 
     model, source, target, output = map(Path, sys.argv[1:5])
     moments = random.Random(int(sys.argv[5]))
@@ -87,8 +90,8 @@ KILLED_AT_RANDOM = textwrap.dedent(
     while True:
         child = os.fork()
         if not child:
-            extract(model, source, target, output, batch=8, threads=1, resume=True,
-                    progress=lambda step: time.sleep(0.004))
+            extract(model, source, target, output, ExtractSettings(batch=8, threads=1),
+                    resume=True, progress=lambda step: time.sleep(0.004))
             os._exit(0)
         if kills < 12:
             time.sleep(moments.uniform(0, 0.15))
@@ -277,7 +280,7 @@ def test_ctrl_c_on_the_command_line(data: Path, tmp_path: Path) -> None:
     hook = textwrap.dedent(
         """
         import sys, time
-        from covcal_cli.extract.spool import DomainSpool
+        from covcal_cli.extract.parts import DomainSpool
         append = DomainSpool.append
         def told(self, *arguments):
             append(self, *arguments)

@@ -260,3 +260,13 @@ def test_the_rows_per_run_of_the_model_can_be_chosen(
     monkeypatch.setattr(OnnxClassifier, "run", counted)
     run(folder, "--method", "temp", "--sample", "90", "--batch", "8").require_success()
     assert sizes.count(8) >= 2 * (90 // 8)  # in one run of 90 rows a domain without --batch
+
+
+@pytest.mark.parametrize("option", [("--shard", "1/2"), ("--limit", "5"), ("--on-error", "fail")])
+def test_options_of_extract_that_make_no_run_are_not_taken(
+    option: tuple[str, str], folder: Path
+) -> None:
+    """Run shares its options with extract, but for those of a part of the rows."""
+    arguments = ("digits.onnx", "source.npz", "target.npz", "-o", "new", *option)
+    assert option[0] in covcal("run", *arguments, cwd=folder).usage_error()
+    assert not (folder / "new").exists()

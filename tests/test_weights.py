@@ -1,6 +1,7 @@
 """Importance weights from domain logits: formulas, limits, health, and T_g."""
 
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def test_saturated_logits_give_finite_weights(sign: float, dtype: type[np.float3
         found = weighted(source.astype(dtype), target.astype(dtype))
         assert np.isfinite(found.weights).all()
         assert 0 <= found.weights.min() <= found.weights.max() <= 1000
-        assert all(math.isfinite(value) for value in found.health.to_json().values())
+        assert all(math.isfinite(value) for value in asdict(found.health).values())
 
 
 def test_separated_domains_have_no_effective_rows() -> None:
@@ -208,11 +209,3 @@ def test_the_auc_is_the_discriminators_whatever_the_maximum(max_weight: float) -
     source, target, _ = gaussian_shift(1.5, n=300, n_target=200)
     pairs = (source[:, None] > target).mean()
     assert weighted(source, target, max_weight).health.domain_auc == pytest.approx(pairs)
-
-
-@pytest.mark.parametrize("max_weight", [0.999, 0.0, -5.0, math.nan, math.inf])
-def test_a_maximum_below_one_or_without_end_is_refused(max_weight: float) -> None:
-    """E_source[q/p] = 1, so U is at least 1; NaN and infinity are no limits."""
-    source, target, _ = gaussian_shift(n=20, n_target=20)
-    with pytest.raises(ValueError, match="max_weight"):
-        weighted(source, target, max_weight)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from covcal_cli.adapt.report import AdaptReport, MemberReport
-from covcal_cli.adapt.settings import settings_for
+from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import atomic_output, check_output
@@ -23,17 +23,15 @@ _FEW_ROWS = 200
 _SEPARATED_ESS = 0.05
 
 
+_AS_IT_COMES = AdaptSettings()
+
+
 def adapt(
     features_path: Path,
     output: Path,
+    settings: AdaptSettings = _AS_IT_COMES,
     *,
-    preset: str = "default",
-    members: int | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    threads: int = 1,
     force: bool = False,
-    weight_decay: float | None = None,
     progress: ProgressCallback | None = None,
 ) -> AdaptReport:
     """Learn features on which source and target look alike, and write ``covcal.adapted/1``.
@@ -47,46 +45,31 @@ def adapt(
         A ``covcal.features/1`` file with both domains.
     output : Path
         The file to write; it appears whole or not at all.
-    preset : {"default", "paper"}
-        See ``settings``.
-    members : int, optional
-        Independently seeded forecasters; None: the preset's own number.
-    seed : int
-        Of everything random, 0 or more.
-    device : {"auto", "cpu", "cuda"}
-        ``auto`` takes CUDA where there is one.
-    threads : int
-        CPU threads; on a busy machine two can be far slower than one.
+    settings : AdaptSettings
     force : bool
         Replace an existing `output`.
-    weight_decay : float, optional
-        For ``paper`` only; None: the paper's 5e-4.
     progress : callable, optional
         Called with a `Progress` many times.
 
     Raises
     ------
     CovcalError
-        If the input cannot be adapted, the output cannot be written, or an option is impossible.
+        If the input cannot be adapted, or the output cannot be written.
     """
-    if threads < 1 or seed < 0:
-        raise CovcalError(f"threads {threads}, seed {seed}: give at least 1 thread and a seed >= 0")
     tell = progress or silent
     with FeatureFile(features_path) as file:
         n_features = _require_adaptable(file)
         check_output(output, force=force, inputs=[features_path])
-        settings = settings_for(
-            preset, n_features=n_features, members=members, weight_decay=weight_decay
-        )
-        with _torch_threads(threads):
+        numbers, seed = settings.training(n_features), settings.seed
+        with _torch_threads(settings.threads):
             from covcal_cli.adapt.reading import read_rows
             from covcal_cli.adapt.training import train
             from covcal_cli.adapt.writing import write_adapted
 
-            chosen = _chosen_device(device)
-            rows, projection, predictions = read_rows(file, settings, seed=seed, progress=tell)
+            device = _chosen_device(settings.device)
+            rows, projection, predictions = read_rows(file, numbers, seed=seed, progress=tell)
             trained = train(
-                rows.to(chosen), predictions, settings, seed=seed, device=chosen, progress=tell
+                rows.to(device), predictions, numbers, seed=seed, device=device, progress=tell
             )
             with atomic_output(output, force=force) as partial:
                 digest = write_adapted(
@@ -95,18 +78,18 @@ def adapt(
                     file,
                     trained,
                     projection,
-                    settings,
+                    numbers,
                     seed=seed,
-                    threads=threads,
-                    device=chosen,
+                    threads=settings.threads,
+                    device=device,
                     progress=tell,
                 )
     counts = rows.counts()
     return AdaptReport(
-        preset=preset,
-        device=chosen.type,
+        preset=settings.preset,
+        device=device.type,
         seed=seed,
-        threads=threads,
+        threads=settings.threads,
         n_features=n_features,
         n_inputs=rows.width,
         counts=counts,
@@ -162,8 +145,6 @@ def _torch_threads(threads: int) -> Iterator[None]:
 def _chosen_device(device: str) -> "torch.device":
     import torch
 
-    if device not in ("auto", "cpu", "cuda"):
-        raise CovcalError(f"unknown device {device!r}: choose auto, cpu or cuda")
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
         raise CovcalError(

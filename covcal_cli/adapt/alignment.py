@@ -1,4 +1,4 @@
-"""Feature learning: psi, the forecaster's head and D-bar, trained together (DESIGN 3.5).
+"""Feature learning: psi, the forecaster's head and D-bar, trained together.
 
 The forecaster learns the labels of source rows, D-bar learns the domain, and psi helps the one and,
 through a gradient reversal layer (Ganin et al. 2016), hinders the other.
@@ -32,20 +32,12 @@ _MEAN_WEIGHT_TOLERANCE = 0.1
 
 @dataclass
 class MemberTrace:
-    """How the alignment of one member went.
+    """How the alignment of one member went."""
 
-    Attributes
-    ----------
-    steps : int
-        Steps after which its networks were kept.
-    stop_reason : str
-    losses : list of dict
-        At every check: ``step``, mean ``forecaster`` and ``discriminator`` losses since the last
-        one, and what the stop rule looked at.
-    """
-
-    steps: int
+    steps: int  # after which its networks were kept
     stop_reason: str
+    # At every check: ``step``, mean ``forecaster`` and ``discriminator`` losses since the last one,
+    # and what the stop rule looked at.
     losses: list[dict[str, float]]
 
 
@@ -95,10 +87,7 @@ class Aligner:
     def losses(self, source_rows: Tensor, target_rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forecaster loss, discriminator loss and gradient penalty, each of shape (M,).
 
-        Parameters
-        ----------
-        source_rows, target_rows : Tensor, shape (M, batch) int64
-            Row numbers within the training rows.
+        The arguments are row numbers within the training rows, shape (M, batch) int64.
         """
         settings, rows = self._settings, self._rows
         batch = source_rows.shape[1]
@@ -122,6 +111,7 @@ class Aligner:
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
         good = [0] * settings.members
         while self._iteration < total and running:
+            # All members train on, those that have stopped too: one batched pass costs the same.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -210,10 +200,7 @@ class Aligner:
 def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
     """Fit a fresh linear probe on psi of training rows and judge it on validation rows.
 
-    Returns
-    -------
-    dict of str to Tensor, each of shape (M,)
-        ``probe_accuracy``, ``ess_share`` and ``mean_weight``.
+    Return ``probe_accuracy``, ``ess_share`` and ``mean_weight``, each of shape (M,).
     """
     fitted = [
         psi(spread_rows(domain.train, PROBE_ROWS)[None]) for domain in (rows.source, rows.target)

@@ -25,19 +25,9 @@ def train_discriminators(
 ) -> tuple[Perceptrons, Tensor]:
     """Train one discriminator per member on fixed inputs.
 
-    Parameters
-    ----------
-    psi : Perceptrons or None
-        Frozen feature map whose outputs are the inputs; None: the rows themselves.
-    generators : list of torch.Generator
-        One per member, for everything random.
-
-    Returns
-    -------
-    Perceptrons
-        Per member the weights with the least validation error.
-    Tensor, shape (M,)
-        That error: class-balanced, squared, on validation rows; 0.25 is chance.
+    The inputs are psi, which is frozen, of the rows, or the rows themselves where it is None; one
+    generator per member draws everything random. Return per member the weights with the least
+    error on validation rows, and that error, shape (M,): class-balanced, squared; 0.25 is chance.
     """
     members = len(generators)
 

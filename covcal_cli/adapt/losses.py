@@ -10,13 +10,8 @@ from covcal_cli.adapt.settings import Loss
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Return each member's mean loss over its labelled rows, shape (M,).
 
-    Parameters
-    ----------
-    logits : Tensor, shape (M, n, K)
-    labels : Tensor, shape (M, n) int64
-        Rows with label -1 do not count.
-    loss : {"squared", "cross-entropy"}
-        The squared loss is the Brier score, summed over classes.
+    Logits are of shape (M, n, K), labels of shape (M, n); rows with label -1 do not count. The
+    squared loss is the Brier score, summed over classes.
     """
     known = labels >= 0
     safe = labels.clamp(min=0)
@@ -31,10 +26,7 @@ def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
     """Return each member's class-balanced discriminator loss, shape (M,).
 
-    Parameters
-    ----------
-    source, target : Tensor, shapes (M, n) and (M, m)
-        Logits of "came from the source".
+    `source` (M, n) and `target` (M, m) are logits of "came from the source".
     """
     if loss == "squared":
         from_source = (1.0 - torch.sigmoid(source)).square()

@@ -43,10 +43,7 @@ class Dropout:
 class Perceptrons:
     """M perceptrons of equal shape: ReLU between the layers, `output_relu` after the last.
 
-    Attributes
-    ----------
-    weights : list of Tensor, each of shape (M, inputs, outputs)
-    biases : list of Tensor, each of shape (M, 1, outputs)
+    Weights are of shape (M, inputs, outputs), biases of shape (M, 1, outputs).
     """
 
     def __init__(
@@ -64,15 +61,10 @@ class Perceptrons:
         output_relu: bool = False,
         xavier: bool = False,
     ) -> Self:
-        """Draw initial weights.
+        """Draw initial weights for layers of `widths`: inputs, then the outputs of each.
 
-        Parameters
-        ----------
-        widths : sequence of int
-            Inputs, then the outputs of each layer.
-        xavier : bool
-            Xavier-normal weights and zero biases (the paper's discriminator); otherwise both
-            uniform within one over the root of the inputs (torch's default for a linear layer).
+        Xavier-normal weights and zero biases (the paper's discriminator), or both uniform within
+        one over the root of the inputs (torch's default for a linear layer).
         """
         weights, biases = [], []
         for inputs, outputs in pairwise(widths):
@@ -144,14 +136,8 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
 
     For ReLU layers the gradient is a product of weights and 0/1 masks, so that it is written down
     rather than differentiated twice. With dropout the masks carry its scale only where activations
-    are kept, so this is meant for discriminators without it.
-
-    Parameters
-    ----------
-    discriminators : Perceptrons
-        With one output.
-    hidden : list of Tensor
-        Hidden activations of the rows to penalise, from `Perceptrons.forward`.
+    are kept, so this is meant for discriminators without it. They have one output; `hidden` are
+    the activations of the rows to penalise, from `Perceptrons.forward`.
     """
     gradient = discriminators.weights[-1].transpose(1, 2)
     for weight, activation in zip(

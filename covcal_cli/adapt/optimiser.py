@@ -15,13 +15,8 @@ _BETAS = (0.5, 0.99)
 class ScheduledOptimiser:
     """Steps down the gradient of a loss at the schedule's learning rate.
 
-    Parameters
-    ----------
-    groups : sequence of (list of Tensor, float)
-        Leaf tensors, and the multiple of the learning rate that is theirs.
-    schedule : Schedule
-    n_rows : int
-        Training rows of the larger domain, which define an epoch.
+    Each group has leaf tensors, and the multiple of the learning rate that is theirs; `n_rows`, the
+    training rows of the larger domain, define an epoch.
     """
 
     def __init__(

@@ -13,18 +13,10 @@ _NEWTON_STEPS = 12
 
 
 def probe_logits(source: Tensor, target: Tensor, rows: Tensor) -> Tensor:
-    """Fit class-balanced logistic regressions and return the logits of other rows.
+    """Return the logits of "came from the source", (M, r) float64, of `rows`, (M, r, p).
 
-    Parameters
-    ----------
-    source, target : Tensor, shapes (M, n, p) and (M, m, p)
-        Rows to fit on, one regression per member.
-    rows : Tensor, shape (M, r, p)
-
-    Returns
-    -------
-    Tensor, shape (M, r) float64
-        Logits of "came from the source".
+    One class-balanced logistic regression per member is fitted on `source`, (M, n, p), and
+    `target`, (M, m, p).
     """
     inputs = torch.cat([source, target], dim=1).double()
     centre, spread = inputs.mean(dim=1, keepdim=True), inputs.std(dim=1, keepdim=True)

@@ -18,20 +18,11 @@ _ITERATIONS = 12
 
 @dataclass(frozen=True)
 class Projection:
-    """An affine map ``(x - mean) @ components / scale``.
+    """An affine map ``(x - mean) @ components / scale``."""
 
-    Attributes
-    ----------
-    mean : Tensor, shape (d,)
-    components : Tensor or None, shape (d, k)
-        Orthonormal columns; None leaves the features' own axes.
-    scale : float
-        One number for all directions, so that their mean variance is 1: relative sizes are kept.
-    """
-
-    mean: Tensor
-    components: Tensor | None
-    scale: float
+    mean: Tensor  # (d,)
+    components: Tensor | None  # (d, k), orthonormal columns; None leaves the features' own axes
+    scale: float  # one for all directions, so that their mean variance is 1: relative sizes stay
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return the projected features, shape (n, k) float32, of features of shape (n, d)."""
@@ -62,13 +53,9 @@ def identity(n_features: int) -> Projection:
 
 
 def principal_components(source: Tensor, target: Tensor, components: int) -> Projection:
-    """Fit a projection on training rows.
+    """Fit a projection on training rows, shapes (n, d) and (m, d), float32 on the CPU.
 
-    Parameters
-    ----------
-    source, target : Tensor, shapes (n, d) and (m, d), float32 on the CPU
-    components : int
-        Directions at most; fewer when d is smaller. Directions without variance are left out.
+    `components` are its directions at most; directions without variance are left out.
     """
     mean = (source.mean(dim=0, dtype=torch.float64) + target.mean(dim=0, dtype=torch.float64)) / 2
     covariance = (_second_moment(source, mean) + _second_moment(target, mean)) / 2

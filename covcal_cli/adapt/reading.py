@@ -1,13 +1,12 @@
-"""From an open features file to the rows that training holds in memory."""
+"""The rows that training holds in memory, read from an open features file."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from covcal_cli.adapt.projection import Projection, identity, principal_components
 from covcal_cli.adapt.rows import DomainRows, TrainingRows
 from covcal_cli.adapt.settings import Settings
-from covcal_cli.featurefile import FeatureFile, Rows
+from covcal_cli.featurefile import FeatureFile, thinned
 from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_ROWS = 200_000
@@ -19,17 +18,12 @@ def read_rows(
 ) -> tuple[TrainingRows, Projection, Tensor]:
     """Read what training may see, and fit the projection on the training rows.
 
-    Returns
-    -------
-    TrainingRows
-        Projected, on the CPU.
-    Projection
-    Tensor, shape (m,) int64
-        The classifier's labels (not the true ones) of the target's validation rows.
+    Return the rows projected, on the CPU; the projection; and the classifier's labels (not the true
+    ones) of the target's validation rows, shape (m,) int64.
     """
     source, target = file.require_source(), file.require_target()
     chosen = {
-        (domain.name, split): _sampled(domain.require_rows(split), seed)
+        (domain.name, split): thinned(domain.require_rows(split), MAX_ROWS, seed)
         for domain in (source, target)
         for split in ("train", "validation")
     }
@@ -59,10 +53,3 @@ def read_rows(
     )
     predictions = target.logits(chosen["target", "validation"]).argmax(axis=1)
     return rows, projection, torch.from_numpy(predictions)
-
-
-def _sampled(rows: Rows, seed: int) -> Rows:
-    if len(rows) <= MAX_ROWS:
-        return rows
-    drawn = np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False)
-    return np.sort(drawn)

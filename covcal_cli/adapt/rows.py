@@ -1,4 +1,4 @@
-"""What training holds in memory: projected training and validation rows of both domains."""
+"""The rows in memory: projected training and validation rows of both domains."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -9,16 +9,10 @@ from torch import Generator, Tensor
 
 @dataclass(frozen=True)
 class DomainRows:
-    """The rows of one domain that training may see.
+    """The rows of one domain that training may see."""
 
-    Attributes
-    ----------
-    train : Tensor, shape (n, k) float32
-    validation : Tensor, shape (m, k) float32
-    """
-
-    train: Tensor
-    validation: Tensor
+    train: Tensor  # (n, k) float32
+    validation: Tensor  # (m, k) float32
 
     def to(self, device: torch.device) -> Self:
         """Return the same rows on another device."""
@@ -27,19 +21,11 @@ class DomainRows:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Both domains, and the source's labels: nothing here knows a label of the target.
-
-    Attributes
-    ----------
-    source, target : DomainRows
-    labels, validation_labels : Tensor, shapes (n,) and (m,) int64
-        Labels of the source's rows; -1 where unknown.
-    n_classes : int
-    """
+    """Both domains, and the source's labels: nothing here knows a label of the target."""
 
     source: DomainRows
     target: DomainRows
-    labels: Tensor
+    labels: Tensor  # of the source's rows, (n,) and (m,) int64; -1 where unknown
     validation_labels: Tensor
     n_classes: int
 

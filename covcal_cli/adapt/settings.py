@@ -31,40 +31,23 @@ from typing import Literal
 from covcal_cli.errors import CovcalError
 
 PRESETS = ("default", "paper")
+DEVICES = ("auto", "cpu", "cuda")
 Loss = Literal["squared", "cross-entropy"]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How one set of networks is optimised, in steps or in epochs of the larger domain.
+    """How one set of networks is optimised, in steps or in epochs of the larger domain."""
 
-    Attributes
-    ----------
-    optimiser : {"adamw", "sgd"}
-        AdamW with betas (0.5, 0.99), or SGD with momentum 0.9.
-    learning_rate, weight_decay : float
-        Decoupled decay for AdamW, an L2 penalty for SGD.
-    batch : int
-        Rows per domain and step. The smaller domain is cycled.
-    steps, epochs : int or None
-        Length at most: exactly one of them is given.
-    check_every : int or None
-        Steps between two looks at the stop rule; None: after every epoch.
-    warm_up : int
-        Steps over which the learning rate rises linearly to its full value.
-    halve_every : int or None
-        Epochs after which the learning rate is halved, again and again.
-    """
-
-    optimiser: Literal["adamw", "sgd"]
+    optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
     learning_rate: float
-    weight_decay: float
-    batch: int
-    steps: int | None = None
+    weight_decay: float  # decoupled for AdamW, an L2 penalty for SGD
+    batch: int  # rows per domain and step; the smaller domain is cycled
+    steps: int | None = None  # length at most, in steps or in epochs: exactly one of them is given
     epochs: int | None = None
-    check_every: int | None = None
-    warm_up: int = 0
-    halve_every: int | None = None
+    check_every: int | None = None  # steps between two looks at the stop rule; None: an epoch
+    warm_up: int = 0  # steps over which the learning rate rises linearly to its full value
+    halve_every: int | None = None  # epochs after which it is halved, again and again
 
     def steps_per_epoch(self, n_rows: int) -> int:
         """Return the steps that pass once over the larger domain's `n_rows` training rows."""
@@ -92,87 +75,41 @@ class Schedule:
 
 @dataclass(frozen=True)
 class DiscriminatorSettings:
-    """A source discriminator trained on fixed inputs: one hidden layer, squared error.
+    """A source discriminator trained on fixed inputs: one hidden layer, squared error."""
 
-    Attributes
-    ----------
-    hidden : int
-        Width of the hidden layer.
-    dropout : float
-        Share of hidden activations dropped in training.
-    schedule : Schedule
-        The weights with the least error on validation rows are kept.
-    patience : int
-        Checks without a lower validation error before training ends.
-    """
-
-    hidden: int
-    dropout: float
-    schedule: Schedule
-    patience: int
+    hidden: int  # width of the hidden layer
+    dropout: float  # share of hidden activations dropped in training
+    schedule: Schedule  # the weights with the least error on validation rows are kept
+    patience: int  # checks without a lower validation error before training ends
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides what ``covcal adapt`` trains, besides the data and the seed.
-
-    Attributes
-    ----------
-    preset : str
-        Name of the preset.
-    members : int
-        Independently seeded feature maps, heads and discriminators.
-    components : int or None
-        Principal components of phi that psi sees at most; None: phi as it is.
-    psi_widths : tuple of int
-        Widths of the layers of psi.
-    psi_output_relu : bool
-        Whether psi's last layer ends in a ReLU, as hidden ones do.
-    discriminator_hidden : int
-        Width of the hidden layer of D-bar, the discriminator that psi works against.
-    dropout : float
-        Share of the activations dropped in training: psi's output before the head, and D-bar's
-        hidden layer.
-    loss : {"squared", "cross-entropy"}
-        Of both the forecaster and D-bar.
-    forecaster_weight : float
-        Weight of the forecaster's loss beside the discriminator's.
-    discriminator_speed : float
-        D-bar's learning rate as a multiple of psi's.
-    reversal_horizon : int or None
-        The reversal coefficient at iteration i is ``2 / (1 + exp(-10 i / horizon)) - 1``; None: 1.
-    penalty : float
-        Weight of the gradient penalty on D-bar; 0: none.
-    averaging : float
-        Decay of the running average of psi and the head, which is what is kept; 0: no average.
-    stop_ess : float or None
-        Stop once a fresh probe's weights keep this share of effective rows at two checks in a row.
-    stop_discriminator_error : float or None
-        Stop when D-bar's mean squared error on the training rows falls below this, and keep the
-        networks of the check before.
-    schedule : Schedule
-        Of the alignment.
-    discriminator : DiscriminatorSettings
-        Of the discriminators trained afterwards, on phi and on the frozen psi.
-    """
+    """Everything that decides what ``covcal adapt`` trains, besides the data and the seed."""
 
     preset: str
-    members: int
-    components: int | None
-    psi_widths: tuple[int, ...]
-    psi_output_relu: bool
-    discriminator_hidden: int
+    members: int  # independently seeded feature maps, heads and discriminators
+    components: int | None  # principal components of phi that psi sees; None: phi as it is
+    psi_widths: tuple[int, ...]  # of its layers
+    psi_output_relu: bool  # whether psi's last layer ends in a ReLU, as hidden ones do
+    discriminator_hidden: int  # width of the hidden layer of D-bar, which psi works against
+    # Share of the activations dropped in training: psi's output before the head, and D-bar's
+    # hidden layer.
     dropout: float
-    loss: Loss
-    forecaster_weight: float
-    discriminator_speed: float
+    loss: Loss  # of both the forecaster and D-bar
+    forecaster_weight: float  # of the forecaster's loss beside the discriminator's
+    discriminator_speed: float  # D-bar's learning rate as a multiple of psi's
+    # The reversal coefficient at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1; None: 1.
     reversal_horizon: int | None
-    penalty: float
-    averaging: float
+    penalty: float  # weight of the gradient penalty on D-bar; 0: none
+    averaging: float  # decay of the running average of psi and head that is kept; 0: no average
+    # Stop once a fresh probe's weights keep this share of effective rows at two checks in a row.
     stop_ess: float | None
+    # Stop when D-bar's mean squared error on the training rows falls below this, and keep the
+    # networks of the check before.
     stop_discriminator_error: float | None
-    schedule: Schedule
-    discriminator: DiscriminatorSettings
+    schedule: Schedule  # of the alignment
+    discriminator: DiscriminatorSettings  # trained afterwards, on phi and on the frozen psi
 
     def reversal(self, iteration: int) -> float:
         """Return the reversal coefficient at `iteration` (from 0)."""
@@ -247,25 +184,44 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
     )
 
 
-def settings_for(
-    preset: str, *, n_features: int, members: int | None, weight_decay: float | None
-) -> Settings:
-    """Return the settings of a preset.
+@dataclass(frozen=True, kw_only=True)
+class AdaptSettings:
+    """What ``covcal adapt`` can be told.
 
     Raises
     ------
     CovcalError
-        If the preset is unknown, `members` is below 1, or `weight_decay` is negative or given
-        with another preset than ``paper``.
+        If an option is impossible.
     """
-    if preset not in PRESETS:
-        raise CovcalError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}")
-    if weight_decay is not None and (preset != "paper" or not weight_decay >= 0):
-        raise CovcalError(
-            f"weight decay {weight_decay} with preset {preset}: give 0 or more, with preset paper"
-        )
-    if members is not None and members < 1:
-        raise CovcalError(f"{members} members: give 1 or more")
-    paper = preset == "paper"
-    settings = paper_settings(n_features, weight_decay) if paper else default_settings()
-    return settings if members is None else replace(settings, members=members)
+
+    preset: str = "default"  # of `PRESETS`
+    members: int | None = None  # independently seeded forecasters; None: the preset's own number
+    weight_decay: float | None = None  # for the preset paper alone; None: the paper's 5e-4
+    seed: int = 0  # of everything random
+    device: str = "auto"  # which takes CUDA where there is one
+    threads: int = 1  # CPU threads; on a busy machine two can be far slower than one
+
+    def __post_init__(self) -> None:
+        decay, members = self.weight_decay, self.members
+        if self.threads < 1 or self.seed < 0:
+            raise CovcalError(
+                f"threads {self.threads}, seed {self.seed}: give at least 1 thread and a seed >= 0"
+            )
+        if self.device not in DEVICES:
+            raise CovcalError(f"unknown device {self.device!r}: choose auto, cpu or cuda")
+        if self.preset not in PRESETS:
+            raise CovcalError(f"unknown preset {self.preset!r}: choose one of {', '.join(PRESETS)}")
+        if decay is not None and (self.preset != "paper" or not decay >= 0):
+            raise CovcalError(
+                f"weight decay {decay} with preset {self.preset}: give 0 or more, with preset paper"
+            )
+        if members is not None and members < 1:
+            raise CovcalError(f"{members} members: give 1 or more")
+
+    def training(self, n_features: int) -> Settings:
+        """Return every number of the training, for features of width `n_features`."""
+        if self.preset == "paper":
+            settings = paper_settings(n_features, self.weight_decay)
+        else:
+            settings = default_settings()
+        return settings if self.members is None else replace(settings, members=self.members)

@@ -1,4 +1,4 @@
-"""From rows in memory to trained networks and the record of how they came about."""
+"""Trained networks, from rows in memory, and the record of how they came about."""
 
 import math
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from covcal_cli.adapt.networks import Perceptrons, member_generators
 from covcal_cli.adapt.report import MemberReport
 from covcal_cli.adapt.rows import TrainingRows
 from covcal_cli.adapt.settings import Settings
+from covcal_cli.arrays import Float32s, Float64s, Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.softmax import class_major, log_softmax
@@ -27,28 +28,18 @@ _REPORT_PRECISION = 6
 
 @dataclass(frozen=True)
 class Trained:
-    """Networks of all members and how each fared.
+    """Networks of all members and how each fared."""
 
-    Attributes
-    ----------
-    psi, head, aligned_discriminator, discriminator : Perceptrons
-        M members each; the last, on the projected features, has one.
-    members : tuple of MemberReport
-    traces : list of MemberTrace
-    domain_error : float
-        Squared error of the discriminator on features on validation rows.
-    """
-
-    psi: Perceptrons
+    psi: Perceptrons  # of M members, as the next two
     head: Perceptrons
     aligned_discriminator: Perceptrons
-    discriminator: Perceptrons
+    discriminator: Perceptrons  # of one member, on the projected features
     members: tuple[MemberReport, ...]
     traces: list[MemberTrace]
-    domain_error: float
+    domain_error: float  # of the discriminator on features: squared, on validation rows
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return every weight, named as in ``/networks`` (see ``forward``)."""
+        """Return every weight, named as in ``/networks`` (see ``covcal_cli.networks``)."""
         parts = {
             "psi": self.psi,
             "head": self.head,
@@ -75,10 +66,7 @@ def train(
 ) -> Trained:
     """Align, freeze psi, and train the discriminators on phi and on psi(phi).
 
-    Parameters
-    ----------
-    predictions : Tensor, shape (m,) int64
-        The classifier's labels of the target's validation rows.
+    `predictions`, shape (m,) int64, are the classifier's labels of the target's validation rows.
 
     Raises
     ------
@@ -159,20 +147,12 @@ def _reports(
     return tuple(reports)
 
 
-def weighted_brier(
-    logits: NDArray[np.float32], labels: NDArray[np.int64], weights: NDArray[np.float64]
-) -> tuple[float, float]:
+def weighted_brier(logits: Float32s, labels: Labels, weights: Float64s) -> tuple[float, float]:
     """Return the importance-weighted Brier score of source rows, and its control-variate form.
 
     The second adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which takes away the noise
-    of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007).
-
-    Parameters
-    ----------
-    logits : array, shape (n, K)
-    labels : array, shape (n,)
-        Rows with label -1 are left out. Without labelled rows both results are NaN.
-    weights : array, shape (n,)
+    of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows with label
+    -1 are left out; without labelled rows both results are NaN.
     """
     known = labels >= 0
     if not known.any():

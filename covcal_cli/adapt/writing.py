@@ -1,4 +1,4 @@
-"""Writes covcal.adapted/1: what is carried over, every row's new logits, networks, the record."""
+"""The writer of covcal.adapted/1: what is carried over, new logits, networks, the record."""
 
 import json
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from covcal_cli.adapt.forward import networks_sha256
 from covcal_cli.adapt.projection import Projection
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.adapt.training import Trained, training_record
 from covcal_cli.featurefile import ADAPTED_SCHEMA, Domain, FeatureFile, Rows
 from covcal_cli.featurewriter import HDF5Writer
 from covcal_cli.files import relative_to_folder_of
+from covcal_cli.networks import networks_sha256
 from covcal_cli.progress import Progress, ProgressCallback
 
 _CARRIED = ("logits", "labels", "split", "ids", "columns")

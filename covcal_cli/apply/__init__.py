@@ -1,1 +1,1 @@
-"""``covcal apply``: calibrated probabilities of rows; ``rowfiles/`` has a module per format."""
+"""``covcal apply``: calibrated probabilities of rows."""

@@ -1,4 +1,4 @@
-"""What ``covcal apply`` does: calibrated probabilities of every row, written as they are computed.
+"""``covcal apply``: calibrated probabilities of every row, written as they are computed.
 
 No true label of any domain is read. The label of a row is the one that the classifier predicted;
 its confidence is the probability that the calibrated forecaster gives to it (DESIGN 3.6).
@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.apply.calibratedrows import calibrated_rows
-from covcal_cli.apply.rowfiles.appliedrows import AppliedRows, Layout
-from covcal_cli.apply.rowfiles.csvrows import write_csv
-from covcal_cli.apply.rowfiles.formats import format_of
+from covcal_cli.apply.writers import AppliedRows, Layout, format_of, write_csv
 from covcal_cli.calibration import Calibration, model_of, read_calibration
 from covcal_cli.calibrationfiles import networks_for
 from covcal_cli.errors import CovcalError
@@ -31,24 +29,14 @@ _BLOCK_VALUES = 1 << 20
 
 @dataclass(frozen=True)
 class Applied:
-    """What was written.
-
-    Attributes
-    ----------
-    rows : int
-    mean_confidence : float
-        Calibrated, of the classifier's label: an estimate of the accuracy on these rows.
-    method_used : str
-    temperature : float
-        T_f.
-    networks : Path or None
-        The adapted file whose networks gave the aligned logits, where the input has none.
-    """
+    """What was written."""
 
     rows: int
+    # Calibrated, of the classifier's label: an estimate of the accuracy on these rows.
     mean_confidence: float
     method_used: str
-    temperature: float
+    temperature: float  # T_f
+    # The adapted file whose networks gave the aligned logits, where the input has none.
     networks: Path | None
 
 

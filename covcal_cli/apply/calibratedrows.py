@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.alignednetworks import AlignedNetworks
-from covcal_cli.featurefile import Domain, Floats, Rows
+from covcal_cli.featurefile import Domain, Floats, ForecasterName, Rows
 from covcal_cli.forecasters import forecaster_logits, log_probabilities
-from covcal_cli.methods import Forecaster
 from covcal_cli.softmax import exp
 
 _FEW_CLASSES = 32
@@ -21,7 +20,7 @@ each other in memory."""
 def calibrated_rows(
     domain: Domain,
     rows: Rows,
-    forecaster: Forecaster,
+    forecaster: ForecasterName,
     temperature: float,
     networks: AlignedNetworks | None,
 ) -> tuple[NDArray[np.int64], Floats, Floats]:

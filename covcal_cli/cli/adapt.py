@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.options import DeviceName, Force, PresetName, Quiet, Seed, Verbose, output
 
 
@@ -42,24 +42,21 @@ def adapt(
     from shlex import quote
 
     from covcal_cli.adapt.adaptation import adapt
+    from covcal_cli.adapt.settings import AdaptSettings
     from covcal_cli.cli.render import adapt_summary
 
-    if weight_decay is not None and preset is not PresetName.paper:
-        raise typer.BadParameter("goes with --preset paper only", param_hint="--weight-decay")
-    console = Console(quiet=quiet, verbose=verbose)
-    with console.progress() as progress:
-        report = adapt(
-            file,
-            output,
+    with usage():
+        settings = AdaptSettings(
             preset=preset.value,
             members=members,
             weight_decay=weight_decay,
             seed=seed,
             device=device.value,
             threads=threads,
-            force=force,
-            progress=progress,
         )
+    console = Console(quiet=quiet, verbose=verbose)
+    with console.progress() as progress:
+        report = adapt(file, output, settings, force=force, progress=progress)
     console.warn(report.warnings)
     console.result(adapt_summary(report))
     console.wrote(output, f"covcal calibrate {quote(str(output))}")

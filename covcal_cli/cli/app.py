@@ -27,8 +27,8 @@ from covcal_cli.errors import CovcalError, LimitExceededError
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
-PACKAGES = {"torch": "torch", "matplotlib": "matplotlib"}
-TO_EXTRACT = "onnx onnxruntime pillow"
+_ALONE = ("torch", "matplotlib")
+_TO_EXTRACT = "onnx onnxruntime pillow"
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EACCES: "check its permissions",
@@ -100,11 +100,10 @@ def run(arguments: Sequence[str]) -> int:
         result = app(args=list(arguments), prog_name="covcal", standalone_mode=False)
         sys.stdout.flush()
         if result == INTERRUPTED:  # what typer makes of Ctrl-C
-            print("interrupted: no partial output was left", file=sys.stderr)
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else OK
     except CovcalError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return ERROR
+        return _failed(str(error))
     except LimitExceededError:
         return LIMIT_EXCEEDED
     except (KeyboardInterrupt, typer.Abort):
@@ -113,27 +112,27 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         # Installed with --no-deps, as README shows for jobs that only evaluate.
         name = str(error.name).partition(".")[0]
-        packages = PACKAGES.get(name, TO_EXTRACT)
-        print(f"error: this needs {name}: pip install {packages}", file=sys.stderr)
-        return ERROR
+        return _failed(f"this needs {name}: pip install {name if name in _ALONE else _TO_EXTRACT}")
     except BrokenPipeError:
         # The reader (head, less) went away: keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except OSError as error:
-        print(f"error: {_explained(error)}", file=sys.stderr)
-        return ERROR
+        return _failed(_explained(error))
     except Exception as error:
         if isinstance(error, CLICK_ERROR):
             error.show()
             return int(error.exit_code)
         traceback.print_exc()
-        print(
-            f"error: this is a bug in covcal {__version__} (Python {sys.version.split()[0]}): "
-            "please report the lines above and the command",
-            file=sys.stderr,
+        return _failed(
+            f"this is a bug in covcal {__version__} (Python {sys.version.split()[0]}): please "
+            "report the lines above and the command"
         )
-        return ERROR
+
+
+def _failed(text: str) -> int:
+    print(f"error: {text}", file=sys.stderr)
+    return ERROR
 
 
 def _explained(error: OSError) -> str:

@@ -80,7 +80,7 @@ def apply(
     import sys
 
     from covcal_cli.apply.applying import apply
-    from covcal_cli.apply.rowfiles.formats import format_of
+    from covcal_cli.apply.writers import format_of
     from covcal_cli.calibration import read_calibration
     from covcal_cli.calibrationfiles import require_unchanged
 

@@ -1,12 +1,11 @@
 """``covcal calibrate``: fit the temperatures."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
-from covcal_cli.cli.here import file_here
+from covcal_cli.cli.console import Console, file_here, usage
 from covcal_cli.cli.options import (
     Force,
     InputFile,
@@ -19,6 +18,12 @@ from covcal_cli.cli.options import (
     Verbose,
     output,
 )
+from covcal_cli.methods import AUTO, AUTO_HELP, METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from covcal_cli.calibration import Calibration
 
 
 def calibrate(
@@ -37,16 +42,7 @@ def calibrate(
 
     \b
     Methods:
-      temp          one temperature on the classifier's own logits
-      cot           whose mean target confidence is the accuracy estimated there
-      auto          cot where its guards pass, else temp; shows all candidates
-      iw+temp       source rows weighted to look like the target
-      fl+temp       on the logits learnt by adapt
-      fl+iw+temp    the same, weighted
-      fl+cot        cot on the logits learnt by adapt
-      weights-only  weighted by 1/g - 1 alone
-      label-shift   source rows weighted by their class's frequency
-      atc, transcal, utdc, pseudocal  as published
+    {methods}
 
     \b
     Examples:
@@ -55,39 +51,54 @@ def calibrate(
       covcal calibrate adapted.h5 --target-prior uniform -o cal.json
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
-    import json
-    import math
+    from covcal_cli.fitting import CalibrateSettings
+    from covcal_cli.fitting import calibrate as fit
+
+    with usage():
+        settings = CalibrateSettings(
+            method=method.value,
+            loss="nll" if loss is LossName.nll else "brier",
+            max_weight=max_weight,
+            target_prior=target_prior,
+            seed=seed,
+        )
+    console = Console(quiet=quiet, verbose=verbose)
+    write_fitted(lambda path: fit(path, settings), file, output, console, force=force)
+
+
+def write_fitted(
+    fit: "Callable[[Path], Calibration]",
+    file: Path | None,
+    output: Path,
+    console: Console,
+    *,
+    force: bool,
+) -> None:
+    """Fit a calibration on a file, write or print it, and show what was found."""
     from shlex import quote
 
     from covcal_cli.calibration import write_calibration
     from covcal_cli.cli.render import calibration_summary
     from covcal_cli.files import check_output
-    from covcal_cli.fitting import calibrate as fit
-    from covcal_cli.fitting import takes_prior
+    from covcal_cli.records import document_text
 
-    if target_prior != "source" and not takes_prior(method.value):
-        raise typer.BadParameter(f"{method.value} has no use for it", param_hint="--target-prior")
-    if not math.isfinite(max_weight):
-        raise typer.BadParameter("give a finite number", param_hint="--max-weight")
-    console = Console(quiet=quiet, verbose=verbose)
     path = file or file_here(console)
     to_stdout = str(output) == "-"
     if not to_stdout:
         check_output(output, force=force, inputs=[path])
-    calibration = fit(
-        path,
-        method=method.value,
-        loss="nll" if loss is LossName.nll else "brier",
-        max_weight=max_weight,
-        seed=seed,
-        target_prior=target_prior,
-    )
-    for text in calibration.notes:
+    found = fit(path)
+    for text in found.notes:
         console.note(text)
-    console.warn(calibration.warnings)
+    console.warn(found.warnings)
     if to_stdout:
-        console.result(json.dumps(calibration.to_json(Path("cal.json")), indent=2, allow_nan=False))
+        console.result(document_text(found, Path("cal.json")))
         return
-    write_calibration(calibration, output, force=force)
-    console.result(calibration_summary(calibration, verbose=verbose))
+    write_calibration(found, output, force=force)
+    console.result(calibration_summary(found, verbose=console.verbose))
     console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
+
+
+_NAMED = {AUTO: AUTO_HELP} | {name: method.help for name, method in METHODS.items()}
+calibrate.__doc__ = str(calibrate.__doc__).replace(
+    "{methods}", "\n    ".join(f"  {name:<12}  {text}" for name, text in _NAMED.items())
+)

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from covcal_cli.cli.calibrate import write_fitted
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.here import file_here
 from covcal_cli.cli.options import Force, InputFile, LossName, Quiet, Seed, Verbose, output
 
 
@@ -29,26 +29,11 @@ def calibrate_labelled(
       covcal calibrate-labelled adapted.h5 --rows 100 -o labelled.json
       covcal calibrate-labelled features.h5 --rows 50 --seed 1 -f
     """
-    import json
-    from shlex import quote
-
-    from covcal_cli.calibration import write_calibration
-    from covcal_cli.cli.render import calibration_summary
-    from covcal_cli.files import check_output
+    from covcal_cli.labelled import LabelledSettings
     from covcal_cli.labelled import calibrate_labelled as fit
 
+    settings = LabelledSettings(
+        rows=rows, loss="nll" if loss is LossName.nll else "brier", seed=seed
+    )
     console = Console(quiet=quiet, verbose=verbose)
-    path = file or file_here(console)
-    to_stdout = str(output) == "-"
-    if not to_stdout:
-        check_output(output, force=force, inputs=[path])
-    found = fit(path, rows, loss="nll" if loss is LossName.nll else "brier", seed=seed)
-    for text in found.notes:
-        console.note(text)
-    console.warn(found.warnings)
-    if to_stdout:
-        console.result(json.dumps(found.to_json(Path("cal.json")), indent=2, allow_nan=False))
-        return
-    write_calibration(found, output, force=force)
-    console.result(calibration_summary(found, verbose=verbose))
-    console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
+    write_fitted(lambda path: fit(path, settings), file, output, console, force=force)

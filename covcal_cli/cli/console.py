@@ -1,26 +1,22 @@
-"""What goes to which stream: the result to stdout; progress, notes and warnings to stderr."""
+"""The two streams of a command: its result on stdout; progress, notes and warnings on stderr."""
 
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
+
+from covcal_cli.errors import CovcalError
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 
 class Console:
-    """The two streams of one command.
-
-    Parameters
-    ----------
-    quiet : bool
-        Print no progress, notes or hints; warnings stay.
-    verbose : bool
-        Print details too.
-    """
+    """The two streams of one command."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
-        self.quiet, self.verbose = quiet, verbose
+        self.quiet = quiet  # print no progress, notes or hints; warnings stay
+        self.verbose = verbose  # print details too
 
     def result(self, text: str) -> None:
         """Print the command's result to stdout."""
@@ -74,6 +70,32 @@ class Console:
                 )
 
             yield show
+
+
+def file_here(console: Console) -> Path:
+    """Return the file that a step takes when none is named, and say which.
+
+    That is adapted.h5 if there is one in this folder, else features.h5.
+
+    Raises
+    ------
+    CovcalError
+        If there is neither.
+    """
+    for path in (Path("adapted.h5"), Path("features.h5")):
+        if path.is_file():
+            console.note(f"reading {path}")
+            return path
+    raise CovcalError("there is no adapted.h5 or features.h5 here: name the file to read")
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Make what settings refuse, while they are made of options, an error in the usage."""
+    try:
+        yield
+    except CovcalError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _to_stderr(text: str) -> None:

@@ -19,6 +19,7 @@ STEPS = (
 
 
 def demo(
+    context: typer.Context,
     output: Annotated[Path, output("Folder to create.")] = Path("covcal-demo"),
 ) -> None:
     """Run the four steps on a small embedded example of real handwriting.
@@ -27,10 +28,10 @@ def demo(
     Example:
       covcal demo -o my-demo
     """
-    from covcal_cli.cli.app import run
     from covcal_cli.demo import write_demo
 
     console = Console()
+    covcal = context.find_root().command
     write_demo(output)
     console.result(
         "A digit classifier meets handwriting that is turned by some 10 degrees and bolder.\n"
@@ -40,7 +41,8 @@ def demo(
     with chdir(output):
         for step in STEPS:
             console.result(f"\n$ covcal {' '.join(step)}")
-            code = run(step)
+            # What goes wrong here reaches the error boundary as from any other command.
+            code = covcal.main(args=list(step), prog_name="covcal", standalone_mode=False)
             if code:
                 raise typer.Exit(code)
     console.result(

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
-from covcal_cli.cli.here import file_here
+from covcal_cli.cli.console import Console, file_here, usage
 from covcal_cli.cli.options import (
     EstimateFormatName,
     Force,
@@ -38,7 +37,7 @@ def estimate(
     """Estimate the accuracy on the target; reads no target label.
 
     The combined estimate is the one to act on. Its interval reaches as far as the others lie, as
-    no estimate knows whether its own assumption holds. The worst case is a bound.
+    no estimate knows whether its own assumption holds.
 
     \b
     Examples:
@@ -47,21 +46,20 @@ def estimate(
       covcal estimate adapted.h5 --format markdown -o estimate.json
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
     """
-    import math
-
     from covcal_cli.cli.render_estimate import RENDERERS
     from covcal_cli.estimation import estimate as compute
     from covcal_cli.estimation import write_estimation
     from covcal_cli.files import check_output
+    from covcal_cli.problem import EstimateSettings
 
-    if not math.isfinite(max_weight):
-        raise typer.BadParameter("give a finite number", param_hint="--max-weight")
+    with usage():
+        settings = EstimateSettings(max_weight=max_weight, target_prior=target_prior, seed=seed)
     console = Console(quiet=quiet, verbose=verbose)
     path = file or file_here(console)
     to_stdout = str(output) == "-"
     if output is not None and not to_stdout:
         check_output(output, force=force, inputs=[path])
-    found = compute(path, target_prior=target_prior, max_weight=max_weight, seed=seed)
+    found = compute(path, settings)
     for text in found.notes:
         console.note(text)
     if verbose:

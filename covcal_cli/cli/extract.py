@@ -5,49 +5,66 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli import extract_options as options
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Force, Quiet, Seed, Verbose, output
+from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
+from covcal_cli.cli.options import Force, Quiet, Verbose, output
+from covcal_cli.models.kinds import MODEL_HELP
 
-if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
+if TYPE_CHECKING:  # it needs NumPy and Pillow, and --help does not
     from covcal_cli.extract.extraction import ExtractReport
-    from covcal_cli.extract.sampling import Selection
 
 
+@takes_extract_options()
 def extract(
-    model: options.ModelArgument = None,
-    source: options.SourceArgument = None,
-    target: options.TargetArgument = None,
-    target_only: options.TargetOnly = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help=f"{MODEL_HELP} Left out with --logits.",
+            show_default=False,
+        ),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Data like the classifier's own, labelled: an image folder, .npz, .npy, .h5, "
+            ".csv, .parquet or .tar.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TARGET", help="The new data; labels are optional.", show_default=False
+        ),
+    ] = None,
+    target_only: Annotated[
+        Path | None, typer.Option("--target", help="The new data, where there is no source.")
+    ] = None,
     output: Annotated[Path, output("Features file to write.")] = Path("features.h5"),
-    logits: options.Logits = False,
-    probabilities: options.Probabilities = False,
-    weights: options.Weights = None,
-    model_output: options.ModelOutput = None,
-    phi: options.Phi = None,
-    providers: options.Providers = None,
-    classes: options.Classes = None,
-    preprocess: options.Preprocess = None,
-    size: options.Size = None,
-    resize: options.ResizeRule = None,
-    crop: options.Crop = None,
-    resample: options.Resample = None,
-    exif: options.Exif = None,
-    color: options.Color = None,
-    layout: options.Layout = None,
-    scale: options.Scale = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    fractions: options.FractionsText = "0.6,0.2,0.2",
-    sample: options.Sample = None,
-    limit: options.Limit = None,
-    shard: options.ShardText = None,
-    seed: Seed = 0,
-    batch: options.BatchRows = None,
-    threads: options.Threads = None,
-    on_error: options.OnError = options.OnErrorName.skip,
-    resume: options.Resume = False,
-    dry_run: options.DryRun = False,
+    logits: Annotated[
+        bool,
+        typer.Option(
+            "--logits",
+            help="The data are tables of logits, and there is no MODEL; one table with a column "
+            "domain serves for both.",
+        ),
+    ] = False,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Likewise, tables of probabilities.")
+    ] = False,
+    *,
+    options: ExtractOptions,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was killed or interrupted.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Run a few batches, say what would be done, and write nothing."
+        ),
+    ] = False,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -81,43 +98,14 @@ def extract(
                 "give SOURCE and TARGET, or --target TARGET", param_hint="TARGET"
             )
         target = target if target is not None else target_only
-
-    from covcal_cli.extract.settings import SettingsGiven
-
-    settings: SettingsGiven = {
-        "preprocessing": options.preprocessing_of(
-            size=size,
-            resize=resize,
-            crop=crop,
-            resample=resample,
-            exif=exif,
-            color=color,
-            layout=layout,
-            scale=scale,
-            mean=mean,
-            std=std,
-        ),
-        "preprocess": preprocess,
-        "classes": classes,
-        "fractions": options.fractions_of(fractions),
-        "seed": seed,
-        "selection": _selection(sample, limit, shard),
-        "batch": batch,
-        "threads": threads,
-        "weights": weights,
-        "model_output": model_output,
-        "phi": phi,
-        "providers": tuple(providers.split(",")) if providers else (),
-        "outputs": ("logits" if logits else "probabilities") if tables else None,
-        "skip_unreadable": on_error is options.OnErrorName.skip,
-    }
+    settings = options.settings("logits" if logits else "probabilities" if tables else None)
     console = Console(quiet=quiet, verbose=verbose)
     alone = target if tables and source is None and target_only is None else None
     if dry_run:
         from covcal_cli.cli.render_extract import dry_run_summary
-        from covcal_cli.extract.dryrun import dry_run as run_one_batch
+        from covcal_cli.extract.dryrun import dry_run as run_some_batches
 
-        planned = run_one_batch(model, source, target, output, force=force, **settings)
+        planned = run_some_batches(model, source, target, output, settings, force=force)
         for note in planned.notes:
             console.note(note)
         _note_on_one_table(alone, [domain.name for domain in planned.domains], console)
@@ -126,7 +114,7 @@ def extract(
         return
 
     from covcal_cli.extract.extraction import extract
-    from covcal_cli.extract.spool import was_stopped
+    from covcal_cli.extract.parts import was_stopped
 
     try:
         with console.progress() as progress:
@@ -135,17 +123,17 @@ def extract(
                 source,
                 target,
                 output,
+                settings,
                 force=force,
                 resume=resume,
                 progress=progress,
-                **settings,
             )
     except KeyboardInterrupt:
         if was_stopped(output):
             console.warn([f"what was done for {output} is kept beside it; --resume goes on"])
         raise
     _note_on_one_table(alone, [domain.name for domain in report.domains], console)
-    _show(report, console, shard)
+    _show(report, console, options.shard)
 
 
 def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
@@ -195,16 +183,3 @@ def _note_on_one_table(table: Path | None, domains: list[str], console: Console)
             f"{table} is read as the target: it has no column domain with rows of both; --target "
             "says so without this note, and SOURCE TARGET gives both"
         )
-
-
-def _selection(sample: int | None, limit: int | None, shard: str | None) -> "Selection":
-    from covcal_cli.extract.sampling import Selection, Shard
-
-    if sample is not None and limit is not None:
-        raise typer.BadParameter("give one of them", param_hint="--sample / --limit")
-    try:
-        return Selection(sample, limit, None if shard is None else Shard.parse(shard))
-    except ValueError:
-        raise typer.BadParameter(
-            f"{shard!r} is not I/N with I from 1 to N", param_hint="--shard"
-        ) from None

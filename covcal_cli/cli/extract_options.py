@@ -1,15 +1,21 @@
-"""The options of ``covcal extract``: their spelling, and what their texts mean."""
+"""The options that ``covcal extract`` and ``covcal run`` share, and what their texts mean."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from covcal_cli.models.kinds import MODEL_HELP
+from covcal_cli.cli.options import Seed
 
-if TYPE_CHECKING:  # it needs NumPy and Pillow, and --help does not
+if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
+    from covcal_cli.extract.settings import ExtractSettings
+    from covcal_cli.inputs.outputs import OutputKind
     from covcal_cli.inputs.preprocessing import Preprocessing
 
 
@@ -47,145 +53,196 @@ class OnErrorName(StrEnum):
     fail = "fail"
 
 
-ModelArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help=f"{MODEL_HELP} Left out with --logits.",
-        show_default=False,
-    ),
-]
-SourceArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="SOURCE",
-        help="Data like the classifier's own, labelled: an image folder, .npz, .npy, .h5, .csv, "
-        ".parquet or .tar.",
-        show_default=False,
-    ),
-]
-TargetArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="TARGET", help="The new data; labels are optional.", show_default=False),
-]
-TargetOnly = Annotated[
-    Path | None, typer.Option("--target", help="The new data, where there is no source.")
-]
-Logits = Annotated[
-    bool,
-    typer.Option(
-        "--logits",
-        help="The data are tables of logits, and there is no MODEL; one table with a column domain "
-        "serves for both.",
-    ),
-]
-Probabilities = Annotated[
-    bool, typer.Option("--probabilities", help="Likewise, tables of probabilities.")
-]
-Weights = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Weights for the module that module:function returns."),
-]
-ModelOutput = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
-]
-Phi = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME|input|none",
-        help="The features to keep, instead of the input of the last linear layer.",
-    ),
-]
-Providers = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME,...",
-        help="Where to compute, in order of preference: cpu, cuda; tensorrt for ONNX models.",
-    ),
-]
-Classes = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Class names in the order of the logits, one a line or JSON; else the model's own, "
-        "else the source's folders.",
-    ),
-]
-Preprocess = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|NAME",
-        help="Settings for images: a preprocessor_config.json, a timm config.json, a torchvision "
-        "preset, ultralytics, module:function or none; the options below override.",
-    ),
-]
-Size = Annotated[str | None, typer.Option(metavar="N|HxW", help="Image size in pixels.")]
-ResizeRule = Annotated[
-    str | None,
-    typer.Option(
-        "--resize",
-        metavar="RULE",
-        help="squash[:N|HxW], short[:N], letterbox[:FILL] or none; squash when left out.",
-    ),
-]
-Crop = Annotated[str | None, typer.Option(metavar="N|HxW", help="Keep the centre after resizing.")]
-Resample = Annotated[
-    ResampleName | None, typer.Option(help="Pillow's filter for resizing; bilinear when left out.")
-]
-Exif = Annotated[
-    bool | None,
-    typer.Option("--exif/--no-exif", help="Turn images upright; off when left out."),
-]
-Color = Annotated[ColorName | None, typer.Option(help="Colour channels.")]
-Layout = Annotated[LayoutName | None, typer.Option(help="Order of the axes.")]
-Scale = Annotated[
-    float | None, typer.Option(help="Factor on pixels from 0 to 255; 1/255 for float inputs.")
-]
-Mean = Annotated[str | None, typer.Option(metavar="A[,B,C]", help="Subtracted, in scaled units.")]
-Std = Annotated[str | None, typer.Option(metavar="A[,B,C]", help="Divided by, in scaled units.")]
-FractionsText = Annotated[
-    str,
-    typer.Option(
-        "--fractions",
-        metavar="TRAIN,VAL,TEST",
-        help="Shares of the rows where the data has no train, val and test folders.",
-    ),
-]
-Sample = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Draw N rows of each domain by the seed."),
-]
-Limit = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Take the first N rows of each domain.")
-]
-ShardText = Annotated[
-    str | None,
-    typer.Option(
-        "--shard",
-        metavar="I/N",
-        help="Do the I-th of N parts; covcal merge joins them.",
-    ),
-]
-BatchRows = Annotated[
-    int | None,
-    typer.Option("--batch", min=1, help="Rows per run of the model; by size when left out."),
-]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; every core when left out.")]
-OnError = Annotated[
-    OnErrorName,
-    typer.Option(help="Skip files that cannot be read, up to 1 %, or fail at the first."),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with a run that was killed or interrupted.")
-]
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Run a few batches, say what would be done, and write nothing."),
-]
+Command = Callable[..., None]
 
 
-def size_of(text: str | None, option: str) -> tuple[int, int] | None:
+@dataclass(frozen=True)
+class ExtractOptions:
+    """The options that say how to extract, as they are typed."""
+
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Weights for the module that module:function returns."),
+    ] = None
+    model_output: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
+    ] = None
+    phi: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|input|none",
+            help="The features to keep, instead of the input of the last linear layer.",
+        ),
+    ] = None
+    providers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Where to compute, in order of preference: cpu, cuda; tensorrt for ONNX models.",
+        ),
+    ] = None
+    classes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Class names in the order of the logits, one a line or JSON; else the model's "
+            "own, else the source's folders.",
+        ),
+    ] = None
+    preprocess: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="Settings for images: a preprocessor_config.json, a timm config.json, a "
+            "torchvision preset, ultralytics, module:function or none; the options below override.",
+        ),
+    ] = None
+    size: Annotated[str | None, typer.Option(metavar="N|HxW", help="Image size in pixels.")] = None
+    resize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="squash[:N|HxW], short[:N], letterbox[:FILL] or none; squash when left out.",
+        ),
+    ] = None
+    crop: Annotated[
+        str | None, typer.Option(metavar="N|HxW", help="Keep the centre after resizing.")
+    ] = None
+    resample: Annotated[
+        ResampleName | None,
+        typer.Option(help="Pillow's filter for resizing; bilinear when left out."),
+    ] = None
+    exif: Annotated[
+        bool | None,
+        typer.Option("--exif/--no-exif", help="Turn images upright; off when left out."),
+    ] = None
+    color: Annotated[ColorName | None, typer.Option(help="Colour channels.")] = None
+    layout: Annotated[LayoutName | None, typer.Option(help="Order of the axes.")] = None
+    scale: Annotated[
+        float | None, typer.Option(help="Factor on pixels from 0 to 255; 1/255 for float inputs.")
+    ] = None
+    mean: Annotated[
+        str | None, typer.Option(metavar="A[,B,C]", help="Subtracted, in scaled units.")
+    ] = None
+    std: Annotated[
+        str | None, typer.Option(metavar="A[,B,C]", help="Divided by, in scaled units.")
+    ] = None
+    fractions: Annotated[
+        str,
+        typer.Option(
+            metavar="TRAIN,VAL,TEST",
+            help="Shares of the rows where the data has no train, val and test folders.",
+        ),
+    ] = "0.6,0.2,0.2"
+    sample: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Draw N rows of each domain by the seed."),
+    ] = None
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Take the first N rows of each domain."),
+    ] = None
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Do the I-th of N parts; covcal merge joins them."),
+    ] = None
+    seed: Seed = 0
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Rows per run of the model; by size when left out.")
+    ] = None
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; every core when left out.")
+    ] = None
+    on_error: Annotated[
+        OnErrorName,
+        typer.Option(help="Skip files that cannot be read, up to 1 %, or fail at the first."),
+    ] = OnErrorName.skip
+
+    def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
+        """Read the options; `outputs` says what the data holds where there is no model."""
+        from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
+
+        if self.sample is not None and self.limit is not None:
+            raise typer.BadParameter("give one of them", param_hint="--sample / --limit")
+        try:
+            shard = None if self.shard is None else Shard.parse(self.shard)
+        except ValueError:
+            raise typer.BadParameter(
+                f"{self.shard!r} is not I/N with I from 1 to N", param_hint="--shard"
+            ) from None
+        return ExtractSettings(
+            preprocessing=self._preprocessing(),
+            preprocess=self.preprocess,
+            classes=self.classes,
+            fractions=_fractions(self.fractions),
+            seed=self.seed,
+            selection=Selection(self.sample, self.limit, shard),
+            batch=self.batch,
+            threads=self.threads,
+            weights=self.weights,
+            model_output=self.model_output,
+            phi=self.phi,
+            providers=tuple(self.providers.split(",")) if self.providers else (),
+            outputs=outputs,
+            skip_unreadable=self.on_error is OnErrorName.skip,
+        )
+
+    def _preprocessing(self) -> "Preprocessing":
+        from covcal_cli.inputs.preprocessing import Preprocessing
+        from covcal_cli.inputs.resizing import Resize
+
+        try:
+            rule = None if self.resize is None else Resize.parse(self.resize)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--resize") from None
+        return Preprocessing(
+            size=_size(self.size, "--size"),
+            resize=rule,
+            crop=_size(self.crop, "--crop"),
+            resample=None if self.resample is None else self.resample.value,
+            exif=self.exif,
+            color=None if self.color is None else self.color.value,
+            layout=None if self.layout is None else self.layout.value,
+            scale=None if self.scale is None else _above_zero((self.scale,), "--scale")[0],
+            mean=_numbers(self.mean, "--mean"),
+            std=_above_zero(_numbers(self.std, "--std"), "--std"),
+        )
+
+
+def takes_extract_options(*without: str) -> Callable[[Command], Command]:
+    """Give a command the options of `ExtractOptions` in the place of its parameter ``options``.
+
+    typer reads a command's signature: the one that it is shown has a parameter per field, except
+    for those named in `without`.
+    """
+    hints = get_type_hints(ExtractOptions, include_extras=True)
+    shared = [
+        Parameter(
+            entry.name, Parameter.KEYWORD_ONLY, default=entry.default, annotation=hints[entry.name]
+        )
+        for entry in fields(ExtractOptions)
+        if entry.name not in without
+    ]
+
+    def decorate(command: Command) -> Command:
+        shown: list[Parameter] = []
+        for parameter in signature(command).parameters.values():
+            shown += shared if parameter.name == "options" else [parameter]
+
+        @wraps(command)
+        def gathering(**given: Any) -> None:
+            options = ExtractOptions(**{entry.name: given.pop(entry.name) for entry in shared})
+            command(**given, options=options)
+
+        gathering.__dict__["__signature__"] = Signature(shown)
+        gathering.__annotations__ = {entry.name: entry.annotation for entry in shown}
+        return gathering
+
+    return decorate
+
+
+def _size(text: str | None, option: str) -> tuple[int, int] | None:
     """Read ``N`` or ``HxW``."""
     if text is None:
         return None
@@ -199,7 +256,7 @@ def size_of(text: str | None, option: str) -> tuple[int, int] | None:
     return size
 
 
-def numbers_of(text: str | None, option: str) -> tuple[float, ...]:
+def _numbers(text: str | None, option: str) -> tuple[float, ...]:
     """Read finite numbers between commas."""
     try:
         found = tuple(float(part) for part in text.split(",")) if text else ()
@@ -210,51 +267,16 @@ def numbers_of(text: str | None, option: str) -> tuple[float, ...]:
     return found
 
 
-def above_zero(values: tuple[float, ...], option: str) -> tuple[float, ...]:
+def _above_zero(values: tuple[float, ...], option: str) -> tuple[float, ...]:
     """Return the values, refusing those that are not finite and above 0."""
     if not all(0 < value < math.inf for value in values):
         raise typer.BadParameter("give numbers above 0", param_hint=option)
     return values
 
 
-def fractions_of(text: str) -> tuple[float, float, float]:
+def _fractions(text: str) -> tuple[float, float, float]:
     """Read three shares that sum to 1."""
-    shares = numbers_of(text, "--fractions")
+    shares = _numbers(text, "--fractions")
     if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise typer.BadParameter("give three shares that sum to 1", param_hint="--fractions")
     return shares[0], shares[1], shares[2]
-
-
-def preprocessing_of(
-    *,
-    size: str | None,
-    resize: str | None,
-    crop: str | None,
-    resample: ResampleName | None,
-    exif: bool | None,
-    color: ColorName | None,
-    layout: LayoutName | None,
-    scale: float | None,
-    mean: str | None,
-    std: str | None,
-) -> "Preprocessing":
-    """Read the options that say what is done to images."""
-    from covcal_cli.inputs.preprocessing import Preprocessing
-    from covcal_cli.inputs.resizing import Resize
-
-    try:
-        rule = None if resize is None else Resize.parse(resize)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--resize") from None
-    return Preprocessing(
-        size=size_of(size, "--size"),
-        resize=rule,
-        crop=size_of(crop, "--crop"),
-        resample=None if resample is None else resample.value,
-        exif=exif,
-        color=None if color is None else color.value,
-        layout=None if layout is None else layout.value,
-        scale=None if scale is None else above_zero((scale,), "--scale")[0],
-        mean=numbers_of(mean, "--mean"),
-        std=above_zero(numbers_of(std, "--std"), "--std"),
-    )

@@ -38,7 +38,7 @@ def merge(
 
     console = Console(quiet=quiet, verbose=verbose)
     report = merge(parts, output, force=force)
-    lines = [f"merged    {report.parts} files"]
+    lines = [f"merged    {len(parts)} files"]
     for name, counts in report.rows.items():
         rows = ", ".join(f"{split} {count}" for split, count in counts.items())
         skipped = f"; {report.skipped[name]} files skipped" if report.skipped[name] else ""

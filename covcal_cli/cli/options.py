@@ -6,35 +6,27 @@ from typing import Annotated
 
 import typer
 
+from covcal_cli.methods import AUTO, METHODS
+
 
 class MethodName(StrEnum):
-    """What ``--method`` takes; a test keeps it equal to ``methods.METHODS`` plus auto."""
+    """The values of ``--method``."""
 
-    auto = "auto"
-    none = "none"
-    temp = "temp"
-    iw_temp = "iw+temp"
-    fl_temp = "fl+temp"
-    fl_iw_temp = "fl+iw+temp"
-    weights_only = "weights-only"
-    label_shift = "label-shift"
-    cot = "cot"
-    fl_cot = "fl+cot"
-    atc = "atc"
-    transcal = "transcal"
-    utdc = "utdc"
-    pseudocal = "pseudocal"
+    _ignore_ = "name"
+    auto = AUTO
+    for name in METHODS:
+        vars()[name] = name
 
 
 class LossName(StrEnum):
-    """What ``--loss`` takes."""
+    """The values of ``--loss``."""
 
     brier = "brier"
     nll = "nll"
 
 
 class SplitName(StrEnum):
-    """What ``--split`` takes."""
+    """The values of ``--split``."""
 
     train = "train"
     validation = "validation"
@@ -42,21 +34,21 @@ class SplitName(StrEnum):
 
 
 class PredictionsName(StrEnum):
-    """What ``--predictions`` takes."""
+    """The values of ``--predictions``."""
 
     original = "original"
     own = "own"
 
 
 class PresetName(StrEnum):
-    """What ``--preset`` takes."""
+    """The values of ``--preset``."""
 
     default = "default"
     paper = "paper"
 
 
 class DeviceName(StrEnum):
-    """What ``--device`` takes."""
+    """The values of ``--device``."""
 
     auto = "auto"
     cpu = "cpu"
@@ -64,7 +56,7 @@ class DeviceName(StrEnum):
 
 
 class FormatName(StrEnum):
-    """What ``--format`` takes."""
+    """The values of ``--format``."""
 
     table = "table"
     json = "json"
@@ -73,7 +65,7 @@ class FormatName(StrEnum):
 
 
 class EstimateFormatName(StrEnum):
-    """What ``--format`` takes where nothing can be exceeded, and so nothing annotated."""
+    """The values of ``--format`` where nothing can be exceeded, and so nothing annotated."""
 
     table = "table"
     json = "json"

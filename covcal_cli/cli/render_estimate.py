@@ -1,12 +1,12 @@
 """The estimates of ``covcal estimate`` as text: percent with one decimal, fractions in JSON."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from covcal_cli.cli.render import markdown_table, table
-from covcal_cli.estimation import Estimation, estimation_document
+from covcal_cli.estimation import Estimation
 from covcal_cli.labelfree.estimate import Estimate
+from covcal_cli.records import document_text
 
 _COLUMNS = ("estimate", "accuracy", "interval", "trusted", "assumption")
 _TEXTS = ("trusted", "assumption")
@@ -34,13 +34,12 @@ def trust(estimate: Estimate) -> str:
 def _as_table(estimation: Estimation) -> str:
     rows = _rows(estimation)
     best = estimation.estimates[0]
-    source, target = estimation.rows
     assumptions = [(row[0], row[-1]) for row in rows]
     width = max(len(name) for name, _ in assumptions)
     return "\n".join(
         [
             f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}), "
-            f"from {source} source and {target} target rows",
+            f"from {estimation.source_rows} source and {estimation.target_rows} target rows",
             "",
             table(_COLUMNS[:-1], [row[:-1] for row in rows], texts=_TEXTS),
             "",
@@ -55,8 +54,7 @@ def _as_markdown(estimation: Estimation) -> str:
 
 
 def _as_json(estimation: Estimation) -> str:
-    document = estimation_document(estimation, Path("estimate.json"))
-    return json.dumps(document, indent=2, allow_nan=False)
+    return document_text(estimation, Path("estimate.json"))
 
 
 RENDERERS: dict[str, Callable[[Estimation], str]] = {

@@ -1,8 +1,8 @@
 """Evaluations as text: percent with two decimals on screen, fractions in JSON."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from covcal_cli.cli.render import markdown_table, table
 from covcal_cli.diagram import text_diagram
@@ -11,6 +11,7 @@ from covcal_cli.evaluate.junit import GateCase
 from covcal_cli.evaluate.limits import Verdict
 from covcal_cli.evaluate.regression import Change
 from covcal_cli.metrics.groups import SMALL_GROUP, GroupMetrics
+from covcal_cli.records import document_text
 
 _COLUMNS = ("calibration", "T", "n", "accuracy", "confidence", "ECE", "over ECE", "NLL", "Brier")
 _FURTHER = {
@@ -213,8 +214,8 @@ def _as_github(report: Report) -> str:
 
 
 def _as_json(report: Report) -> str:
-    document = metrics_document(report.evaluation, report.verdicts, None, report.changes)
-    return json.dumps(document, indent=2, allow_nan=False)
+    document = metrics_document(report.evaluation, report.verdicts, report.changes)
+    return document_text(document, Path("metrics.json"))
 
 
 RENDERERS: dict[str, Callable[[Report], str]] = {

@@ -1,10 +1,10 @@
-"""What ``covcal extract`` prints: what was run and read, or would be."""
+"""The text that ``covcal extract`` prints: what was run and read, or would be."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # importing them would load Pillow
-    from covcal_cli.extract.domainextraction import DomainReport
+    from covcal_cli.extract.domain import DomainReport
     from covcal_cli.extract.dryrun import DryRun
     from covcal_cli.extract.extraction import ExtractReport
 

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli import extract_options as options
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import DeviceName, MethodName, Quiet, Seed, Verbose, output
+from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
+from covcal_cli.cli.options import DeviceName, MethodName, Quiet, Verbose, output
 from covcal_cli.models.kinds import MODEL_HELP
 
 if TYPE_CHECKING:
     from covcal_cli.run.pipeline import RunReport, Step
 
 
+@takes_extract_options("providers", "limit", "shard", "on_error")
 def run(
     model: Annotated[
         str,
@@ -28,26 +29,8 @@ def run(
     output: Annotated[Path, output("Folder for the results.")] = Path("covcal-run"),
     method: Annotated[MethodName, typer.Option(help="What to fit.")] = MethodName.auto,
     device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.auto,
-    weights: options.Weights = None,
-    model_output: options.ModelOutput = None,
-    phi: options.Phi = None,
-    classes: options.Classes = None,
-    preprocess: options.Preprocess = None,
-    size: options.Size = None,
-    resize: options.ResizeRule = None,
-    crop: options.Crop = None,
-    resample: options.Resample = None,
-    exif: options.Exif = None,
-    color: options.Color = None,
-    layout: options.Layout = None,
-    scale: options.Scale = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    fractions: options.FractionsText = "0.6,0.2,0.2",
-    sample: options.Sample = None,
-    seed: Seed = 0,
-    batch: options.BatchRows = None,
-    threads: options.Threads = None,
+    *,
+    options: ExtractOptions,
     force: Annotated[bool, typer.Option("--force", "-f", help="Make every result anew.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -64,8 +47,6 @@ def run(
       covcal run model.onnx source/ target/ -o out/ --preprocess imagenet
       covcal run nets:build source/ target/ --weights best.pth --method temp
     """
-    from covcal_cli.extract.sampling import Selection
-    from covcal_cli.extract.settings import ExtractSettings
     from covcal_cli.run.pipeline import RunSettings
     from covcal_cli.run.pipeline import run as run_steps
 
@@ -75,42 +56,11 @@ def run(
         console.warn(step.warnings)
         console.note(f"{step.output} {'stands as it was' if step.reused else 'made'}")
 
-    extraction = ExtractSettings(
-        preprocessing=options.preprocessing_of(
-            size=size,
-            resize=resize,
-            crop=crop,
-            resample=resample,
-            exif=exif,
-            color=color,
-            layout=layout,
-            scale=scale,
-            mean=mean,
-            std=std,
-        ),
-        preprocess=preprocess,
-        classes=classes,
-        fractions=options.fractions_of(fractions),
-        seed=seed,
-        selection=Selection(sample=sample),
-        batch=batch,
-        threads=threads,
-        weights=weights,
-        model_output=model_output,
-        phi=phi,
-    )
+    settings = RunSettings(options.settings(), method=method.value, device=device.value)
     try:
         with console.progress() as progress:
             report = run_steps(
-                model,
-                source,
-                target,
-                output,
-                settings=RunSettings(method=method.value, device=device.value, seed=seed),
-                extraction=extraction,
-                tell=tell,
-                force=force,
-                progress=progress,
+                model, source, target, output, settings, tell=tell, force=force, progress=progress
             )
     except KeyboardInterrupt:
         console.warn([f"what was made in {output} stays; the same command goes on there"])

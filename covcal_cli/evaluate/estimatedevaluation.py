@@ -4,7 +4,6 @@ The accuracy is estimated, as ``covcal estimate`` does; the mean confidence of e
 measured, for it needs no label. If the estimate is right, the ECE is at least their distance.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,11 @@ from covcal_cli.calibration import Calibration
 from covcal_cli.calibrationfiles import networks_for
 from covcal_cli.estimation import Estimation, estimate
 from covcal_cli.evaluate.limits import NONE
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
-from covcal_cli.files import write_text
+from covcal_cli.featurefile import Domain, FeatureFile, ForecasterName, Rows
 from covcal_cli.forecasters import forecaster_logits, log_probabilities
 from covcal_cli.labelfree.estimate import Estimate
-from covcal_cli.methods import Forecaster
+from covcal_cli.problem import EstimateSettings
+from covcal_cli.records import write_document
 from covcal_cli.softmax import exp
 
 SCHEMA = "covcal.estimated-metrics/1"
@@ -85,12 +84,12 @@ def estimate_evaluation(
     CovcalError
         If the file allows no estimate, the split is empty, or a calibration does not fit the file.
     """
-    estimation = estimate(path, seed=seed)
+    estimation = estimate(path, EstimateSettings(seed=seed))
     accuracy = estimation.estimates[0]
     with FeatureFile(path) as file:
         target = file.require_target()
         rows = target.require_rows(split)
-        judged: dict[str, tuple[Forecaster, float, AlignedNetworks | None]] = {
+        judged: dict[str, tuple[ForecasterName, float, AlignedNetworks | None]] = {
             NONE: ("original", 1.0, None)
         }
         for number, (name, calibration) in enumerate(calibrations.items()):
@@ -116,7 +115,7 @@ def estimate_evaluation(
 def _mean_confidence(
     target: Domain,
     rows: Rows,
-    forecaster: Forecaster,
+    forecaster: ForecasterName,
     temperature: float,
     networks: AlignedNetworks | None,
 ) -> float:
@@ -155,5 +154,4 @@ def estimated_document(evaluation: EstimatedEvaluation) -> dict[str, Any]:
 
 def write_estimated(evaluation: EstimatedEvaluation, path: Path, *, force: bool) -> None:
     """Write the estimates as JSON, whole or not at all."""
-    text = json.dumps(estimated_document(evaluation), indent=2, allow_nan=False)
-    write_text(path, text + "\n", force=force)
+    write_document(estimated_document(evaluation), path, force=force)

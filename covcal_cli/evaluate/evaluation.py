@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.alignednetworks import AlignedNetworks
-from covcal_cli.calibration import Calibration, Input
+from covcal_cli.calibration import Calibration
 from covcal_cli.calibrationfiles import networks_for
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluated import Evaluation, Predictions, metrics_document, write_metrics
 from covcal_cli.evaluate.grouping import Grouping, grouping
 from covcal_cli.evaluate.limits import NONE
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.featurefile import Domain, FeatureFile, ForecasterName, Rows
 from covcal_cli.files import sha256_of
 from covcal_cli.forecasters import forecaster_logits
-from covcal_cli.methods import Forecaster
 from covcal_cli.metrics.bootstrap import intervals
 from covcal_cli.metrics.groups import GroupBins
 from covcal_cli.metrics.metrics import MetricsAccumulator
+from covcal_cli.records import Input
 from covcal_cli.softmax import Array, Softmax, class_major, softmax
 from covcal_cli.target_labels import target_labels
 
@@ -141,7 +141,7 @@ def evaluate(
 class _Judged:
     """A forecaster with its temperature, and its networks where the file lacks its logits."""
 
-    forecaster: Forecaster
+    forecaster: ForecasterName
     temperature: float
     networks: AlignedNetworks | None
 
@@ -253,7 +253,7 @@ def _without_fitted(
         known
         for calibration in calibrations.values()
         if calibration.labelled_rows is not None
-        for known in calibration.labelled_rows["ids"]
+        for known in calibration.labelled_rows.ids
     }
     if not fitted:
         return rows, 0
@@ -277,7 +277,7 @@ def _notes_on_fitted(
     for number, (name, calibration) in enumerate(calibrations.items()):
         if calibration.labelled_rows is None:
             continue
-        ids = calibration.labelled_rows["ids"]
+        ids = calibration.labelled_rows.ids
         if set(ids).isdisjoint(target.ids(np.arange(target.n, dtype=np.int64))):
             document = documents[number] if number < len(documents) else name
             notes.append(

@@ -1,20 +1,17 @@
 """Gates against an earlier metrics.json: what ``--fail-regression`` allows."""
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.limits import HIGHER_IS_BETTER, NONE, Limit, parse_metric
-from covcal_cli.files import require_file
-from covcal_cli.jsonfields import DamagedFieldError, Fields
 from covcal_cli.metrics.metrics import Metrics
+from covcal_cli.records import Document, at, read_document
 
 NEITHER_IS_BETTER = frozenset({"mean_confidence"})
-_SCHEMA = "covcal.metrics/1"
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,19 @@ class Change:
 
 
 @dataclass(frozen=True)
+class WrittenMetrics(Document):
+    """What is read again of a metrics.json."""
+
+    schema: ClassVar[str] = "covcal.metrics/1"
+
+    metrics: Mapping[str, Mapping[str, Any]]  # of every calibration, by name
+    n: int  # rows that were judged
+    split: str
+    predictions: str
+    edges: tuple[float, ...] = field(metadata=at("bins.edges"))
+
+
+@dataclass(frozen=True)
 class Baseline:
     """An earlier metrics.json.
 
@@ -90,34 +100,12 @@ def read_baseline(path: Path) -> Baseline:
     CovcalError
         If it is missing, or is none.
     """
-    require_file(path, remedy="write it with covcal evaluate -o")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CovcalError(f"{path} is not JSON: write it with covcal evaluate -o") from error
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != _SCHEMA:
-        raise CovcalError(
-            f"{path} has schema {schema!r}; a baseline has {_SCHEMA}: write it with covcal "
-            "evaluate -o"
-        )
-    try:
-        fields = Fields(content)
-        metrics = fields.inside("metrics")
-        return Baseline(
-            path,
-            fields.integer("n"),
-            {
-                "split": fields.text("split"),
-                "predictions": fields.text("predictions"),
-                "bins": len(fields.inside("bins").numbers("edges")) - 1,
-            },
-            {name: metrics.mapping(name) for name in metrics.names()},
-        )
-    except DamagedFieldError as error:
-        raise CovcalError(
-            f"{path} is damaged ({error}): write it again with covcal evaluate -o"
-        ) from error
+    remedy = "write it with covcal evaluate -o"
+    read = read_document(
+        WrittenMetrics, path, remedy=remedy, again="write it again with covcal evaluate -o"
+    )
+    settings = {"split": read.split, "predictions": read.predictions, "bins": len(read.edges) - 1}
+    return Baseline(path, read.n, settings, read.metrics)
 
 
 def other_rows(baseline: Baseline, n: int) -> str | None:

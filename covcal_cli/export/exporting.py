@@ -25,7 +25,7 @@ from covcal_cli.export.forecaster import (
 )
 from covcal_cli.export.proof import Exported
 from covcal_cli.files import check_output, sha256_of
-from covcal_cli.models.kinds import TORCH, Kind, kind_of
+from covcal_cli.models.kinds import TORCH, kind_of
 
 _PREFIX = "covcal."
 
@@ -102,7 +102,9 @@ def export(
         does not agree with the original and with NumPy; nothing is written then.
     """
     kind = kind_of(model)
-    path = _output(output, kind)
+    path = output or default_output(model)
+    if path.suffix.lower() != kind.exported:
+        raise CovcalError(f"{path}: {kind.words} is exported as {kind.exported}: pass another -o")
     inputs = [Path(model), document, *(extra for extra in (weights, networks) if extra)]
     check_output(path, force=force, inputs=inputs)
     calibration = read_calibration(document)
@@ -141,10 +143,9 @@ def export(
     return exporter.write(original, merge), calibration
 
 
-def _output(output: Path | None, kind: Kind) -> Path:
-    if output is not None and output.suffix.lower() != kind.exported:
-        raise CovcalError(f"{output}: {kind.words} is exported as {kind.exported}: pass another -o")
-    return output or Path(f"calibrated{kind.exported}")
+def default_output(model: str | Path) -> Path:
+    """Return the file that a model is exported to where none is named."""
+    return Path(f"calibrated{kind_of(model).exported}")
 
 
 def _as_extracted(

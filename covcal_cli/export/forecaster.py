@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.adapt.forward import aligned_logits
 from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.calibration import Calibration, model_of
 from covcal_cli.calibrationfiles import fitted_networks
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile, Floats
 from covcal_cli.forecasters import log_probabilities
+from covcal_cli.networks import aligned_logits
 from covcal_cli.softmax import class_major, log_mean_softmax
 
 ADDED = ("probabilities", "label", "confidence")

@@ -1,6 +1,6 @@
 """The calibrated forecaster as ONNX nodes, all of it in float32.
 
-The same mathematics as ``adapt/forward.py`` (projection, psi, head), ``softmax.log_mean_softmax``
+The same mathematics as ``networks.py`` (projection, psi, head), ``softmax.log_mean_softmax``
 (the members' average) and ``forecasters.log_probabilities`` (the temperature).
 """
 

@@ -1,6 +1,6 @@
 """A classifier's program and the calibrated forecaster as one torch module, in float32.
 
-The same mathematics as ``adapt/forward.py``, ``softmax.log_mean_softmax`` and
+The same mathematics as ``networks.py``, ``softmax.log_mean_softmax`` and
 ``forecasters.log_probabilities``.
 """
 

@@ -1,5 +1,5 @@
-"""``covcal extract`` and ``covcal merge``: from a classifier and two domains to features.h5.
+"""From a classifier and two domains to features.h5, whole or part by part.
 
-``plan.py`` opens and settles everything, ``domainextraction.py`` runs one domain into ``spool.py``,
-``domainwriter.py`` makes HDF5 of it, ``extraction.py`` does it all; ``merging.py`` joins shards.
+``plan.py`` opens, settles and proves everything, ``domain.py`` runs the rows of one domain, and
+``parts.py`` keeps and joins them, for ``extraction.py`` and ``merging.py`` alike.
 """

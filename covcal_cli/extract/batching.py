@@ -7,7 +7,10 @@ each other, as under dynamic quantisation, whose scale is that of the whole batc
 alone.
 """
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from covcal_cli.models.classifier import Classifier, Floats, Inputs, OpenedClassifier
 
@@ -15,15 +18,9 @@ _NOISE = 1e-5  # relative to the largest logit: what rounding in another order e
 
 
 def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchRunner":
-    """Prove the head on a first batch, and find out whether its rows influence each other.
+    """Prove the head on the first rows, and find out whether they influence each other.
 
-    Parameters
-    ----------
-    opened : OpenedClassifier
-    inputs : mapping of str to array, shape (m, ...), or None
-        Up to `size` rows, at least one; None where there is none.
-    size : int
-        Rows per run.
+    `inputs` are up to `size` rows; None where there is none.
     """
     classifier = opened.prove(None if inputs is None else _filled(inputs, size))
     runner = BatchRunner(classifier, size)
@@ -32,27 +29,20 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     _, logits = runner.run(inputs)
     if not np.isfinite(logits).all():
         return runner  # the row is named when it is its turn
+    # The first row among copies of itself must get the logits that it got among the others.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
     _, same = runner.run(repeated)
-    largest = float(np.abs(logits).max())
-    return BatchRunner(
-        classifier, size, alone=float(np.abs(same - logits[0]).max()) > _NOISE * largest
-    )
+    noise = _NOISE * float(np.abs(logits).max())
+    return BatchRunner(classifier, size, alone=float(np.abs(same - logits[0]).max()) > noise)
 
 
 class BatchRunner:
     """A classifier that is fed batches of one size."""
 
     def __init__(self, classifier: Classifier, size: int, *, alone: bool = False) -> None:
-        self.classifier, self.size = classifier, size
+        self.classifier = classifier
+        self.size = size  # rows per run
         self._alone = alone  # whether every row is run alone
-
-    @property
-    def widths(self) -> dict[str, int]:
-        """Columns of each array that a run gives per row."""
-        features = self.classifier.n_features
-        found = {} if features is None else {"features": features}
-        return {**found, "logits": self.classifier.n_classes}
 
     @property
     def note(self) -> str | None:
@@ -68,23 +58,22 @@ class BatchRunner:
         """Return phi(x), shape (m, d), and the logits, shape (m, K), of up to `size` rows."""
         rows = len(next(iter(inputs.values())))
         if self._alone:
-            return self._one_by_one(inputs, rows)
-        features, logits = self.classifier.run(_filled(inputs, self.size))
-        return None if features is None else features[:rows], logits[:rows]
+            batches = [
+                {name: values[row : row + 1] for name, values in inputs.items()}
+                for row in range(rows)
+            ]
+        elif rows < self.size:
+            batches = [_filled(inputs, self.size)]
+        else:
+            batches = [dict(inputs)]
+        found = [self.classifier.run(batch) for batch in batches]
+        logits = np.concatenate([piece[1] for piece in found])[:rows]
+        features = [piece[0] for piece in found if piece[0] is not None]
+        return np.concatenate(features)[:rows] if features else None, logits
 
-    def _one_by_one(self, inputs: Inputs, rows: int) -> tuple[Floats | None, Floats]:
-        pieces = [
-            self.classifier.run({name: values[row : row + 1] for name, values in inputs.items()})
-            for row in range(rows)
-        ]
-        logits = np.concatenate([piece[1] for piece in pieces])
-        features = [piece[0] for piece in pieces if piece[0] is not None]
-        return np.concatenate(features) if features else None, logits
 
-
-def _filled(inputs: Inputs, size: int) -> Inputs:
+def _filled(inputs: Inputs, size: int) -> dict[str, NDArray[Any]]:
     """Repeat the last row until there are `size`: a row of zeros might be no valid input."""
-    return {
-        name: np.concatenate([values, np.repeat(values[-1:], size - len(values), axis=0)])
-        for name, values in inputs.items()
-    }
+    rows = len(next(iter(inputs.values())))
+    places = np.minimum(np.arange(size), rows - 1)
+    return {name: values[places] for name, values in inputs.items()}

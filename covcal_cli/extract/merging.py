@@ -5,55 +5,50 @@ that one run over everything would have written. Parts that do not belong togeth
 the name of what differs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.domainextraction import MAX_SKIPPED
-from covcal_cli.extract.domainwriter import Block, RowFacts, block_rows, write_domain
-from covcal_cli.extract.extraction import proof_attributes
-from covcal_cli.extract.mergechecks import (
-    COMMON,
-    DOMAINS,
-    HEAD,
-    difference,
-    open_part,
-    require_every_shard,
-    require_same_run,
-)
-from covcal_cli.extract.sampling import Rows
-from covcal_cli.featurecolumns import ATTRIBUTE as FED_COLUMNS
-from covcal_cli.featurefile import FEATURES_SCHEMA, SPLITS, FeatureFile
+from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
+from covcal_cli.extract.parts import Join, Part, difference
+from covcal_cli.extract.settings import Shard
+from covcal_cli.featurefile import FEATURE_COLUMNS, FEATURES_SCHEMA, SPLITS, FeatureFile
 from covcal_cli.featurewriter import Attribute, HDF5Writer
 from covcal_cli.files import atomic_output, check_output
+
+_DOMAINS = ("source", "target")
+_HEAD = ("weight", "bias")
+# Root attributes that all parts share, in the order in which ``extract`` writes them.
+_COMMON = (
+    "model_name",
+    "model_sha256",
+    "features_tensor",
+    "logits_tensor",
+    "preprocessing",
+    "fractions",
+    "seed",
+)
+_WORDS = {
+    "model_name": "model",
+    "model_sha256": "model",
+    FEATURE_COLUMNS: "feature columns",
+    "source_rows": "choice of source rows",
+    "target_rows": "choice of target rows",
+}
 
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What was merged.
+    """What was merged."""
 
-    Attributes
-    ----------
-    output : Path
-    parts : int
-        Files read.
-    rows : mapping of str to (mapping of str to int)
-        Rows per split of each domain, by name.
-    skipped : mapping of str to int
-        Rows of each domain that could not be read.
-    """
-
-    output: Path
-    parts: int
-    rows: Mapping[str, Mapping[str, int]]
-    skipped: Mapping[str, int]
+    rows: Mapping[str, Mapping[str, int]]  # per split of each domain, by name
+    skipped: Mapping[str, int]  # rows of each domain that could not be read
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
@@ -77,32 +72,32 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         raise CovcalError("there is nothing to merge: give the features files of the parts")
     check_output(output, force=force, inputs=paths)
     with ExitStack() as stack:
-        files = [open_part(path, stack) for path in paths]
-        require_same_run(files)
-        domains = {
-            name: MergedDomain(name, [file for file in files if name in file.handle])
-            for name in DOMAINS
-            if any(name in file.handle for file in files)
-        }
+        files = [stack.enter_context(FeatureFile(path)) for path in paths]
+        for file in files:
+            _require_origin(file)
+            _require_same_run(files[0], file)
+        holding = {name: [file for file in files if name in file.handle] for name in _DOMAINS}
+        domains = {name: Join(name, _parts(name, held)) for name, held in holding.items() if held}
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
-        attributes |= {name: _plain(first.attributes[name]) for name in COMMON}
-        fed = [file.attributes[FED_COLUMNS] for file in files if FED_COLUMNS in file.attributes]
+        attributes |= {name: _plain(first.attributes[name]) for name in _COMMON}
+        fed = [
+            file.attributes[FEATURE_COLUMNS] for file in files if FEATURE_COLUMNS in file.attributes
+        ]
         if fed:
-            attributes[FED_COLUMNS] = str(fed[0])
-        attributes |= {
-            f"{name}_rows": _plain(domain.files[0].attributes[f"{name}_rows"])
-            for name, domain in domains.items()
-        }
+            attributes[FEATURE_COLUMNS] = str(fed[0])
+        for name in domains:
+            attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
         partial = stack.enter_context(atomic_output(output, force=force))
         with HDF5Writer(
             partial, schema=FEATURES_SCHEMA, classes=first.classes, attributes=attributes
         ) as writer:
             for domain in domains.values():
                 domain.write(writer)
-            for name in HEAD:
+            for name in _HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
+            # A file without rows has not seen what turns the logits into the output.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
             writer.complete(
                 tail=str(ran[0].attributes["tail"]),
@@ -112,138 +107,131 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
                 ),
             )
         return MergeReport(
-            output=output,
-            parts=len(paths),
-            rows={name: domain.counts() for name, domain in domains.items()},
+            rows={name: _counts(domain) for name, domain in domains.items()},
             skipped={name: len(domain.skipped) for name, domain in domains.items()},
         )
 
 
-class MergedDomain:
-    """One domain of several files, its rows in their order.
-
-    Parameters
-    ----------
-    name : str
-    files : sequence of FeatureFile
-        Those that hold the domain: one whole, or every shard.
-
-    Attributes
-    ----------
-    skipped : list of (str, str)
-        Id and reason of every row that could not be read, in the order of the rows.
-    """
-
-    def __init__(self, name: str, files: Sequence[FeatureFile]) -> None:
-        self.name, self.files = name, files
-        self._groups = [file.handle[name] for file in files]
-        self._rows: list[Rows]
-        skipped_rows: list[Rows]
-        if len(files) == 1 and "shard" not in files[0].attributes:
-            self._rows = [np.arange(len(self._groups[0]["labels"]), dtype=np.int64)]
-            skipped_rows = [np.arange(len(self._groups[0].get("skipped", ())), dtype=np.int64)]
-        else:
-            require_every_shard(name, files)
-            shards = [file.handle["shard"][name] for file in files]
-            self._rows = [shard["rows"][:] for shard in shards]
-            skipped_rows = [shard["skipped"][:] for shard in shards]
-            self._require_chosen(
-                [int(shard["chosen"][()]) for shard in shards], sum(map(len, skipped_rows))
-            )
-        self._order = np.argsort(np.concatenate(self._rows), kind="stable")
-        self.skipped = self._all_skipped(np.concatenate(skipped_rows))
-        self._widths = self._same_widths()
-
-    def write(self, writer: HDF5Writer) -> None:
-        """Write the group ``/NAME``."""
-        facts = RowFacts(
-            labels=self._column("labels"),
-            split=self._column("split"),
-            ids=self._column("ids"),
-            columns={name: self._column(f"columns/{name}") for name in self._columns()},
-            skipped=self.skipped,
+def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
+    """Return a domain as the files hold it: one of them whole, or each of its shards once."""
+    if len(files) == 1 and "shard" not in files[0].attributes:
+        group = files[0].handle[name]
+        rows, skipped = len(group["labels"]), len(group.get("skipped", ()))
+        return [_part(files[0], name, np.arange(rows), np.arange(skipped))]
+    _require_every_shard(name, files)
+    shards = [file.handle["shard"][name] for file in files]
+    parts = [
+        _part(file, name, shard["rows"][:], shard["skipped"][:])
+        for file, shard in zip(files, shards, strict=True)
+    ]
+    # The shards know of how many rows they are: all of them must be there.
+    chosen = int(shards[0]["chosen"][()])
+    for part, shard in zip(parts, shards, strict=True):
+        if shard["chosen"][()] != chosen:
+            other = int(shard["chosen"][()])
+            raise difference(f"number of {name} rows", parts[0].path, chosen, part.path, other)
+    skipped = sum(len(part.skipped) for part in parts)
+    found = sum(len(part.rows) for part in parts) + skipped
+    if found != chosen:
+        raise CovcalError(
+            f"the {name} shards hold {found} of {chosen} rows: extract all of them again from the "
+            "same data"
         )
-        write_domain(writer, self.name, self._widths, self._blocks(), facts)
+    if skipped > MAX_SKIPPED * chosen:
+        raise CovcalError(
+            f"{skipped} of {chosen} {name} images could not be read, more than {MAX_SKIPPED:.0%}: "
+            "mend or remove them, and extract again"
+        )
+    return parts
 
-    def counts(self) -> dict[str, int]:
-        """Return the rows per split."""
-        found = np.bincount(self._column("split"), minlength=len(SPLITS))
-        return dict(zip(SPLITS, map(int, found), strict=True))
 
-    def _blocks(self) -> Iterator[Block]:
-        """Yield the rows in order; each part is read forwards, once."""
-        ordered = np.concatenate(self._rows)[self._order]
-        starts = [0] * len(self._rows)
-        size = block_rows(self._widths)
-        for first in range(0, len(ordered), size):
-            wanted = ordered[first : first + size]
-            block = {
-                name: np.empty((len(wanted), width), dtype=np.float32)
-                for name, width in self._widths.items()
-            }
-            for part, (rows, group) in enumerate(zip(self._rows, self._groups, strict=True)):
-                start = starts[part]
-                stop = int(np.searchsorted(rows, wanted[-1], side="right"))
-                places = np.searchsorted(wanted, rows[start:stop])
-                for name, values in block.items():
-                    if len(places):
-                        values[places] = group[name][start:stop]
-                starts[part] = stop
-            yield block
+def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
+    """Return what a file holds of a domain, given the row numbers of what it holds and skipped."""
+    group = file.handle[name]
+    texts = (map(bytes.decode, group.get(fact, ())) for fact in ("skipped", "skipped_reasons"))
+    return Part(
+        path=file.path,
+        rows=rows,
+        content=group,
+        columns=list(group.get("columns", ())),
+        skipped=list(zip(skipped.tolist(), *texts, strict=True)),
+    )
 
-    def _column(self, name: str) -> NDArray[Any]:
-        values = np.concatenate([group[name][:] for group in self._groups])
-        return np.asarray(values[self._order])
 
-    def _columns(self) -> list[str]:
-        found = [list(group.get("columns", ())) for group in self._groups]
-        for file, names in zip(self.files, found, strict=True):
-            if names != found[0]:
-                raise difference(
-                    f"columns of the {self.name}", self.files[0], found[0], file, names
-                )
-        return found[0]
-
-    def _same_widths(self) -> dict[str, int]:
-        found = [
-            {name: int(group[name].shape[1]) for name in ("features", "logits") if name in group}
-            for group in self._groups
-        ]
-        # A file without rows has run no batch, which may be what shows the number of features.
-        full = [index for index, rows in enumerate(self._rows) if len(rows)] or [0]
-        first = full[0]
-        for index in full:
-            if found[index] != found[first]:
-                one, two = self.files[first], self.files[index]
-                raise difference("columns of numbers", one, found[first], two, found[index])
-        return found[first]
-
-    def _all_skipped(self, rows: Rows) -> list[tuple[str, str]]:
-        found = [
-            (bytes(known).decode(), bytes(reason).decode())
-            for group in self._groups
-            if "skipped" in group
-            for known, reason in zip(group["skipped"], group["skipped_reasons"], strict=True)
-        ]
-        return [found[index] for index in np.argsort(rows, kind="stable")]
-
-    def _require_chosen(self, chosen: Sequence[int], skipped: int) -> None:
-        for file, count in zip(self.files, chosen, strict=True):
-            if count != chosen[0]:
-                raise difference(
-                    f"number of {self.name} rows", self.files[0], chosen[0], file, count
-                )
-        if sum(map(len, self._rows)) + skipped != chosen[0]:
-            raise CovcalError(
-                f"the {self.name} shards hold {sum(map(len, self._rows)) + skipped} of "
-                f"{chosen[0]} rows: extract all of them again from the same data"
-            )
-        if skipped > MAX_SKIPPED * chosen[0]:
-            raise CovcalError(
-                f"{skipped} of {chosen[0]} {self.name} images could not be read, more than "
-                f"{MAX_SKIPPED:.0%}: mend or remove them, and extract again"
-            )
+def _counts(domain: Join) -> dict[str, int]:
+    found = np.bincount(domain.fact("split"), minlength=len(SPLITS))
+    return dict(zip(SPLITS, map(int, found), strict=True))
 
 
 def _plain(value: Any) -> Attribute:
     return value if isinstance(value, str) else int(value)
+
+
+def _require_origin(file: FeatureFile) -> None:
+    """Refuse a file that does not know enough of its origin to be merged."""
+    if file.is_adapted:
+        raise CovcalError(
+            f"{file.path} is an adapted file: merge features files, then adapt the result"
+        )
+    missing = [name for name in (*_COMMON, "largest_logit") if name not in file.attributes]
+    if missing:
+        raise CovcalError(
+            f"{file.path} does not say its {missing[0]}: extract it again with this version"
+        )
+
+
+def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:
+    """Refuse a file of another model, or made with other options, naming the first difference."""
+    if file.classes != first.classes:
+        texts = [", ".join(names) for names in (first.classes, file.classes)]
+        raise difference("classes", first.path, texts[0], file.path, texts[1])
+    for name in (*_COMMON, FEATURE_COLUMNS, "tail", *(f"{domain}_rows" for domain in _DOMAINS)):
+        one, two = first.attributes.get(name), file.attributes.get(name)
+        if one is None or two is None or one == two:
+            continue
+        if name == "tail" and "None" in (one, two):
+            continue  # a file without rows does not know it
+        raise difference(_WORDS.get(name, name), first.path, one, file.path, two)
+    for name in _HEAD:
+        heads = [found.handle.get(f"head/{name}") for found in (first, file)]
+        values = [head[:].tobytes() if head is not None else b"" for head in heads]
+        if values[0] != values[1]:
+            raise CovcalError(
+                f"{first.path} and {file.path} differ in the {name} of the last layer: extract "
+                "both with the same model"
+            )
+
+
+def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
+    """Refuse files that are not each shard of domain `name`, once."""
+    found: dict[int, FeatureFile] = {}
+    counts = set()
+    for file in files:
+        if "shard" not in file.attributes:
+            other = next(entry for entry in files if entry is not file)
+            raise CovcalError(
+                f"{file.path} holds the whole {name}, and {other.path} has {name} rows too: give "
+                "either one whole file or every shard"
+            )
+        shard = Shard.parse(str(file.attributes["shard"]))
+        counts.add(shard.count)
+        if shard.index in found:
+            raise CovcalError(
+                f"{found[shard.index].path} and {file.path} are both shard {shard}: give each "
+                "shard once"
+            )
+        found[shard.index] = file
+    if len(counts) > 1:
+        sizes = " and ".join(map(str, sorted(counts)))
+        raise CovcalError(
+            f"{files[0].path} and the others are shards of {sizes}: give the shards of one run"
+        )
+    (count,) = counts
+    missing = sorted(set(range(1, count + 1)) - set(found))
+    if missing:
+        names = ", ".join(f"{index}/{count}" for index in missing[:8])
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        raise CovcalError(
+            f"{name} shard {names}{more} is missing: give all {count} of them, or run "
+            f"covcal extract --shard {missing[0]}/{count}"
+        )

@@ -1,4 +1,4 @@
-"""What an extraction will do, decided and checked before the first row is run.
+"""The plan of an extraction: all that is decided and checked before the first row is run.
 
 ``extract`` and ``extract --dry-run`` start from the same plan.
 """
@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,24 +18,26 @@ from numpy.typing import NDArray
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner, prove
-from covcal_cli.extract.domaindoubts import warning_on_place
-from covcal_cli.extract.domainextraction import DomainExtraction
-from covcal_cli.extract.imagepreparation import image_pipeline
+from covcal_cli.extract.domain import DomainExtraction
+from covcal_cli.extract.doubts import doubt_on_place
 from covcal_cli.extract.outputtables import open_tables
+from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.extract.spool import Config
-from covcal_cli.featurecolumns import ATTRIBUTE as FED_COLUMNS
-from covcal_cli.featurecolumns import columns_text
-from covcal_cli.featurefile import UNKNOWN_LABEL
+from covcal_cli.featurefile import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
 from covcal_cli.featurewriter import Attribute
-from covcal_cli.inputs.agreement import agree, fed_columns
+from covcal_cli.inputs.agreement import fed_columns
 from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
 from covcal_cli.inputs.classfile import read_classes
-from covcal_cli.inputs.domain import DomainData, open_domain
+from covcal_cli.inputs.domain import DomainData
+from covcal_cli.inputs.opening import open_domains
+from covcal_cli.inputs.parts import holds_parts
 from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.inputs.preprocessing import Preprocessing
+from covcal_cli.inputs.preprocessing_files import found_preprocessing, load_preprocessing
 from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.splits import check_fractions, hashed_split
-from covcal_cli.inputs.store import SUFFIXES, holds_parts, suffix_of
+from covcal_cli.inputs.store import suffix_of
+from covcal_cli.inputs.stores import SUFFIXES
 from covcal_cli.models.classifier import Classifier, OpenedClassifier
 from covcal_cli.models.opening import open_classifier
 
@@ -46,85 +49,59 @@ _AS_THEY_ARE = "none: the rows go in as they are"
 
 @dataclass(frozen=True)
 class ExtractPlan:
-    """An open classifier, open data, and everything that follows from both.
-
-    Attributes
-    ----------
-    settings : ExtractSettings
-    classifier : OpenedClassifier
-    classes : ClassMap
-    pipeline : ImagePipeline or None
-        What is done to images; None where there are none.
-    size : int
-        Rows per run of the classifier.
-    threads : int
-    domains : mapping of str to DomainExtraction
-        Source first.
-    warnings : tuple of str
-        What a user should look into.
-    origin : str or None
-        Where the preprocessing comes from, unless the user gave all of it.
-    remarks : tuple of str
-        What a user should know of the columns of tables.
-    """
+    """An open classifier, open data, and everything that follows from both."""
 
     settings: ExtractSettings
-    classifier: OpenedClassifier
+    opened: OpenedClassifier
     classes: ClassMap
-    pipeline: ImagePipeline | None
-    size: int
+    pipeline: ImagePipeline | None  # what is done to images; None where there are none
+    runner: BatchRunner  # of the classifier, proved
     threads: int
-    domains: Mapping[str, DomainExtraction]
-    warnings: tuple[str, ...]
-    origin: str | None
-    remarks: tuple[str, ...]
+    domains: Mapping[str, DomainExtraction]  # source first
+    warnings: tuple[str, ...]  # what a user should look into
+    origin: str | None  # of the preprocessing, unless the user gave all of it
+    remarks: tuple[str, ...]  # what a user should know of the columns of tables
 
-    def notes(self, runner: BatchRunner) -> tuple[str, ...]:
-        """Return what a user should know, of the rows run so far too."""
-        classifier = runner.classifier
-        notes = (*classifier.notes, *classifier.proof.remarks)
-        found = [*notes, self.origin, self.classes.note, runner.note]
+    @property
+    def classifier(self) -> Classifier:
+        """The classifier, proved on a first batch."""
+        return self.runner.classifier
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know."""
+        notes = (*self.classifier.notes, *self.classifier.proof.remarks)
+        found = [*notes, self.origin, self.classes.note, self.runner.note]
         found += self.remarks
         if (target := self.domains.get("target")) is not None:
             found.append(missing_classes(target.data.path, target.labels, self.classes))
         return tuple(note for note in found if note)
 
-    def prove(self) -> BatchRunner:
-        """Run a first batch, which proves the head and shows whether rows influence each other."""
-        size, threads = self.size, self.threads
-        batches = (
-            domain.first_batch(self.classifier.inputs, self.pipeline, size=size, threads=threads)
-            for domain in self.domains.values()
-        )
-        inputs = next((batch.inputs for batch in batches if batch is not None), None)
-        runner = prove(self.classifier, inputs, size)
-        # The output may turn out to hold other classes than the layers promised.
-        found, known = runner.classifier.n_classes, len(self.classes.names)
-        if found != known:
-            raise CovcalError(
-                f"{self.classifier.name} gives {found} scores per row, and its last linear layer "
-                f"has {known} classes: export it with the shape of its output declared"
-            )
-        return runner
+    @property
+    def widths(self) -> dict[str, int]:
+        """Columns of each array to be written per row."""
+        features = self.classifier.n_features
+        found = {} if features is None else {"features": features}
+        return {**found, "logits": self.classifier.n_classes}
 
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
         return self.pipeline.describe() if self.pipeline else _AS_THEY_ARE
 
-    def attributes(self, classifier: Classifier) -> dict[str, Attribute]:
+    def attributes(self) -> dict[str, Attribute]:
         """Return the root attributes of the features file that are known beforehand."""
-        settings, inputs = self.settings, self.classifier.inputs
-        fed = fed_columns({n: one.data for n, one in self.domains.items()}, inputs)
+        settings, classifier = self.settings, self.classifier
+        fed = fed_columns({name: one.data for name, one in self.domains.items()})
         return {
             "covcal_version": __version__,
             "model_name": classifier.name,
-            "model_sha256": self.classifier.sha256,
+            "model_sha256": self.opened.sha256,
             "features_tensor": classifier.features_tensor or "",
             "logits_tensor": classifier.logits_tensor,
             "preprocessing": self.pipeline.to_json() if self.pipeline else json.dumps(None),
             "fractions": json.dumps(list(settings.fractions)),
             "seed": settings.seed,
-            **({FED_COLUMNS: columns_text(fed)} if fed else {}),
+            **({FEATURE_COLUMNS: columns_text(fed)} if fed else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
         }
 
@@ -133,14 +110,14 @@ class ExtractPlan:
         settings = self.settings
         return {
             "covcal": __version__,
-            "model": self.classifier.sha256,
+            "model": self.opened.sha256,
             "features": self.classifier.features_tensor,
             "logits": self.classifier.logits_tensor,
             "classes": "; ".join(self.classes.names),
             "preprocessing": self.pipeline.to_json() if self.pipeline else None,
             "--fractions": json.dumps(list(settings.fractions)),
             "--seed": settings.seed,
-            "--batch": self.size,
+            "--batch": self.runner.size,
             "--threads": self.threads,
             "--providers": ",".join(settings.providers),
             "rows": settings.selection.describe(),
@@ -152,19 +129,9 @@ class ExtractPlan:
 def prepare(
     model: str | Path | None, source: Path | None, target: Path | None, settings: ExtractSettings
 ) -> ExtractPlan:
-    """Open the classifier and the data, and settle what will be done.
+    """Open the classifier and the data, settle what will be done, and prove it on a first batch.
 
-    Parameters
-    ----------
-    model : str, Path or None
-        None where ``settings.outputs`` says what the data holds instead.
-    source, target : Path or None
-    settings : ExtractSettings
-
-    Raises
-    ------
-    CovcalError
-        If the settings make no sense, or the model or the data cannot be used.
+    The arguments are those of `covcal_cli.extract.extraction.extract`, and so is what is refused.
     """
     check_fractions(settings.fractions)
     if any(value is not None and value < 1 for value in (settings.batch, settings.threads)):
@@ -172,32 +139,74 @@ def prepare(
     if source is None and target is None:
         raise CovcalError("there is neither a source nor a target: give at least one")
     threads = settings.threads or available_cores()
-    classifier, domains, remarks = _opened(model, source, target, settings, threads)
-    asked = read_classes(settings.classes, classifier.n_classes) if settings.classes else None
+    opened, data, remarks = _opened(model, source, target, settings, threads)
+    asked = read_classes(settings.classes, opened.n_classes) if settings.classes else None
     classes = choose_classes(
         asked,
-        classifier.class_names,
-        list(domains.values()),
-        classifier.n_classes,
+        opened.class_names,
+        list(data.values()),
+        opened.n_classes,
         "the model" if settings.outputs is None else "the columns",
     )
     path = Path(model) if model is not None and Path(model).is_file() else None
-    pipeline, origin, warnings = image_pipeline(domains, classifier, settings, path)
-    if source is not None and target is not None:
-        doubt = warning_on_place(source, target)
-        warnings = [*warnings, *([doubt] if doubt else [])]
+    pipeline, origin, warnings = _image_pipeline(data, opened, settings, path)
+    doubt = None if source is None or target is None else doubt_on_place(source, target)
+    size = settings.batch or _batch_size(opened, pipeline)
+
+    def extraction(name: str) -> DomainExtraction:
+        domain = data[name]
+        chosen = settings.selection.chosen(domain.ids, settings.seed)
+        given = domain.given_split
+        return DomainExtraction(
+            name,
+            domain,
+            pipeline,
+            labels=domain.labels(classes) if name == "target" else source_labels(domain, classes),
+            split=_hashed_split(domain.split_names, settings) if given is None else given,
+            rows=settings.selection.of_shard(chosen),
+            chosen=len(chosen),
+            size=size,
+            threads=threads,
+            skip_unreadable=settings.skip_unreadable,
+        )
+
+    domains = {name: extraction(name) for name in data}
+    runner = _proved(opened, domains, size, classes)
     return ExtractPlan(
         settings=settings,
-        classifier=classifier,
+        opened=opened,
         classes=classes,
         pipeline=pipeline,
-        size=settings.batch or _batch_size(classifier, pipeline),
+        runner=runner,
         threads=threads,
-        domains={name: _domain(name, data, classes, settings) for name, data in domains.items()},
-        warnings=tuple(warnings),
+        domains=domains,
+        warnings=(*warnings, *([doubt] if doubt else [])),
         origin=origin,
         remarks=remarks,
     )
+
+
+def _proved(
+    opened: OpenedClassifier,
+    domains: Mapping[str, DomainExtraction],
+    size: int,
+    classes: ClassMap,
+) -> BatchRunner:
+    """Run a first batch, which proves the head and shows whether rows influence each other."""
+    first = None
+    for domain in domains.values():
+        with closing(domain.batches(domain.rows[:size])) as batches:
+            first = next((batch.inputs for batch in batches if len(batch.rows)), None)
+        if first is not None:
+            break
+    runner = prove(opened, first, size)
+    found, known = runner.classifier.n_classes, len(classes.names)
+    if found != known:
+        raise CovcalError(
+            f"{runner.classifier.name} gives {found} scores per row, and its last linear layer "
+            f"has {known} classes: export it with the shape of its output declared"
+        )
+    return runner
 
 
 def available_cores() -> int:
@@ -245,26 +254,64 @@ def _opened(
         providers=settings.providers,
     )
     named = {"source": source, "target": target}
-    domains = {name: open_domain(path) for name, path in named.items() if path is not None}
-    return classifier, domains, agree(domains, classifier.inputs)
+    paths = {name: path for name, path in named.items() if path is not None}
+    return classifier, *open_domains(paths, classifier.inputs)
 
 
-def _domain(
-    name: str, data: DomainData, classes: ClassMap, settings: ExtractSettings
-) -> DomainExtraction:
-    chosen = settings.selection.chosen(data.ids, settings.seed)
-    split = data.given_split
-    if split is None:
-        split = _hashed_split(data.split_names, settings)
-    return DomainExtraction(
-        name,
-        data,
-        labels=source_labels(data, classes) if name == "source" else data.labels(classes),
-        split=split,
-        rows=settings.selection.of_shard(chosen),
-        chosen=len(chosen),
-        skip_unreadable=settings.skip_unreadable,
-    )
+def _image_pipeline(
+    domains: Mapping[str, DomainData],
+    classifier: OpenedClassifier,
+    settings: ExtractSettings,
+    model: Path | None,
+) -> tuple[ImagePipeline | None, str | None, list[str]]:
+    """Return the one pipeline for all images, where it comes from, and what to look into.
+
+    It is None where there are no images; so is the note on its origin where the user gave all of
+    it. `model` is the model's file, beside which there may be a preprocessing file.
+    """
+    asked = settings.preprocessing
+    images = {name: data.holds_images for name, data in domains.items()}
+    if not any(images.values()):
+        if settings.preprocess is not None or not asked.is_default:
+            raise CovcalError(
+                "preprocessing was asked for, and the rows already have the model's own shape: "
+                "drop --size, --scale, --mean, --std, --color, --layout and --resample"
+                if settings.preprocess is None
+                else "--preprocess was given, and the rows already have the model's own shape: "
+                "drop it"
+            )
+        return None, None, []
+    base, origin = _base(classifier, settings, model)
+    wanted = classifier.inputs[0]
+    try:
+        pipeline = base.overridden_by(asked).resolve(wanted.shape, wanted.dtype)
+    except CovcalError as error:
+        raise CovcalError(f"{classifier.name}: {error}") from error
+    warnings = [
+        f"the {name} goes in as it is, while images are preprocessed: make sure that it was "
+        "prepared in the same way"
+        for name, needed in images.items()
+        if not needed
+    ]
+    return pipeline, origin, warnings
+
+
+def _base(
+    classifier: OpenedClassifier, settings: ExtractSettings, model: Path | None
+) -> tuple[Preprocessing, str | None]:
+    if settings.preprocess is not None:
+        found = load_preprocessing(settings.preprocess, metadata=classifier.metadata, model=model)
+        return found, None
+    brought = found_preprocessing(classifier.metadata, model)
+    if brought is not None:
+        found, origin = brought
+        return found, f"preprocessing as {origin} says; --preprocess none leaves it out"
+    if settings.preprocessing.is_default:
+        return Preprocessing(), (
+            "no preprocessing was given: it follows the shape of the model's input alone; compare "
+            "the line input with what training did"
+        )
+    return Preprocessing(), None
 
 
 def _hashed_split(names: Sequence[str], settings: ExtractSettings) -> NDArray[np.uint8]:

@@ -1,20 +1,25 @@
-"""What domains given as tables must agree on: whose the rows are, and the feature columns.
+"""Agreement of domains given as tables: whose the rows are, and the feature columns.
 
 With each other, and with the model: a column that numbers the rows is no feature of it.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.arrays import ArrayData
+from covcal_cli.inputs.arrays import ArrayData, ArrayFile
 from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.domaincolumn import require_domain
+from covcal_cli.inputs.feeding import columns_of
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX, ID_NAMES, note_on_index
 from covcal_cli.inputs.rownumbers import numbering_columns
 from covcal_cli.modelinput import ModelInput
 
 
-def agree(domains: Mapping[str, DomainData], wanted: Sequence[ModelInput]) -> tuple[str, ...]:
+def agree(
+    tables: Mapping[str, ArrayFile], paths: Mapping[str, Path], wanted: Sequence[ModelInput]
+) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
     """Let the tables of both domains mean the same, or refuse them.
 
     A column ``domain`` must not contradict the place of its table. Feature columns that go into
@@ -23,37 +28,40 @@ def agree(domains: Mapping[str, DomainData], wanted: Sequence[ModelInput]) -> tu
 
     Parameters
     ----------
-    domains : mapping of str to DomainData
-        By ``"source"`` and ``"target"``, one or both.
+    tables : mapping of str to ArrayFile
+        By ``"source"`` and ``"target"``; none of a domain that is no table.
+    paths : mapping of str to Path
+        Of all domains.
     wanted : sequence of ModelInput
-        The inputs of the model.
 
     Returns
     -------
+    dict of str to ArrayData
     tuple of str
         What a user should know of columns that number the rows.
-
-    Raises
-    ------
-    CovcalError
-        If a table holds rows of the other domain, or the feature columns have other names, or are
-        as many as the model wants only without those that number the rows.
     """
-    tables = {name: data for name, data in domains.items() if isinstance(data, ArrayData)}
+    # Whose rows they are comes first: swapped tables would fail for stranger reasons.
     for name, table in tables.items():
-        others = [data.path for other, data in domains.items() if other != name]
+        others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
-    columns = {name: table.feature_columns(wanted) for name, table in tables.items()}
+    feeds = {name: table.feeds(wanted) for name, table in tables.items()}
+    columns = {name: columns_of(found) for name, found in feeds.items()}
     notes: list[str] = []
     for name, table in tables.items():
-        features = columns[name]
-        if features is not None:
+        if columns[name]:
             notes += note_on_index(table.store)
-            _require_no_row_numbers(table, features, wanted[0])
-    if len(tables) == 2:
-        _agree_on_columns(tables["source"], tables["target"], wanted)
+            _require_no_row_numbers(table, columns[name], wanted[0])
+    # Columns go by name: the target's in the source's order.
+    remarks: dict[str, str] = {}
+    if len(tables) == 2 and all(columns.values()) and columns["source"] != columns["target"]:
+        _require_same_columns(tables, columns)
+        feeds["target"] = [replace(feed, names=columns["source"]) for feed in feeds["target"] or ()]
+        remarks["target"] = (
+            f"{paths['target']} has its columns in another order than {paths['source']}: they go "
+            f"by name, in the order of {paths['source'].name}"
+        )
     for name, table in tables.items():
-        rising = numbering_columns(table.store, columns[name] or (), rising=True)
+        rising = numbering_columns(table.store, columns[name], rising=True)
         if rising:
             notes.append(
                 f"{table.path}: {', '.join(rising)} rises by whole numbers from row to row, as "
@@ -61,19 +69,19 @@ def agree(domains: Mapping[str, DomainData], wanted: Sequence[ModelInput]) -> tu
                 f"{_way_out(table, rising)}"
             )
             break  # the other table has the same columns
-    return tuple(notes)
+    return {
+        name: ArrayData(table, wanted, feeds[name], remarks.get(name))
+        for name, table in tables.items()
+    }, tuple(notes)
 
 
-def fed_columns(domains: Mapping[str, DomainData], wanted: Sequence[ModelInput]) -> tuple[str, ...]:
-    """Return the columns of tables that go into the model side by side, in order, after `agree`."""
-    for data in domains.values():
-        columns = data.feature_columns(wanted) if isinstance(data, ArrayData) else None
-        if columns:
-            return columns
-    return ()
+def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
+    """Return the columns of tables that go into the model side by side, in order."""
+    found = (data.feature_columns for data in domains.values() if isinstance(data, ArrayData))
+    return next(filter(None, found), ())
 
 
-def _require_no_row_numbers(table: ArrayData, names: Sequence[str], wanted: ModelInput) -> None:
+def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
     """Refuse columns that are too many for the model by just those that number the rows."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
@@ -88,26 +96,22 @@ def _require_no_row_numbers(table: ArrayData, names: Sequence[str], wanted: Mode
             )
 
 
-def _way_out(table: ArrayData, names: Sequence[str]) -> str:
+def _way_out(table: ArrayFile, names: Sequence[str]) -> str:
     has_id = any(name.lower() in ID_NAMES for name in table.store.entries)
     first = f"{GROUP_PREFIX}{names[0]}" if has_id else ID_NAMES[0]
     others = f", others to {GROUP_PREFIX}NAME" if len(names) > 1 else ""
     return f"rename {'it' if len(names) == 1 else names[0]} to {first}{others}"
 
 
-def _agree_on_columns(source: ArrayData, target: ArrayData, wanted: Sequence[ModelInput]) -> None:
-    ours, theirs = source.feature_columns(wanted), target.feature_columns(wanted)
-    if ours is None or theirs is None or ours == theirs:
-        return
-    if set(ours) == set(theirs):
-        remark = (
-            f"{target.path} has its columns in another order than {source.path}: they go by name, "
-            f"in the order of {source.path.name}"
-        )
-        target.order_columns(ours, remark)
-        return
+def _require_same_columns(
+    tables: Mapping[str, ArrayFile], columns: Mapping[str, Sequence[str]]
+) -> None:
+    source, target = tables["source"], tables["target"]
+    ours, theirs = columns["source"], columns["target"]
     lacking = [name for name in ours if name not in theirs]
     extra = [name for name in theirs if name not in ours]
+    if not lacking and not extra:
+        return
     parts = []
     if lacking:
         texts = " as numbers" if lacking[0] in target.store.entries else ""

@@ -12,17 +12,7 @@ from covcal_cli.inputs.pipeline import RowShape
 
 
 class BufferRing:
-    """Buffers for batches of rows.
-
-    Parameters
-    ----------
-    depth : int
-        Buffers, and so the number of batches that can be in the making or in use at once.
-    row_shape : tuple of int
-        Shape of one row.
-    dtype : str
-        Element type.
-    """
+    """As many buffers as there can be batches in the making or in use at once: `depth`."""
 
     def __init__(self, depth: int, row_shape: RowShape, dtype: str) -> None:
         self._row_shape, self._dtype = row_shape, dtype

@@ -1,4 +1,4 @@
-"""Which class a folder's or label's name stands for: by name, never by position.
+"""The classes of a model, and those of data's folders and labels: by name, never by position.
 
 A class whose folder is missing shifts no other class.
 """
@@ -25,39 +25,21 @@ class NumberedNames(tuple[str, ...]):
 
 
 class NamesClasses(Protocol):
-    """Data whose labels may be names.
-
-    Attributes
-    ----------
-    path : Path
-        Where it lies, for messages.
-    class_folders : tuple of str or None
-        Names of its class folders, or its distinct labels; None where labels are class numbers.
-    """
+    """Data whose labels may be names."""
 
     path: Path
+    # Names of its class folders, or its distinct labels; None where labels are class numbers.
     class_folders: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class ClassMap:
-    """The classes of a model in the order of its logits.
+    """The classes of a model in the order of its logits."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Class names, length K.
-    by_number : bool
-        Whether a number that is no name is the class index, so that "3" and "03" are one class.
-    whose : str
-        Where the names come from, for messages.
-    is_assumed : bool
-        Whether nothing says that the logits stand in this order.
-    """
-
-    names: tuple[str, ...]
-    by_number: bool
-    whose: str = field(default="the model", compare=False)
+    names: tuple[str, ...]  # length K
+    by_number: bool  # whether a number that is no name is the index: "3" and "03" are one class
+    whose: str = field(default="the model", compare=False)  # for messages
+    # Whether nothing says that the logits stand in this order.
     is_assumed: bool = field(default=False, compare=False)
 
     @property
@@ -80,10 +62,7 @@ class ClassMap:
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
         """Return the class index of a folder's name, or of another thing's, called `what`.
 
-        Raises
-        ------
-        CovcalError
-            If the name is no class, listing the classes, or the name of several.
+        A name that is no class is refused, listing the classes, and so is the name of several.
         """
         index = self.index(folder)
         if index is None:
@@ -136,20 +115,13 @@ def choose_classes(
     Parameters
     ----------
     asked : ClassMap or None
-        What ``--classes`` names; see `covcal_cli.inputs.classfile.read_classes`.
+        What ``--classes`` names.
     model_names : sequence of str or None
-        What the model calls its classes.
+        What the model calls its classes; `whose` says where they come from, for messages.
     domains : sequence of NamesClasses
         The source first; the target where it is alone.
     count : int
         K, the classes of the model.
-    whose : str
-        What `model_names` come from, for messages.
-
-    Raises
-    ------
-    CovcalError
-        If the names are not K many, or the source's folders do not say which classes they are.
     """
     if asked is not None:
         return replace(asked, whose=_ASKED)
@@ -167,22 +139,10 @@ def choose_classes(
 
 
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
-    """Return the classes that a domain's folders or labels name.
+    """Return the classes that a domain's folders, empty ones included, or distinct labels name.
 
-    Parameters
-    ----------
-    path : Path
-        The domain, for messages.
-    folders : sequence of str
-        Names of its class folders, empty ones included, or its distinct labels. They are taken in
-        the order of numbers or of the alphabet, unless they are `NumberedNames`.
-    count : int
-        K, the classes of the model.
-
-    Raises
-    ------
-    CovcalError
-        If the folders are not K many and are not numbers from 0 to K-1.
+    They are taken in the order of numbers or of the alphabet, unless they are `NumberedNames`, and
+    refused where they are not `count` many and no numbers below it.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:

@@ -13,21 +13,11 @@ _CALIBRATED = "classes"  # where covcal calibrate lists them
 
 
 def read_classes(path: Path, count: int) -> ClassMap:
-    """Read the names of a model's classes.
+    """Read the names of a model's `count` classes, each of which must be named once.
 
-    Parameters
-    ----------
-    path : Path
-        Text with one name a line, or JSON: a list of names, an object from number to name or from
-        name to number, a Hugging Face ``config.json`` with ``id2label``, or what ``covcal
-        calibrate`` wrote.
-    count : int
-        K, the classes of the model.
-
-    Raises
-    ------
-    CovcalError
-        If the file is not readable, or does not name each of the K classes once.
+    The file is text with one name a line, or JSON: a list of names, an object from number to name
+    or from name to number, a Hugging Face ``config.json`` with ``id2label``, or what ``covcal
+    calibrate`` wrote.
     """
     require_file(path, remedy=_REMEDY)
     try:

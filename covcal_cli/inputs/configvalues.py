@@ -1,55 +1,34 @@
-"""Values of a JSON file, each checked for its kind; a missing one and null are the same."""
+"""Values of a JSON file of somebody else's, each checked for its kind; null is as if left out."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from covcal_cli.errors import CovcalError
 
 
+@dataclass(frozen=True)
 class ConfigValues:
-    """The values of a preprocessing file by key.
+    """The values of a preprocessing file by key."""
 
-    Parameters
-    ----------
-    content : mapping
-        The JSON file.
-    origin : str
-        The file, for messages.
-    """
-
-    def __init__(self, content: Mapping[str, Any], origin: str) -> None:
-        self._content, self._origin = content, origin
+    content: Mapping[str, Any]
+    origin: str  # the file, for messages
 
     def get(self, key: str) -> Any:
         """Return a value as it is; None where it is missing."""
-        return self._content.get(key)
+        return self.content.get(key)
 
     def flag(self, key: str, default: bool) -> bool:
         """Return true or false."""
-        value = self.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.wrong(key, "true or false")
-        return value
+        return bool(self._checked(key, default, bool, "true or false"))
 
     def text(self, key: str, default: str) -> str:
         """Return a text."""
-        value = self.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self.wrong(key, "a text")
-        return value
+        return str(self._checked(key, default, str, "a text"))
 
     def number(self, key: str, default: float) -> float:
         """Return one number."""
-        value = self.get(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(key, "a number")
-        return float(value)
+        return float(self._checked(key, default, int | float, "a number"))
 
     def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
         """Return one number or several."""
@@ -57,9 +36,7 @@ class ConfigValues:
         if value is None:
             return default
         found = value if isinstance(value, list) else [value]
-        if not found or not all(
-            isinstance(entry, int | float) and not isinstance(entry, bool) for entry in found
-        ):
+        if not found or not all(_is(entry, int | float) for entry in found):
             raise self.wrong(key, "numbers")
         return tuple(float(entry) for entry in found)
 
@@ -72,6 +49,17 @@ class ConfigValues:
 
     def wrong(self, key: str, wanted: str) -> CovcalError:
         """Return the error of a value that is not what it must be."""
-        return CovcalError(
-            f"{self._origin}: {key} is {self._content.get(key)!r}: it must be {wanted}"
-        )
+        return CovcalError(f"{self.origin}: {key} is {self.get(key)!r}: it must be {wanted}")
+
+    def _checked(self, key: str, default: Any, kind: Any, words: str) -> Any:
+        value = self.get(key)
+        if value is None:
+            return default
+        if not _is(value, kind):
+            raise self.wrong(key, words)
+        return value
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Return whether a JSON value is of a kind; true and false are no numbers."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

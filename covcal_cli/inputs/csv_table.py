@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX, PATH_NAMES, is_reserved
-from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, suffix_of
+from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, Store, suffix_of
 
 _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
@@ -28,23 +28,18 @@ _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _CELL_BYTES = 64  # what Python takes for a short text
 
 
-class CSVStore:
-    """The columns of a CSV file; see `covcal_cli.inputs.store.Store`.
+class CSVStore(Store):
+    """The columns of a CSV file.
 
     The first line names the columns. Comma, semicolon or tab separates them, whichever comes first
     in it.
-
-    Raises
-    ------
-    CovcalError
-        If the file is no UTF-8 text, a line has more or fewer cells than the first, a name is
-        there twice, or numbers have a decimal comma.
     """
 
     is_table = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, of_images: bool = True) -> None:
         self.path = path
+        self._of_images = of_images  # where paths are there, the rest are texts about them
         self._texts: dict[str, list[str]] = {}
         with self._reading() as (_, reader, header):
             self._names = self._checked(header)
@@ -148,12 +143,13 @@ class CSVStore:
     def _scanned(self, reader: Any) -> dict[str, str]:
         """Count the rows, keep the texts, and return the kind of every column with a value."""
         width = len(self._names)
-        with_paths = any(name.lower() in PATH_NAMES for name in self._names)
+        paths = [name for name in self._names if name.lower() in PATH_NAMES]
+        about_images = self._of_images and bool(paths)
         kinds: dict[str, str] = {}
         kept: list[tuple[list[str], int]] = []
         open_columns = set(range(width))
         for index, name in enumerate(self._names):
-            if is_reserved(name) or with_paths:
+            if is_reserved(name) or name in paths or about_images:
                 kinds[name] = "text"
                 kept.append((self._texts.setdefault(name, []), index))
                 open_columns.discard(index)

@@ -1,4 +1,4 @@
-"""What extraction needs of one domain's data, whatever form it has."""
+"""The rows of one domain, whatever form its data has, as an extraction runs them."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,127 +10,56 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.parts import refuse_unnamed_parts
-from covcal_cli.inputs.preprocessing import ImagePipeline
-from covcal_cli.inputs.shards import holds_shards
-from covcal_cli.inputs.store import holds_parts
+from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.modelinput import ModelInput
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a domain, ready for the model; valid until the next is asked for.
+    """Some rows of a domain, ready for the model; valid until the next is asked for."""
 
-    Attributes
-    ----------
-    inputs : mapping of str to array, shape (m, ...)
-        What the model is fed, by input name.
-    rows : array of int64, shape (m,)
-        Their row numbers in the domain, ascending.
-    skipped : tuple of (int, str)
-        Row number and reason of each row that could not be read.
-    """
-
-    inputs: Mapping[str, NDArray[Any]]
-    rows: NDArray[np.int64]
-    skipped: tuple[tuple[int, str], ...] = ()
+    inputs: Mapping[str, NDArray[Any]]  # what the model is fed, shape (m, ...), by input name
+    rows: NDArray[np.int64]  # shape (m,): their row numbers in the domain, ascending
+    skipped: tuple[tuple[int, str], ...] = ()  # number and reason of rows that cannot be read
 
 
 class DomainData(Protocol):
-    """The rows of one domain, in a stable order.
-
-    Attributes
-    ----------
-    path : Path
-        Where they lie.
-    ids : list of str
-        One id per row.
-    split_names : list of str
-        The name that decides a row's split where none is given.
-    given_split : array of uint8, shape (n,), or None
-        The split of every row, where the data says so.
-    class_folders : tuple of str or None
-        The class folders found, or the distinct labels where they are texts; None where labels
-        are class numbers.
-    columns : mapping of str to array, shape (n,)
-        What else is known of every row, by name: groups for ``covcal evaluate --by``.
-    notes : tuple of str
-        What a user should know about how the data was read.
-    """
+    """The n rows of one domain in a stable order, opened for a model's inputs."""
 
     path: Path
     ids: list[str]
-    split_names: list[str]
-    given_split: NDArray[np.uint8] | None
-    class_folders: tuple[str, ...] | None
-    columns: Mapping[str, NDArray[Any]]
-    notes: tuple[str, ...]
+    split_names: list[str]  # the names that decide a row's split where none is given
+    given_split: NDArray[np.uint8] | None  # shape (n,): the data's own splits
+    class_folders: tuple[str, ...] | None  # see `covcal_cli.inputs.classes.NamesClasses`
+    columns: Mapping[str, NDArray[Any]]  # groups, shape (n,), for ``covcal evaluate --by``
+    notes: tuple[str, ...]  # what a user should know about how the data was read
+    holds_images: bool  # whether the rows need preprocessing to become the model's inputs
 
     def labels(self, classes: ClassMap) -> NDArray[np.int64]:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         ...
 
-    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
-        """Return whether the rows need preprocessing to become the model's inputs."""
-        ...
-
     def batches(
         self,
-        wanted: Sequence[ModelInput],
         pipeline: ImagePipeline | None,
         rows: NDArray[np.int64],
         *,
         size: int,
         threads: int,
     ) -> Generator[Batch, None, None]:
-        """Yield the chosen `rows`, ascending, `size` at a time.
+        """Yield the chosen `rows`, ascending, `size` at a time; images through `pipeline`.
 
         Rows that cannot be read are named in `Batch.skipped` and make a batch shorter.
         """
         ...
 
 
-def open_domain(path: Path) -> DomainData:
-    """Open a domain by the kind of its path.
-
-    Raises
-    ------
-    CovcalError
-        If there is nothing to read, or nothing that covcal can read.
-    """
-    if not path.exists():
-        raise CovcalError(
-            f"{path} does not exist: give a folder of images or an .npz file, or .npy, .h5, .csv, "
-            ".parquet or .tar"
-        )
-    if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
-        from covcal_cli.inputs.tar import TarData
-
-        return TarData(path)
-    if path.is_dir() and not holds_parts(path):
-        from covcal_cli.inputs.folder import FolderData
-
-        try:
-            return FolderData(path)
-        except CovcalError:
-            refuse_unnamed_parts(path)
-            raise
-    from covcal_cli.inputs.arrays import ArrayData
-
-    return ArrayData(path)
-
-
-def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> None:
-    """Refuse images for a model with several inputs.
-
-    Raises
-    ------
-    CovcalError
-        Naming the inputs.
-    """
+def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> str:
+    """Return the name of the input that images go into, refusing a model with several."""
     if len(wanted) > 1:
         names = ", ".join(entry.name for entry in wanted)
         raise CovcalError(
             f"{path} holds images, and the model has {len(wanted)} inputs ({names}): save one "
             "array per input, named like it, in an .npz or .h5 file"
         )
+    return wanted[0].name

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.appliedfile import open_outputs_store
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX
 from covcal_cli.inputs.store import Store
 
@@ -15,74 +14,40 @@ DOMAINS = ("source", "target")
 _NAME = "domain"
 
 
-def holds_both_domains(path: Path) -> bool:
-    """Return whether a table has rows of the source and of the target in a column ``domain``.
+def domain_of_rows(store: Store) -> NDArray[Any] | None:
+    """Return the column ``domain`` in lower case, shape (n,); None where there is none."""
+    # Without an axis it says of no row what it is: `apply` notes there which rows it was given.
+    name = next((n for n, e in store.entries.items() if n.lower() == _NAME and e.shape), None)
+    if name is None:
+        return None
+    values = store.whole(name).ravel().tolist()
+    return np.array([str(value).strip().lower() for value in values], dtype=str)
 
-    Raises
-    ------
-    CovcalError
-        If it cannot be read, or the column holds anything else.
-    """
-    if not path.exists():
-        raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
-    store = open_outputs_store(path)
-    if _column_name(store) is None:
-        return False
-    found = sorted(set(domain_of_rows(store).tolist()))
+
+def holds_both_domains(store: Store) -> bool:
+    """Return whether a table has rows of the source and of the target in a column ``domain``."""
+    rows = domain_of_rows(store)
+    found = sorted(set(() if rows is None else rows.tolist()))
     other = [value for value in found if value not in DOMAINS]
     if other:
         raise CovcalError(
-            f"{path}: domain holds {other[0]!r}: source and target are allowed; call the column "
-            f"{GROUP_PREFIX}domain where it means something else"
+            f"{store.path}: domain holds {other[0]!r}: source and target are allowed; call the "
+            f"column {GROUP_PREFIX}domain where it means something else"
         )
     return len(found) == len(DOMAINS)
 
 
-def domain_of_rows(store: Store) -> NDArray[Any]:
-    """Return the column ``domain`` in lower case, shape (n,).
-
-    Raises
-    ------
-    CovcalError
-        If there is none.
-    """
-    name = _column_name(store)
-    if name is None:
-        raise CovcalError(
-            f"{store.path} has no column domain with source and target in it: give two tables"
-        )
-    found = [str(value).strip().lower() for value in store.whole(name).ravel().tolist()]
-    return np.array(found, dtype=str)
-
-
 def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bool) -> None:
-    """Refuse a table that says of some rows that they are of the other domain.
+    """Refuse a table, given as a domain beside the `other`, of which rows are the other domain's.
 
-    Parameters
-    ----------
-    store : Store
-        The table.
-    domain : {"source", "target"}
-        What all of its rows were given as.
-    other : Path or None
-        The data given as the other domain, if any.
-    outputs : bool
-        Whether the table holds a classifier's outputs, where one table may serve for both.
-
-    Raises
-    ------
-    CovcalError
-        Naming both files.
+    Where tables hold `outputs`, one may serve for both.
     """
-    if _column_name(store) is None:
-        return
     found = domain_of_rows(store)
     opposite = DOMAINS[1 - DOMAINS.index(domain)]
-    contrary = np.flatnonzero(found == opposite)
-    if not len(contrary):
+    if found is None or opposite not in found:
         return
     beside = "alone" if other is None else f"beside {other}"
-    both = len(set(found.tolist()) & set(DOMAINS)) == len(DOMAINS)
+    both = set(DOMAINS) <= set(found.tolist())
     if not both and other is not None:
         remedy = "give it in the other place, or drop the column"
     elif outputs and both:
@@ -94,10 +59,5 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
         remedy += "domain"
     raise CovcalError(
         f"{store.path} is given as the {domain} {beside}, and its column domain says {opposite} of "
-        f"{len(contrary)} of {len(found)} rows: {remedy}"
+        f"{(found == opposite).sum()} of {len(found)} rows: {remedy}"
     )
-
-
-def _column_name(store: Store) -> str | None:
-    # Without an axis it says of no row what it is: `apply` notes there which rows it was given.
-    return next((n for n, e in store.entries.items() if n.lower() == _NAME and e.shape), None)

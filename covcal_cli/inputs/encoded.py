@@ -24,13 +24,7 @@ def is_image_file(content: bytes) -> bool:
 
 
 def image_column(store: Store) -> str | None:
-    """Return the column of images to classify; None where there is none.
-
-    Raises
-    ------
-    CovcalError
-        If there are several, and none of them, or more than one, is called ``image``.
-    """
+    """Return the column of images to classify, ``image`` of several; None where there is none."""
     found = [name for name, entry in store.entries.items() if entry.is_encoded]
     usual = [name for name in found if name.lower() in _USUAL]
     if len(found) > 1 and len(usual) != 1:
@@ -48,13 +42,7 @@ def image_names(store: Store, column: str) -> list[str] | None:
 
 
 def open_encoded(folder: Path, value: Encoded) -> Image.Image:
-    """Open an image; a path is taken to lie below `folder`.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
-    """
+    """Open an image; a path is taken to lie below `folder`."""
     if value is None:
         raise ValueError("the table has no image there")
     return Image.open(folder / value if isinstance(value, str) else BytesIO(value))

@@ -1,4 +1,4 @@
-"""Which arrays of a file become which input of a model, and how.
+"""The arrays of a file as the inputs of a model.
 
 An array or column called like an input is that input. Otherwise, for a model with one input: x, or
 the only array with several values a row, or all plain columns of numbers of a table side by side.
@@ -23,38 +23,15 @@ _ROWS_NAME = "x"
 
 @dataclass(frozen=True)
 class Feed:
-    """One input of the model and the arrays that it is made of.
-
-    Attributes
-    ----------
-    wanted : ModelInput
-        The input.
-    names : tuple of str
-        Names of one array, or of the columns that stand side by side.
-    side_by_side : bool
-        Whether they are columns.
-    """
+    """One input of the model and the arrays that it is made of."""
 
     wanted: ModelInput
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of one array, or of the columns that stand side by side
     side_by_side: bool = False
 
 
 def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
-    """Choose the arrays for every input.
-
-    Parameters
-    ----------
-    store : Store
-        The file.
-    wanted : sequence of ModelInput
-        The inputs of the model.
-
-    Raises
-    ------
-    CovcalError
-        If an input has no array; shapes and types are checked by `check_feed`.
-    """
+    """Choose the arrays for every input; `check_feed` checks their shapes and types."""
     entries = store.entries
     if all(entry.name in entries for entry in wanted):
         return [Feed(entry, (entry.name,)) for entry in wanted]
@@ -81,6 +58,11 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     raise CovcalError(f"{store.path}: there is no x, only {there}: save the rows as x")
 
 
+def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
+    """Return the columns that go in side by side, in order; none where nothing does."""
+    return feeds[0].names if feeds and feeds[0].side_by_side else ()
+
+
 def plain_numbers(store: Store) -> tuple[str, ...]:
     """Return the columns of one number a row that are features, in the order of the file."""
     return tuple(
@@ -100,13 +82,7 @@ def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
 
 
 def check_feed(store: Store, n: int, feed: Feed) -> None:
-    """Refuse arrays that are not what the input wants.
-
-    Raises
-    ------
-    CovcalError
-        Naming both.
-    """
+    """Refuse arrays that are not what the input wants, naming both."""
     wanted, name = feed.wanted, feed.names[0]
     if feed.side_by_side:
         _check_columns(store, feed)
@@ -145,10 +121,7 @@ def fed(
 ) -> NDArray[Any]:
     """Return one input of the model for some rows, shape (m, ...), in the model's type.
 
-    Raises
-    ------
-    CovcalError
-        If a value is missing, not finite, or changed by the type, naming row and column.
+    A value that is missing, not finite or changed by the type is refused, naming row and column.
     """
     dtype = feed.wanted.dtype
     if feed.side_by_side:

@@ -5,11 +5,10 @@ their path, and a row's id is that path below the domain with forward slashes.
 """
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,47 +16,28 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.domain import Batch, require_one_input
-from covcal_cli.inputs.images import Opener, decode_batches
-from covcal_cli.inputs.preprocessing import ImagePipeline
+from covcal_cli.inputs.images import ImageFiles, Opener
 from covcal_cli.inputs.splits import SPLIT_NAMES
 from covcal_cli.modelinput import ModelInput
 
-IMAGE_SUFFIXES = {
-    ".bmp",
-    ".gif",
-    ".jpeg",
-    ".jpg",
-    ".pbm",
-    ".pgm",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
-    ".webp",
-}
+_KINDS = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "ppm", "tif", "tiff", "webp")
+IMAGE_SUFFIXES = {f".{kind}" for kind in _KINDS}
 _NO_CLASS = -1
 
 
-class FolderData:
-    """An image folder; see `covcal_cli.inputs.domain.DomainData`.
+class FolderData(ImageFiles):
+    """An image folder."""
 
-    Raises
-    ------
-    CovcalError
-        If the folder holds no images, or mixes them with split folders.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
+        super().__init__(path, wanted)
         self._ignored = 0
         self._class_numbers: dict[str, int] = {}
         found = sorted(self._listed())
         if not found:
             ignored = f", only {self._ignored} other files" if self._ignored else ""
             raise CovcalError(
-                f"{path} holds no images{ignored}: give a folder of {_kinds()} files, in class "
-                "folders or flat"
+                f"{path} holds no images{ignored}: give a folder of {', '.join(_KINDS)} files, "
+                "in class folders or flat"
             )
         self.ids = [row[0] for row in found]
         self.split_names = [row[1] for row in found]
@@ -67,36 +47,12 @@ class FolderData:
             None if splits[0] is None else np.array(splits, dtype=np.uint8)
         )
         self.class_folders: tuple[str, ...] | None = tuple(self._class_numbers)
-        self.columns: Mapping[str, NDArray[Any]] = {}
         self.notes: tuple[str, ...] = tuple(self._remarks())
 
     def labels(self, classes: ClassMap) -> NDArray[np.int64]:
         """Return the class index of every row by its folder's name; -1 outside class folders."""
         indices = [classes.require(self.path, name) for name in self._class_numbers]
         return np.array([*indices, _NO_CLASS], dtype=np.int64)[self._classes]
-
-    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
-        """Return True: files need preprocessing whatever the model reads."""
-        require_one_input(self.path, wanted)
-        return True
-
-    def batches(
-        self,
-        wanted: Sequence[ModelInput],
-        pipeline: ImagePipeline | None,
-        rows: NDArray[np.int64],
-        *,
-        size: int,
-        threads: int,
-    ) -> Generator[Batch, None, None]:
-        """Decode the images, `size` at a time, ahead of the caller."""
-        if pipeline is None:
-            raise ValueError("images need a pipeline")
-        openers = (
-            [self._opener(self.ids[row]) for row in rows[start : start + size]]
-            for start in range(0, len(rows), size)
-        )
-        return decode_batches(openers, rows, wanted[0].name, pipeline, threads=threads)
 
     def _remarks(self) -> Iterator[str]:
         if self._ignored == 1:
@@ -110,8 +66,9 @@ class FolderData:
             has = "has" if one else "have"
             yield f"{self.path}: {images} beside the class folders {has} no label"
 
-    def _opener(self, name: str) -> Opener:
-        return partial(_open_image, f"{self.path}/{name}")
+    def opener(self, row: int) -> Opener:
+        """Return what opens the image of a row."""
+        return partial(_open_image, f"{self.path}/{self.ids[row]}")
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
         """Yield (id, name for the split, class number, given split) of every image."""
@@ -193,7 +150,3 @@ def _is_utf8(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _kinds() -> str:
-    return ", ".join(sorted(suffix.removeprefix(".") for suffix in IMAGE_SUFFIXES))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import sha256_of
 from covcal_cli.inputs.pipeline import RowShape
 from covcal_cli.modelinput import Shape
@@ -30,51 +30,26 @@ _PROBE_SIDE = 256
 
 @dataclass(frozen=True)
 class ImageFunction:
-    """A function from a PIL image to an array.
+    """A function from a PIL image to an array."""
 
-    Attributes
-    ----------
-    name : str
-        ``module:function``.
-    sha256 : str
-        Hexadecimal sha256 of the source file it stands in.
-    call : callable
-        The function.
-    """
-
-    name: str
-    sha256: str
+    name: str  # ``module:function``
+    sha256: str  # of the source file that it stands in
     call: RowFunction = field(compare=False)
 
 
 @dataclass(frozen=True)
 class FunctionPipeline:
-    """See `covcal_cli.inputs.pipeline.ImagePipeline`.
-
-    Attributes
-    ----------
-    function : ImageFunction
-    row_shape : tuple of int
-        Shape of what it returns.
-    dtype : str
-        Element type that the model reads.
-    """
+    """See `covcal_cli.inputs.pipeline.ImagePipeline`."""
 
     function: ImageFunction
-    row_shape: RowShape
-    dtype: str
+    row_shape: RowShape  # of what it returns
+    dtype: str  # that the model reads
 
     @classmethod
     def fitting(
         cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
     ) -> "FunctionPipeline":
-        """Build one for a declared input, trying the function where a size is left open.
-
-        Raises
-        ------
-        CovcalError
-            If the function fails on a plain image that it is tried on, or returns another shape.
-        """
+        """Build one for a declared input, trying the function where a size is left open."""
         declared = shape[1:]
         known = tuple(size for size in declared if size is not None)
         if len(known) < len(declared):
@@ -120,13 +95,7 @@ class FunctionPipeline:
 
 
 def load_function(text: str) -> ImageFunction:
-    """Import ``module:function``, from the current folder first.
-
-    Raises
-    ------
-    CovcalError
-        If there is no such module or function, or importing it fails.
-    """
+    """Import ``module:function``, from the current folder first."""
     module_name, _, name = text.partition(":")
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -168,10 +137,9 @@ def _called(function: ImageFunction, image: Image.Image) -> NDArray[Any]:
     try:
         row: NDArray[Any] = np.asarray(function.call(image))
     except Exception as error:  # code of the user's own: anything can go wrong
-        reason = " ".join(str(error).split())
         raise CovcalError(
             f"{function.name} failed on a {image.mode} image of {image.height}x{image.width} "
-            f"pixels ({type(error).__name__}: {reason}): mend the function"
+            f"pixels ({type(error).__name__}: {one_line(error)}): mend the function"
         ) from error
     if row.dtype.kind not in "fiub":
         raise CovcalError(
@@ -189,8 +157,7 @@ def _wrong_shape(function: ImageFunction, found: RowShape, wanted: Shape) -> Cov
 
 
 def _unimportable(text: str, error: Exception) -> CovcalError:
-    reason = " ".join(str(error).split())
     return CovcalError(
-        f"--preprocess {text} cannot be imported ({type(error).__name__}: {reason}): mend the "
-        "module"
+        f"--preprocess {text} cannot be imported ({type(error).__name__}: {one_line(error)}): mend "
+        "the module"
     )

@@ -10,24 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, windows
+from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, Store, windows
 
 _LARGEST_CHUNK = 16 * WINDOW_BYTES
 _STEPS = {"covcal.features/": "adapt or calibrate", "covcal.adapted/": "calibrate"}
 
 
-class HDF5Store:
-    """The datasets of an HDF5 file; see `covcal_cli.inputs.store.Store`.
-
-    Datasets within groups go by their path, such as ``train/data``.
-
-    Raises
-    ------
-    CovcalError
-        If the file is not readable, or is one of covcal's own.
-    """
-
-    is_table = False
+class HDF5Store(Store):
+    """The datasets of an HDF5 file; those within groups go by their path, like ``train/data``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,10 +34,6 @@ class HDF5Store:
         except (OSError, UnicodeDecodeError) as error:
             raise self._unreadable(error) from error
 
-    def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts."""
-        return [str(value) for value in self.whole(name).ravel().tolist()]
-
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen rows, a window of adjacent rows at a time."""
         try:
@@ -59,10 +45,6 @@ class HDF5Store:
                     yield chosen, {name: _texts(span[name][chosen - start]) for name in names}
         except (OSError, UnicodeDecodeError) as error:
             raise self._unreadable(error) from error
-
-    def place(self, row: int) -> str:
-        """Return the row's number."""
-        return f"row {row}"
 
     def _opened(self) -> Any:
         try:

@@ -19,45 +19,28 @@ from covcal_cli.inputs.resizing import Resample, Resize, Size
 
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-# Codes of Pillow's filters.
-_NEAREST, _BILINEAR, _BICUBIC = 0, 2, 3
-_FILTERS: dict[int, Resample] = {
-    0: "nearest",
-    1: "lanczos",
-    2: "bilinear",
-    3: "bicubic",
-    4: "box",
-    5: "hamming",
-}
+# Pillow's filters, in the order of their codes.
+_FILTERS: tuple[Resample, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+_BILINEAR, _BICUBIC = _FILTERS.index("bilinear"), _FILTERS.index("bicubic")
 
 
 @dataclass(frozen=True)
 class _Family:
-    """What the classes of one kind fill in where a file says nothing.
+    """What the classes of one kind fill in where a file says nothing; None: it must say it."""
 
-    Attributes
-    ----------
-    short : int or None
-        Default length of the shorter side; None where both sides are squashed, to `side`.
-    side : int
-        Default size to squash to.
-    crop : int or None
-        Default centre crop; None for none.
-    rule : str
-        How ``size`` is read: plain, or as ConvNeXT, LeViT, PoolFormer or EfficientNet do.
-    """
-
-    short: int | None = None
-    side: int = 224
-    crop: int | None = None
-    resample: int = _BICUBIC
-    mean: tuple[float, ...] = HALF
-    std: tuple[float, ...] = HALF
+    short: int | None = None  # length of the shorter side; None: both are squashed, to `side`
+    side: int | None = 224
+    crop: int | None = None  # centre crop; None: there is none
+    resample: int | None = _BICUBIC
+    mean: tuple[float, ...] | None = HALF
+    std: tuple[float, ...] | None = HALF
+    # How ``size`` is read: plain, or as ConvNeXT, LeViT, PoolFormer or EfficientNet do.
     rule: str = "plain"
     flipped: bool = False
     normalised: bool = True
 
 
+_UNKNOWN = _Family(side=None, resample=None, mean=None, std=None)
 _CLIP = _Family(short=224, crop=224, mean=_CLIP_MEAN, std=_CLIP_STD)
 _MOBILENET = _Family(short=256, crop=224, resample=_BILINEAR)
 _FAMILIES = {
@@ -80,42 +63,19 @@ _FAMILIES = {
     "Siglip": _Family(),
     "ViT": _Family(resample=_BILINEAR),
 }
-_PIXEL_KEYS = {
-    "crop_size",
-    "do_center_crop",
-    "do_convert_rgb",
-    "do_flip_channel_order",
-    "do_normalize",
-    "do_rescale",
-    "do_resize",
-    "image_mean",
-    "image_std",
-    "resample",
-    "rescale_factor",
-    "size",
-}
-_HARMLESS = {
-    "_processor_class",
-    "_valid_processor_keys",
-    "auto_map",
-    "data_format",
-    "default_to_square",
-    "device",
-    "do_reduce_labels",
-    "feature_extractor_type",
-    "image_processor_type",
-    "input_data_format",
-    "model_input_names",
-    "processor_class",
-    "reduce_labels",
-    "return_tensors",
-    "transformers_version",
-    "use_fast",
-}
+_PIXEL_KEYS = (
+    "crop_size do_center_crop do_convert_rgb do_flip_channel_order do_normalize do_rescale "
+    "do_resize image_mean image_std resample rescale_factor size"
+)
+_HARMLESS = (
+    "_processor_class _valid_processor_keys auto_map data_format default_to_square device "
+    "do_reduce_labels feature_extractor_type image_processor_type input_data_format "
+    "model_input_names processor_class reduce_labels return_tensors transformers_version use_fast"
+)
 _OWN_KEYS = {
-    "ConvNext": {"crop_pct"},
-    "PoolFormer": {"crop_pct"},
-    "EfficientNet": {"include_top", "rescale_offset"},
+    "ConvNext": "crop_pct",
+    "PoolFormer": "crop_pct",
+    "EfficientNet": "include_top rescale_offset",
 }
 _MINE = "pass --preprocess none and the flags, or --preprocess module:function"
 _WARPED_FROM = 384  # the size from which ConvNeXT is evaluated on whole, squashed images
@@ -127,14 +87,7 @@ def is_huggingface(content: Mapping[str, Any]) -> bool:
 
 
 def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return what an image processor does.
-
-    Parameters
-    ----------
-    content : mapping
-        The JSON file.
-    origin : str
-        The file, for messages.
+    """Return what an image processor does; `origin` is its file, for messages.
 
     Raises
     ------
@@ -142,8 +95,8 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
         If the file leaves something open, contradicts itself, or has a key that covcal does not
         know.
     """
-    reader = _Reader(ConfigValues(content, origin), origin)
-    known = _PIXEL_KEYS | _HARMLESS | reader.own_keys
+    reader = _Reader(ConfigValues(content, origin))
+    known = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
     unknown = sorted(
         key
         for key, value in content.items()
@@ -158,38 +111,35 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
 
 
 class _Reader:
-    def __init__(self, values: ConfigValues, origin: str) -> None:
-        self._values, self._origin = values, origin
-        kind = values.text("image_processor_type", values.text("feature_extractor_type", ""))
-        self._kind = kind
-        name = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)
-        self._family = _FAMILIES.get(name)
-        self.own_keys = _OWN_KEYS.get(self._family.rule, set()) if self._family else set()
+    def __init__(self, values: ConfigValues) -> None:
+        self._values = values
+        self._kind = values.text("image_processor_type", values.text("feature_extractor_type", ""))
+        name = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", self._kind)
+        self.family = _FAMILIES.get(name, _UNKNOWN)
 
     def read(self) -> Preprocessing:
-        family, values = self._family, self._values
+        family, values = self.family, self._values
         resize, crop = self._geometry()
         scale = 1.0
         if values.flag("do_rescale", True):
             scale = values.number("rescale_factor", 1 / 255)
         mean: tuple[float, ...] = ()
         std: tuple[float, ...] = ()
-        if values.flag("do_normalize", family.normalised if family else True):
-            mean = self._constants("image_mean", family.mean if family else None)
-            std = self._constants("image_std", family.std if family else None)
-        if family and family.rule == "EfficientNet":
+        if values.flag("do_normalize", family.normalised):
+            mean = self._constants("image_mean", family.mean)
+            std = self._constants("image_std", family.std)
+        if family.rule == "EfficientNet":
             mean, std = self._efficientnet(mean, std)
         code = values.get("resample")
         if code is None:
-            code = self._default("resample", family.resample if family else None)
-        if not isinstance(code, int) or code not in _FILTERS:
+            code = self._default("resample", family.resample)
+        if not isinstance(code, int) or code not in range(len(_FILTERS)):
             raise values.wrong("resample", "one of Pillow's codes, 0 to 5")
-        flipped = values.flag("do_flip_channel_order", family.flipped if family else False)
         return Preprocessing(
             scale=scale,
             mean=mean,
             std=std,
-            color="BGR" if flipped else None,
+            color="BGR" if values.flag("do_flip_channel_order", family.flipped) else None,
             resample=_FILTERS[code],
             resize=resize,
             crop=crop,
@@ -198,21 +148,20 @@ class _Reader:
 
     def _geometry(self) -> tuple[Resize, Size | None]:
         """Return how to resize and what to crop."""
-        values, family = self._values, self._family
+        values, rule = self._values, self.family.rule
         crop = None
-        if values.flag("do_center_crop", family.crop is not None if family else False):
+        if values.flag("do_center_crop", self.family.crop is not None):
             crop = self._crop_size()
         if not values.flag("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
-        if family and short is not None:
-            if family.rule == "ConvNext":
-                if crop not in (None, (short, short)):
-                    raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
-                return self._convnext(short)
-            if family.rule == "Levit":
-                short = int(256 / 224 * short)
-        if family and family.rule == "PoolFormer":
+        if rule == "ConvNext" and short is not None:
+            if crop not in (None, (short, short)):
+                raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
+            return self._convnext(short)
+        if rule == "Levit" and short is not None:
+            short = int(256 / 224 * short)
+        if rule == "PoolFormer":
             share = values.number("crop_pct", 0.9)
             if short is None and size[0] != size[1]:
                 raise values.wrong("size", "the shorter side, or as high as wide")
@@ -221,7 +170,7 @@ class _Reader:
             return Resize("squash", size=size), crop or size
         if crop is None:
             raise CovcalError(
-                f"{self._origin}: images keep their ratio and nothing is cropped, so that their "
+                f"{values.origin}: images keep their ratio and nothing is cropped, so that their "
                 f"sizes differ: {_MINE}"
             )
         return Resize("short", short=short), crop
@@ -247,44 +196,43 @@ class _Reader:
 
     def _size(self) -> tuple[int | None, Size]:
         """Return the shorter side and, where both are squashed, (height, width)."""
-        values, family = self._values, self._family
+        values, family = self._values, self.family
         size = values.get("size")
         if size is None:
-            if family is None:
-                raise self._open("size")
-            return family.short, (family.side, family.side)
+            side = self._default("size", family.side)
+            return family.short, (side, side)
         if isinstance(size, dict):
-            sides = ConfigValues(size, f"{self._origin}: size")
             if set(size) == {"shortest_edge"}:
+                sides = ConfigValues(size, f"{values.origin}: size")
                 return sides.integers("shortest_edge", ())[0], (0, 0)
-            if set(size) == {"height", "width"}:
-                return None, (sides.integers("height", ())[0], sides.integers("width", ())[0])
-            raise values.wrong("size", "{height, width} or {shortest_edge}")
-        sides_given = values.integers("size", ())
-        if len(sides_given) == 2:
-            return None, (sides_given[0], sides_given[1])
-        if family is None:
+            return None, self._sides("size", "{height, width} or {shortest_edge}")
+        given = values.integers("size", ())
+        if len(given) == 2:
+            return None, (given[0], given[1])
+        if family is _UNKNOWN:
             raise CovcalError(
-                f"{self._origin}: size {size} is the shorter side in some classes and both in "
+                f"{values.origin}: size {size} is the shorter side in some classes and both in "
                 f"others, and {self._kind or 'no class'} is not known: write "
                 '{"shortest_edge": N} or {"height": N, "width": N}'
             )
-        side = sides_given[0]
-        return (side if family.short else None), (side, side)
+        return (given[0] if family.short else None), (given[0], given[0])
 
     def _crop_size(self) -> Size:
-        values, family = self._values, self._family
-        size = values.get("crop_size")
-        if isinstance(size, dict):
-            if set(size) != {"height", "width"}:
-                raise values.wrong("crop_size", "a number or {height, width}")
-            sides = ConfigValues(size, f"{self._origin}: crop_size")
-            return sides.integers("height", ())[0], sides.integers("width", ())[0]
-        default = family.crop if family else None
+        values, default = self._values, self.family.crop
+        if isinstance(values.get("crop_size"), dict):
+            return self._sides("crop_size", "a number or {height, width}")
         found = values.integers("crop_size", (default,) if default else ())
         if not found:
             raise self._open("crop_size")
         return found[0], found[-1]
+
+    def _sides(self, key: str, wanted: str) -> Size:
+        """Return the (height, width) of an object."""
+        size = self._values.get(key)
+        if set(size) != {"height", "width"}:
+            raise self._values.wrong(key, wanted)
+        sides = ConfigValues(size, f"{self._values.origin}: {key}")
+        return sides.integers("height", ())[0], sides.integers("width", ())[0]
 
     def _constants(self, key: str, default: tuple[float, ...] | None) -> tuple[float, ...]:
         return self._values.numbers(key, ()) or self._default(key, default)
@@ -297,6 +245,6 @@ class _Reader:
     def _open(self, key: str) -> CovcalError:
         kind = self._kind or "without image_processor_type"
         return CovcalError(
-            f"{self._origin}: {key} is missing and covcal does not know what {kind} takes for it: "
-            f"write it into the file, or {_MINE}"
+            f"{self._values.origin}: {key} is missing and covcal does not know what {kind} takes "
+            f"for it: write it into the file, or {_MINE}"
         )

@@ -10,18 +10,21 @@ import struct
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from covcal_cli.errors import one_line
 from covcal_cli.inputs.buffers import BufferRing
-from covcal_cli.inputs.domain import Batch
+from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.modelinput import ModelInput
 
 Opener = Callable[[], Image.Image]
 
@@ -59,35 +62,57 @@ class _Pending:
     runs: list[Future[_Run]]
 
 
+class ImageFiles:
+    """Rows that are image files: what is the same in folders and shards."""
+
+    holds_images = True
+
+    def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
+        self.path = path
+        self.columns: Mapping[str, NDArray[Any]] = {}
+        self._input = require_one_input(path, wanted)
+
+    def opener(self, row: int) -> Opener:
+        """Return what opens the image of a row."""
+        raise NotImplementedError
+
+    def batches(
+        self,
+        pipeline: ImagePipeline | None,
+        rows: NDArray[np.int64],
+        *,
+        size: int,
+        threads: int,
+    ) -> Generator[Batch, None, None]:
+        """Decode the images, `size` at a time, ahead of the caller."""
+        openers = openers_of(self.opener, rows, size)
+        return decode_batches(openers, rows, self._input, pipeline, threads=threads)
+
+
+def openers_of(
+    opener: Callable[[int], Opener], rows: NDArray[np.int64], size: int
+) -> Iterator[list[Opener]]:
+    """Yield what opens the images of `rows`, `size` at a time."""
+    for start in range(0, len(rows), size):
+        yield [opener(row) for row in rows[start : start + size].tolist()]
+
+
 def decode_batches(
     openers: Iterable[Sequence[Opener]],
     rows: NDArray[np.int64],
     name: str,
-    pipeline: ImagePipeline,
+    pipeline: ImagePipeline | None,
     *,
     threads: int,
 ) -> Generator[Batch, None, None]:
-    """Decode batches of images in order, some ahead of the caller.
+    """Decode batches of images for the input `name` in order, some ahead of the caller.
 
-    Parameters
-    ----------
-    openers : iterable of sequences of callables
-        One sequence per batch; each callable opens one image and may fail.
-    rows : array of int64, shape (n,)
-        The row number of every opener, in order.
-    name : str
-        The model's input.
-    pipeline : ImagePipeline
-        What is done to every image.
-    threads : int
-        Decoding threads.
-
-    Yields
-    ------
-    Batch
-        Valid until the next one is asked for. An image that cannot be read is left out and named in
-        `Batch.skipped`.
+    There is one sequence of `openers` per batch; each opens the image of one of the `rows` and may
+    fail: the image is then left out and named in `Batch.skipped`. A batch is valid until the next
+    one is asked for.
     """
+    if pipeline is None:
+        raise ValueError("images need a pipeline")
     ring = BufferRing(_AHEAD + 1, pipeline.row_shape, pipeline.dtype)
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="covcal-decode")
@@ -166,4 +191,4 @@ def _reason(error: BaseException) -> str:
         return "not an image, or of an unknown kind"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error) or type(error).__name__

@@ -17,32 +17,19 @@ class Labels:
     """Labels of n rows, not yet classes of a model.
 
     Numbers are class indices, unless the classes are themselves called by numbers (angles, or
-    1 to K); texts are names, unless all are numbers and `texts_are_numbers`.
+    1 to K); texts are names, unless all are whole numbers and `texts_are_numbers`, as in CSV.
 
     Parameters
     ----------
     values : array, shape (n,)
         Integers, floats that are whole, booleans, or texts. Unknown is -1, NaN or an empty text.
-    path : Path
-        Where they lie, for messages.
-    key : str
-        What they are called there.
+    path, key : Path, str
+        Where they lie and what they are called there, for messages.
     texts_are_numbers : bool
-        Whether texts that are all whole numbers are class numbers, as in CSV.
     place : callable, optional
         Says where a row is in a table, for messages; without it a row is an array's index.
     number_names : tuple of str, optional
         What the numbers stand for, where the data says so.
-
-    Attributes
-    ----------
-    names : tuple of str or None
-        The distinct names, or what the numbers stand for; None for plain numbers.
-
-    Raises
-    ------
-    CovcalError
-        If a value is neither.
     """
 
     def __init__(
@@ -56,6 +43,7 @@ class Labels:
         number_names: tuple[str, ...] | None = None,
     ) -> None:
         self._path, self._key, self._place = path, key, place
+        # The distinct names, or what the numbers stand for; None for plain numbers.
         self.names: tuple[str, ...] | None = None
         if values.dtype.kind in "iub":
             self._codes = values.astype(np.int64)
@@ -74,13 +62,7 @@ class Labels:
         return len(np.unique(self._codes[self._codes != UNKNOWN]))
 
     def indices(self, classes: ClassMap) -> NDArray[np.int64]:
-        """Return the class index of every row, shape (n,); -1 where unknown.
-
-        Raises
-        ------
-        CovcalError
-            If a label is no class.
-        """
+        """Return the class index of every row, shape (n,); -1 where unknown."""
         if self.names is not None and not self._are_plain_numbers(classes):
             found = np.full(len(self.names) + 1, UNKNOWN)
             for code in np.unique(self._codes[self._codes != UNKNOWN]).tolist():

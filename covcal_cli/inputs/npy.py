@@ -8,27 +8,15 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, windows
+from covcal_cli.errors import CovcalError, one_line
+from covcal_cli.inputs.store import WINDOW_BYTES, Entry, Piece, Rows, Store, windows
 
 
 class NpyStream:
     """The header of a ``.npy`` stream, and its rows in order.
 
-    Parameters
-    ----------
-    stream : binary file
-        Read once, forwards; a member of a compressed zip will do.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : numpy.dtype
-
-    Raises
-    ------
-    ValueError
-        If the stream is no array, or holds Python objects.
+    The stream is read once, forwards, so that a member of a compressed zip will do. One that is no
+    array, holds Python objects or ends early is a ValueError.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -44,13 +32,7 @@ class NpyStream:
             raise ValueError("Object arrays cannot be loaded")
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
-        """Yield `size` rows at a time, the last block shorter.
-
-        Raises
-        ------
-        ValueError
-            If the stream ends before the array does.
-        """
+        """Yield `size` rows at a time, the last block shorter."""
         rows = self.shape[0]
         if self._fortran:  # columns come first: there is no way round reading them all
             whole = self._read(self.shape[::-1]).T
@@ -70,16 +52,8 @@ class NpyStream:
         return np.frombuffer(data, dtype=self.dtype).reshape(shape)
 
 
-class NpyStore:
-    """The one array of a ``.npy`` file, called x; see `covcal_cli.inputs.store.Store`.
-
-    Raises
-    ------
-    CovcalError
-        If the file is not readable.
-    """
-
-    is_table = False
+class NpyStore(Store):
+    """The one array of a ``.npy`` file, called x."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,10 +67,6 @@ class NpyStore:
         """Refuse: x is wide, and there is nothing else."""
         raise CovcalError(f"{self.path}: {name} is not in a .npy file: save an .npz")
 
-    def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts."""
-        return [str(value) for value in self.whole(name).ravel().tolist()]
-
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen rows, a window of adjacent rows at a time."""
         (name,) = names
@@ -104,10 +74,6 @@ class NpyStore:
         window = max(size, WINDOW_BYTES // row_bytes)
         for start, stop, chosen in windows(rows, window):
             yield chosen, {name: self._span(start, min(stop, len(self._array)))[chosen - start]}
-
-    def place(self, row: int) -> str:
-        """Return the row's number."""
-        return f"row {row}"
 
     def _span(self, start: int, stop: int) -> NDArray[Any]:
         array = self._array
@@ -127,7 +93,7 @@ class NpyStore:
             return CovcalError(
                 f"{self.path}: it holds Python objects: save plain numeric arrays with numpy.save"
             )
-        reason = " ".join(str(error).split())
         return CovcalError(
-            f"{self.path} is not a readable .npy file ({reason}): save it again with numpy.save"
+            f"{self.path} is not a readable .npy file ({one_line(error)}): save it again with "
+            "numpy.save"
         )

@@ -11,22 +11,14 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.npy import NpyStream
-from covcal_cli.inputs.store import Entry, Piece, Rows
+from covcal_cli.inputs.store import Entry, Piece, Rows, Store
 
 # zipfile says NotImplementedError of a compression that it lacks.
 _UNREADABLE = (ValueError, OSError, zipfile.BadZipFile, EOFError, NotImplementedError)
 
 
-class NpzStore:
-    """The arrays of an ``.npz`` file; see `covcal_cli.inputs.store.Store`.
-
-    Raises
-    ------
-    CovcalError
-        If the file is not readable.
-    """
-
-    is_table = False
+class NpzStore(Store):
+    """The arrays of an ``.npz`` file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,10 +43,6 @@ class NpzStore:
             raise self._unreadable(error) from error
         return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
-    def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts."""
-        return [str(value) for value in self.whole(name).ravel().tolist()]
-
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen rows, reading every array once from its start."""
         try:
@@ -74,10 +62,6 @@ class NpzStore:
                     start = stop
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
-
-    def place(self, row: int) -> str:
-        """Return the row's number."""
-        return f"row {row}"
 
     def _unreadable(self, error: Exception) -> CovcalError:
         if "allow_pickle" in str(error) or "Object arrays" in str(error):

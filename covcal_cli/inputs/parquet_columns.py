@@ -36,32 +36,16 @@ def described_features(schema: Any) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ArrowColumns:
-    """Turns Arrow's columns into arrays.
+    """Turns Arrow's columns into arrays."""
 
-    Parameters
-    ----------
-    arrow : module
-        pyarrow, which not everybody has.
-    path : Path
-        The table, for messages.
-    """
-
-    arrow: Any
-    path: Path
+    arrow: Any  # the module pyarrow, which not everybody has
+    path: Path  # for messages
 
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
         """Return what is known of a column of `n` rows.
 
-        Parameters
-        ----------
-        field : pyarrow.Field
-            Its name and type.
-        n : int
-            Rows.
-        head : callable
-            Gives its first values, where the type does not say enough.
-        feature : dict
-            What Hugging Face says of it, if anything.
+        `head` gives its first values, where the type does not say enough; `feature` is what Hugging
+        Face says of it, if anything.
         """
         types, kind = self.arrow.types, field.type
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -83,11 +67,6 @@ class ArrowColumns:
         """Return the values of the given rows of a column, shape (m, ...).
 
         NaN or an empty text where there is no value; of image files, an array of `Encoded`.
-
-        Raises
-        ------
-        CovcalError
-            If lists differ in length.
         """
         if entry.is_encoded:
             found = np.empty(len(column), dtype=object)
@@ -144,11 +123,9 @@ class ArrowColumns:
         )
 
     def _files(self, column: Any) -> list[Encoded]:
-        if not self.arrow.types.is_struct(column.type):
-            contents: list[Encoded] = column.to_pylist()
-            return contents
-        contents = column.field(_BYTES).to_pylist()
-        if _PATH not in self._fields(column.type):
+        fields = self._fields(column.type)
+        contents: list[Encoded] = (column.field(_BYTES) if fields else column).to_pylist()
+        if _PATH not in fields:
             return contents
         paths = column.field(_PATH).to_pylist()
         return [

@@ -1,4 +1,4 @@
-"""Which ``.parquet`` parts a folder stands for, and what the names of its folders say of them.
+"""The ``.parquet`` parts that a folder stands for, and what the names of its folders say of them.
 
 Spark, Dask, Polars and pyarrow write a table as a folder of parts, and a partitioned one as folders
 ``KEY=VALUE`` of parts, several deep; ``parquet.py`` reads them.
@@ -23,52 +23,35 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a table.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    keys : mapping of str to str or None
-        What the folders above it say of all of its rows, by name; None for no value.
-    """
+    """One file of a table."""
 
     path: Path
+    # What the folders above it say of all of its rows; None for no value.
     keys: Mapping[str, str | None]
 
 
-def holds_part(folder: Path) -> bool:
-    """Return whether there is a part in a folder, or in its folders ``KEY=VALUE``."""
-    return any(folder.glob(_PATTERN)) or any(map(holds_part, _partitions(folder)))
+def holds_parts(path: Path) -> bool:
+    """Return whether a path is a folder of parts, or of folders ``KEY=VALUE`` of them."""
+    return path.is_dir() and (any(path.glob(_PATTERN)) or any(map(holds_parts, _partitions(path))))
 
 
 def find_parts(path: Path) -> list[Part]:
-    """Return the parts of a table in order: the file itself, or those of the folder.
-
-    Raises
-    ------
-    CovcalError
-        If the folders are not partitioned alike.
-    """
+    """Return the parts of a table in order: the file itself, or those of the folder."""
     if not path.is_dir():
         return [Part(path, {})]
     parts = list(_below(path, {}))
-    for part in parts:
-        if list(part.keys) != list(parts[0].keys):
-            raise CovcalError(
-                f"{path} is partitioned by {_said(parts[0])} and by {_said(part)}: give one table"
-            )
+    by = [", ".join(part.keys) or "nothing" for part in parts]
+    for other in by:
+        if other != by[0]:
+            raise CovcalError(f"{path} is partitioned by {by[0]} and by {other}: give one table")
     return parts
 
 
 def partition_values(parts: Sequence[Part]) -> dict[str, NDArray[Any]]:
-    """Return what the folders say of every part, by key.
+    """Return what the folders say of every part, shape (parts,), by key.
 
-    Returns
-    -------
-    dict of str to array, shape (number of parts,)
-        int64 where all values are whole numbers, float64 where others are missing; else texts,
-        empty where missing.
+    int64 where all values are whole numbers, float64 where others are missing; else texts, empty
+    where missing.
     """
     found: dict[str, NDArray[Any]] = {}
     for key in parts[0].keys:
@@ -85,13 +68,7 @@ def partition_values(parts: Sequence[Part]) -> dict[str, NDArray[Any]]:
 
 
 def refuse_unnamed_parts(folder: Path) -> None:
-    """Refuse a folder whose Parquet files lie in folders that say nothing of their rows.
-
-    Raises
-    ------
-    CovcalError
-        Naming such a folder.
-    """
+    """Refuse a folder whose Parquet files lie in folders that say nothing of their rows."""
     for entry in sorted(folder.iterdir()):
         named = "=" in entry.name or entry.name.startswith((".", "_"))
         if not named and entry.is_dir() and any(entry.glob(_PATTERN)):
@@ -103,7 +80,7 @@ def refuse_unnamed_parts(folder: Path) -> None:
 
 def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
     files, partitions = sorted(folder.glob(_PATTERN)), _partitions(folder)
-    if files and any(map(holds_part, partitions)):
+    if files and any(map(holds_parts, partitions)):
         raise CovcalError(
             f"{folder} has {files[0].name} beside partitions like {partitions[0].name}: give one "
             "of them"
@@ -124,7 +101,3 @@ def _partitions(folder: Path) -> list[Path]:
         for entry in folder.iterdir()
         if "=" in entry.name and not entry.name.startswith((".", "_", "=")) and entry.is_dir()
     )
-
-
-def _said(part: Part) -> str:
-    return ", ".join(part.keys) or "nothing"

@@ -1,8 +1,7 @@
-"""What turns an image into a row of a model's input, whoever wrote it."""
+"""Pipelines that turn an image into a row of a model's input, whoever wrote them."""
 
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -10,19 +9,11 @@ RowShape = tuple[int, ...]
 
 
 class ImagePipeline(Protocol):
-    """Preprocessing with nothing left open. Threads share one.
-
-    Attributes
-    ----------
-    row_shape : tuple of int
-        Shape of one row of the model's input, without the batch.
-    dtype : str
-        Element type that the model reads.
-    """
+    """Preprocessing with nothing left open. Threads share one."""
 
     @property
     def row_shape(self) -> RowShape:
-        """Shape of one row of the model's input."""
+        """Shape of one row of the model's input, without the batch."""
         ...
 
     @property
@@ -39,27 +30,8 @@ class ImagePipeline(Protocol):
         ...
 
     def write(self, image: Image.Image, out: NDArray[Any]) -> None:
-        """Write one image as a row of the model's input, in place.
+        """Write one image, opened but perhaps not read, as a row of the model's input, in place.
 
-        Parameters
-        ----------
-        image : Image
-            Opened, its pixels perhaps not read yet.
-        out : array, shape `row_shape`
-            A row of a batch.
-
-        Raises
-        ------
-        OSError, SyntaxError, ValueError, EOFError
-            If this image cannot be read; it is then left out.
-        CovcalError
-            If no image could be.
+        An image that cannot be read raises what Pillow does, and is left out.
         """
         ...
-
-
-def row_of(pipeline: ImagePipeline, image: Image.Image) -> NDArray[Any]:
-    """Return one image as a row of the model's input, in an array of its own."""
-    row: NDArray[Any] = np.empty(pipeline.row_shape, dtype=pipeline.dtype)
-    pipeline.write(image, row)
-    return row

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from covcal_cli.inputs.pipeline import RowShape, row_of
+from covcal_cli.inputs.pipeline import RowShape
 from covcal_cli.inputs.resizing import CropRule, Resample, Resize, Size, centred, resized
 
 Color = Literal["L", "RGB", "BGR"]
@@ -27,31 +27,13 @@ _SIXTEEN_BIT_STEP = 257
 
 @dataclass(frozen=True)
 class PixelPipeline:
-    """See `covcal_cli.inputs.pipeline.ImagePipeline`; settings as in `Preprocessing`.
+    """See `covcal_cli.inputs.pipeline.ImagePipeline`; settings as in `Preprocessing`."""
 
-    Attributes
-    ----------
-    size : tuple of int
-        (height, width) that the model reads.
-    resize : Resize
-        With every length known.
-    crop_rule : {"round", "floor", "never"}
-        Where half a pixel goes when the centre is cropped; never where nothing is.
-    scale : float
-        Factor on pixels.
-    mean, std : tuple of float
-        One number per channel.
-    color, layout, resample, exif
-        As in `Preprocessing`.
-    dtype : str
-        Element type that the model reads.
-    """
-
-    size: Size
-    resize: Resize
-    crop_rule: CropRule
+    size: Size  # (height, width) that the model reads
+    resize: Resize  # with every length known
+    crop_rule: CropRule  # never where nothing is cropped
     scale: float
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # one number per channel
     std: tuple[float, ...]
     color: Color
     layout: Layout
@@ -90,10 +72,6 @@ class PixelPipeline:
         """Return the settings as one line of JSON, the same for the same settings."""
         return json.dumps(asdict(self), sort_keys=True)
 
-    def apply(self, image: Image.Image) -> NDArray[Any]:
-        """Return one image as a row of the model's input."""
-        return row_of(self, image)
-
     def write(self, image: Image.Image, out: NDArray[Any]) -> None:
         """Write one image as a row of the model's input, in place."""
         pixels = self.pixels(image)
@@ -115,11 +93,8 @@ class PixelPipeline:
     def pixels(self, image: Image.Image) -> Pixels:
         """Return the image's pixels in the right colour and size, shape (H, W, C) uint8.
 
-        Raises
-        ------
-        ValueError
-            If the image's pixels have no fixed range (32-bit integers or floats), or its size is
-            not the model's and it is not to be resized.
+        A ValueError, with which the image is left out, is raised for pixels of no fixed range
+        (32-bit integers or floats), and where nothing is resized for another size.
         """
         kind = image.format
         if self.exif:

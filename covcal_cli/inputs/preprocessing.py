@@ -1,4 +1,4 @@
-"""What a user asks to be done to images, and what the model's input adds to it.
+"""Preprocessing that a user asks for, and what the model's input adds to it.
 
 What is not given is taken from the input that the model declares; what was used is printed and
 recorded, because a wrong constant moves confidence as much as miscalibration does.
@@ -12,58 +12,34 @@ import numpy as np
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.functionpipeline import FunctionPipeline, ImageFunction
 from covcal_cli.inputs.pipeline import ImagePipeline
-from covcal_cli.inputs.pixelpipeline import Color, Layout, PixelPipeline, Pixels, numbers
+from covcal_cli.inputs.pixelpipeline import Color, Layout, PixelPipeline, numbers
 from covcal_cli.inputs.resizing import CropRule, Resample, Resize, Size
 from covcal_cli.modelinput import Shape
 
-__all__ = ["Color", "ImagePipeline", "Layout", "Pixels", "Preprocessing", "Resample", "Resize"]
+__all__ = ["Preprocessing", "Resample", "Resize"]
 
 _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What was asked for; None (or nothing) stands for "as the model's input says".
+    """What was asked for; None (or nothing) stands for "as the model's input says"."""
 
-    Attributes
-    ----------
-    size : tuple of int, optional
-        (height, width) in pixels that images are resized to, and that the model reads unless
-        `crop` says otherwise; the model's own when left out.
-    scale : float, optional
-        Factor on pixels from 0 to 255; 1/255 unless the model reads integers.
-    mean, std : tuple of float
-        One number or one per channel, in scaled units and in the order of `color`; empty for none.
-    color : {"L", "RGB", "BGR"}, optional
-        Channels and their order.
-    layout : {"NCHW", "NHWC", "NHW"}, optional
-        Order of the axes.
-    resample : str, optional
-        Pillow's filter, by name; bilinear when left out.
-    resize : Resize, optional
-        How images are resized; both sides on their own when left out.
-    crop : tuple of int, optional
-        (height, width) of the centre that is kept after resizing: what the model then reads.
-    crop_rule : {"round", "floor"}, optional
-        Where half a pixel goes when the centre is cropped; as torchvision rounds when left out.
-    exif : bool, optional
-        Turn images upright by their EXIF orientation. Off when left out, as in training code.
-    function : ImageFunction, optional
-        A function of the user's own that does everything, instead of all others.
-    """
-
+    # (height, width) that images are resized to, and that the model reads unless `crop` says
+    # otherwise.
     size: Size | None = None
-    scale: float | None = None
+    scale: float | None = None  # factor on pixels from 0 to 255; 1/255 unless it reads integers
+    # One number or one per channel, in scaled units and in the order of `color`; empty for none.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    color: Color | None = None
-    layout: Layout | None = None
-    resample: Resample | None = None
-    resize: Resize | None = None
-    crop: Size | None = None
-    crop_rule: CropRule | None = None
-    exif: bool | None = None
-    function: ImageFunction | None = None
+    color: Color | None = None  # channels and their order
+    layout: Layout | None = None  # order of the axes
+    resample: Resample | None = None  # Pillow's filter; bilinear when left out
+    resize: Resize | None = None  # both sides on their own when left out
+    crop: Size | None = None  # (height, width) of the centre that the model reads after resizing
+    crop_rule: CropRule | None = None  # as torchvision rounds when left out
+    exif: bool | None = None  # turn images upright; off when left out, as in training code
+    function: ImageFunction | None = None  # the user's own, which does everything
 
     @property
     def is_default(self) -> bool:
@@ -74,11 +50,6 @@ class Preprocessing:
         """Return these settings with those that `flags` gives in their place, one by one.
 
         A size alone takes the place of resizing and cropping, which would contradict it.
-
-        Raises
-        ------
-        CovcalError
-            If a function of the user's own does everything, and `flags` gives anything.
         """
         given: dict[str, Any] = {
             field.name: getattr(flags, field.name)
@@ -95,20 +66,7 @@ class Preprocessing:
         return replace(self, **given)
 
     def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:
-        """Fill in what is not given from the model's declared input.
-
-        Parameters
-        ----------
-        shape : tuple of (int or None)
-            Declared shape, batch first; None where it is free.
-        dtype : numpy.dtype
-            Declared element type.
-
-        Raises
-        ------
-        CovcalError
-            If the input is no image, contradicts what was asked for, or leaves something open.
-        """
+        """Fill in what is not given from the model's declared input, which must be an image."""
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
         layout = self.layout or _layout(shape)

@@ -1,4 +1,4 @@
-"""What ``--preprocess`` takes, and what a model or the files beside it say without being asked."""
+"""The preprocessing that ``--preprocess`` names, or that a model or the files beside it state."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.inputs.functionpipeline import load_function
 from covcal_cli.inputs.huggingface import huggingface_preprocessing, is_huggingface
 from covcal_cli.inputs.preprocessing import Preprocessing
@@ -52,7 +52,12 @@ def load_preprocessing(
             raise CovcalError(f"{model}: {error}" if model else str(error)) from error
     path = Path(text)
     if path.is_dir():
-        return _from_folder(path)
+        found = _in_folder(path)
+        if found is None:
+            raise CovcalError(
+                f"{path} has no {' or '.join(_FILES)} with preprocessing in it: pass {_KINDS}"
+            )
+        return found[0]
     if path.is_file() or path.suffix.lower() == ".json":
         return _from_file(path)
     if _FUNCTION.fullmatch(text):
@@ -75,13 +80,6 @@ def found_preprocessing(
     The model's own metadata come first, then a file beside it (or above it, where the model lies in
     a folder ``onnx``, as exports for the browser have it).
 
-    Parameters
-    ----------
-    metadata : mapping of str to str
-        What the model says about itself.
-    model : Path or None
-        The model's file.
-
     Raises
     ------
     CovcalError
@@ -95,33 +93,30 @@ def found_preprocessing(
     if model.absolute().parent.name == "onnx":
         folders.append(model.absolute().parent.parent)
     for folder in folders:
-        for name in _FILES:
-            content = _content(folder / name) if (folder / name).is_file() else None
-            if content is not None and _is_preprocessing(content):
-                origin = folder / name
-                return _read(content, str(origin)), f"{origin} (beside the model)"
+        found = _in_folder(folder)
+        if found is not None:
+            return found[0], f"{found[1]} (beside the model)"
     return None
 
 
-def _from_folder(folder: Path) -> Preprocessing:
-    for name in _FILES:
-        if (folder / name).is_file():
-            content = _content(folder / name)
-            if _is_preprocessing(content):
-                return _read(content, str(folder / name))
-    raise CovcalError(
-        f"{folder} has no {' or '.join(_FILES)} with preprocessing in it: pass {_KINDS}"
-    )
+def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
+    """Return the preprocessing of the first file that has one, and the file."""
+    for path in (folder / name for name in _FILES):
+        found = _read(_content(path), str(path)) if path.is_file() else None
+        if found is not None:
+            return found, path
+    return None
 
 
 def _from_file(path: Path) -> Preprocessing:
     if not path.is_file():
         raise CovcalError(f"{path} does not exist: pass {_KINDS}")
     content = _content(path)
-    if not _is_preprocessing(content):
+    found = _read(content, str(path))
+    if found is None:
         kind = "a model's config" if "model_type" in content else "no preprocessing of a known kind"
         raise CovcalError(f"{path} holds {kind}: pass {_KINDS}")
-    return _read(content, str(path))
+    return found
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -129,9 +124,8 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
         raise CovcalError(
-            f"{path} is not readable JSON ({reason}): pass another --preprocess, or none"
+            f"{path} is not readable JSON ({one_line(error)}): pass another --preprocess, or none"
         ) from error
     if not isinstance(content, dict):
         raise CovcalError(f"{path} holds no JSON object: pass another --preprocess, or none")
@@ -139,11 +133,8 @@ def _content(path: Path) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else content
 
 
-def _is_preprocessing(content: Mapping[str, Any]) -> bool:
-    return is_timm(content) or is_huggingface(content)
-
-
-def _read(content: Mapping[str, Any], origin: str) -> Preprocessing:
+def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
+    """Return the preprocessing that a JSON file states; None where it is of neither kind."""
     if is_timm(content):
         return timm_preprocessing(content, origin)
-    return huggingface_preprocessing(content, origin)
+    return huggingface_preprocessing(content, origin) if is_huggingface(content) else None

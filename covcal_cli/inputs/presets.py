@@ -92,13 +92,10 @@ _TABLE = """
 
 
 def torchvision_preset(text: str) -> Preprocessing | None:
-    """Return a preset by name; None where no model of torchvision begins like it.
+    """Return a preset by name; None where torchvision has no such model.
 
-    Parameters
-    ----------
-    text : str
-        ``imagenet`` (256, 224, bilinear), ``resnet50.IMAGENET1K_V2``,
-        ``ResNet50_Weights.IMAGENET1K_V2``, or a model's name alone where it has one set of weights.
+    A name is ``imagenet`` (256, 224, bilinear), ``resnet50.IMAGENET1K_V2``,
+    ``ResNet50_Weights.IMAGENET1K_V2``, or a model's alone where it has one set of weights.
 
     Raises
     ------
@@ -131,14 +128,10 @@ def similar_presets(text: str) -> list[str]:
 def _presets() -> dict[str, dict[str, Preprocessing]]:
     """Return presets by the plain name of the model and the name of the weights."""
     found: dict[str, dict[str, Preprocessing]] = {}
-    short, crop, resample, weights = 0, 0, "", ""
-    for line in _TABLE.strip().splitlines():
-        if not line.startswith(" "):
-            first, second, resample, weights = line.split()
-            short, crop = int(first), int(second)
-            continue
-        for model in line.split():
-            preset = _preset(model, short, crop, _FILTERS[resample])
+    for entry in re.split(r"\n(?=\d)", _TABLE.strip()):  # from one line with numbers to the next
+        short, crop, resample, weights, *models = entry.split()
+        for model in models:
+            preset = _preset(model, int(short), int(crop), _FILTERS[resample])
             found.setdefault(_plain(model), {})[weights] = preset
     return found
 

@@ -28,35 +28,22 @@ _WHITE = 255
 
 @dataclass(frozen=True)
 class Resize:
-    """How an image is brought to another size, before the centre is cropped.
+    """How an image is brought to another size, before the centre is cropped."""
 
-    Attributes
-    ----------
-    policy : {"squash", "short", "letterbox", "none"}
-        Both sides on their own; the shorter side, keeping the ratio; whole into a box, keeping the
-        ratio, with a border; not at all.
-    size : tuple of int, optional
-        (height, width) to squash to, or the box; the size that the model reads when left out.
-    short : int, optional
-        Length of the shorter side; the longest side that the model reads when left out.
-    fill : tuple of int
-        Border of a letterbox from 0 to 255: one number, or one per channel in the order of the
-        colours; black when empty.
-    """
-
+    # Both sides on their own; the shorter side, keeping the ratio; whole into a box, keeping the
+    # ratio, with a border; not at all.
     policy: ResizePolicy = "squash"
+    # (height, width) to squash to, or the box; the size that the model reads when left out.
     size: Size | None = None
-    short: int | None = None
+    short: int | None = None  # the shorter side; the longest that the model reads when left out
+    # Border of a letterbox from 0 to 255: one number, or one per channel; black when empty.
     fill: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Resize":
         """Read ``squash[:N|HxW]``, ``short[:N]``, ``letterbox[:FILL|R,G,B]`` or ``none``.
 
-        Raises
-        ------
-        ValueError
-            If `text` has none of these forms, or a number makes no sense.
+        Another form, or a number that makes no sense, is a ValueError.
         """
         found = _FORM.fullmatch(text.strip().lower())
         if found is None:
@@ -102,13 +89,7 @@ class Resize:
 
 
 def resized(image: Image.Image, resize: Resize, resample: Resample) -> Image.Image:
-    """Resize an image.
-
-    Raises
-    ------
-    ValueError
-        If it is so elongated that keeping the ratio would not fit into memory.
-    """
+    """Resize an image; a ValueError if keeping the ratio would not fit into memory."""
     width, height = image.size
     height, width = resize.target(height, width)
     if image.size == (width, height):
@@ -124,23 +105,11 @@ def resized(image: Image.Image, resize: Resize, resample: Resample) -> Image.Ima
 def centred(
     image: Image.Image, size: Size, rule: CropRule, fill: tuple[int, ...] = ()
 ) -> Image.Image:
-    """Crop the centre out of an image, or put it into the centre of a border.
+    """Crop the centre of (height, width) out of an image, or put it into the centre of a border.
 
-    Parameters
-    ----------
-    image : Image
-    size : tuple of int
-        (height, width) wanted.
-    rule : {"round", "floor", "never"}
-        Where half a pixel goes: ``round`` to the even side (torchvision), ``floor`` to the top left
-        (transformers). ``never`` crops nothing.
-    fill : tuple of int
-        The border in the image's own channels; black when empty.
-
-    Raises
-    ------
-    ValueError
-        If nothing is to be cropped, and the size is another.
+    By `rule`, half a pixel goes to the even side (``round``, torchvision) or to the top left
+    (``floor``, transformers); with ``never``, another size is a ValueError. `fill` is the border in
+    the image's own channels, black when empty.
     """
     height, width = size
     if image.size == (width, height):

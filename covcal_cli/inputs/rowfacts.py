@@ -1,4 +1,4 @@
-"""What a file of arrays says of its rows beside their values: labels, split, ids and groups."""
+"""Labels, split, ids and groups of rows: what a file of arrays says beside their values."""
 
 import re
 from collections import Counter
@@ -35,36 +35,17 @@ def is_index(name: str) -> bool:
 
 
 class RowFacts:
-    """Labels, split, ids and groups of the rows of a `Store`.
+    """Labels, split, ids and groups of the `n` rows of a `Store`."""
 
-    Parameters
-    ----------
-    store : Store
-        The file.
-    n : int
-        Its number of rows.
-    groups : iterable of str
-        Names of the arrays that become `columns`.
-
-    Attributes
-    ----------
-    labels : Labels
-    ids : list of str
-        From ``id``, or an index that pandas saved, or the row numbers.
-    has_ids : bool
-        Whether the file names its rows; an index does so where there are no paths.
-    given_split : array of uint8, shape (n,), or None
-    columns : mapping of str to array, shape (n,)
-
-    Raises
-    ------
-    CovcalError
-        If one of them is not readable or does not fit the others.
-    """
-
-    def __init__(self, store: Store, n: int, groups: Iterable[str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        n: int,
+        groups: Iterable[str],
+        label_names: tuple[str, ...] = LABEL_NAMES,
+    ) -> None:
         self._store, self._n = store, n
-        label = self._only(LABEL_NAMES)
+        label = self._only(label_names)
         self.labels = (
             unlabelled(n, store.path)
             if label is None
@@ -81,6 +62,7 @@ class RowFacts:
         index = next((name for name in store.entries if is_index(name)), None)
         found = index if named is None else named
         has_paths = any(name.lower() in PATH_NAMES for name in store.entries)
+        # Whether the file names its rows; an index that pandas saved does so without paths.
         self.has_ids = named is not None or (index is not None and not has_paths)
         self.ids = [str(row) for row in range(n)] if found is None else self._ids(found)
         split = self._only(("split",))
@@ -150,13 +132,6 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
     """Return what a user should know of the ids of a domain: that some repeat or are empty.
 
     Whoever joins the results by id would get rows too many, without an error.
-
-    Parameters
-    ----------
-    path : Path
-        The file, for messages.
-    ids : sequence of str
-        One per row.
     """
     found: list[str] = []
     empty = sum(not known.strip() for known in ids)

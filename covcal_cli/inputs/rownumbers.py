@@ -17,17 +17,7 @@ _FIRST = 1000  # most columns of features show in these that they are none
 
 
 def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:
-    """Return the columns with another whole number in every row.
-
-    Parameters
-    ----------
-    store : Store
-        The table.
-    names : sequence of str
-        Its columns of plain numbers to judge.
-    rising : bool
-        Whether each number must be above the one before.
-    """
+    """Return those of the columns that hold another whole number in every row, `rising` or not."""
     entries = store.entries
     candidates = [
         name

@@ -1,4 +1,4 @@
-"""Which ``.tar`` shards a path stands for; ``tar.py`` reads them."""
+"""The ``.tar`` shards that a path stands for; ``tar.py`` reads them."""
 
 from pathlib import Path
 
@@ -16,13 +16,7 @@ def holds_shards(folder: Path) -> bool:
 
 
 def find_shards(path: Path) -> list[Path]:
-    """Return the shards of a path in order: itself, or those of the folder.
-
-    Raises
-    ------
-    CovcalError
-        If one is empty, or a folder has shards beside its split folders.
-    """
+    """Return the shards of a path in order: itself, or those of the folder."""
     found = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
     inside = _split_folders(path) if path.is_dir() else []
     nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]

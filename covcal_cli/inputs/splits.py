@@ -1,4 +1,4 @@
-"""Which rows train, choose and test: by folder where the data says so, else by hash.
+"""Splits into train, validation and test: by folder where the data says so, else by hash.
 
 A row's split depends on its name and the seed alone, so labelling a file (moving it into a class
 folder) or adding others later moves no old row.
@@ -18,13 +18,7 @@ Fractions = tuple[float, float, float]
 
 
 def check_fractions(fractions: Fractions) -> None:
-    """Refuse fractions that are negative or do not add up to 1.
-
-    Raises
-    ------
-    CovcalError
-        Naming the fractions.
-    """
+    """Refuse fractions that are negative or do not add up to 1."""
     if len(fractions) != 3 or not all(0 <= part <= 1 for part in fractions):
         raise CovcalError(f"fractions {_text(fractions)}: give three numbers between 0 and 1")
     if abs(sum(fractions) - 1) > 1e-6:
@@ -35,20 +29,10 @@ def check_fractions(fractions: Fractions) -> None:
 
 
 def hashed_split(names: Iterable[str], fractions: Fractions, seed: int) -> NDArray[np.uint8]:
-    """Assign each name to train (0), validation (1) or test (2).
+    """Assign each name to train (0), validation (1) or test (2); uint8, shape (n,).
 
-    Parameters
-    ----------
-    names : iterable of str
-        A file's path below its class folder, or a row's id.
-    fractions : tuple of float
-        Shares of the three splits.
-    seed : int
-        Another seed gives another, independent assignment.
-
-    Returns
-    -------
-    array of uint8, shape (n,)
+    A name is a file's path below its class folder, or a row's id. Another seed gives another,
+    independent assignment.
     """
     hashes = b"".join(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8] for name in names)
     positions = np.frombuffer(hashes, dtype=">u8").astype(np.float64) / 2.0**64

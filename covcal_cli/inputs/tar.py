@@ -7,12 +7,11 @@ once; images are then read at their place, in any order.
 import json
 import os
 import tarfile
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +19,9 @@ from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
-from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.folder import IMAGE_SUFFIXES
-from covcal_cli.inputs.images import Opener, decode_batches
+from covcal_cli.inputs.images import ImageFiles, Opener
 from covcal_cli.inputs.labels import Labels
-from covcal_cli.inputs.preprocessing import ImagePipeline
 from covcal_cli.inputs.shards import SHARD_REMEDY, find_shards
 from covcal_cli.inputs.splits import SPLIT_NAMES
 from covcal_cli.modelinput import ModelInput
@@ -42,20 +39,15 @@ class _Sample:
     extensions: list[str] = field(default_factory=list)
 
 
-class TarData:
-    """One shard or a folder of them; see `covcal_cli.inputs.domain.DomainData`.
+class TarData(ImageFiles):
+    """One shard or a folder of them.
 
     A folder may hold shards, or train, val and test folders of shards. A row's id is the shard
     without its suffix and the key, such as ``train-000/n01_17``.
-
-    Raises
-    ------
-    CovcalError
-        If a shard is not readable or cut short, or holds no images.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
+        super().__init__(path, wanted)
         self._shards = find_shards(path)
         self.ids: list[str] = []
         self._shard_of: list[int] = []
@@ -84,7 +76,6 @@ class TarData:
         self.given_split: NDArray[np.uint8] | None = (
             None if -1 in splits else np.array(splits, dtype=np.uint8)
         )
-        self.columns: Mapping[str, NDArray[Any]] = {}
         self.notes: tuple[str, ...] = (
             (f"{path}: {without} samples without an image were left out",) if without else ()
         )
@@ -98,30 +89,8 @@ class TarData:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         return self._labels.indices(classes)
 
-    def holds_images(self, wanted: Sequence[ModelInput]) -> bool:
-        """Return True: files need preprocessing whatever the model reads."""
-        require_one_input(self.path, wanted)
-        return True
-
-    def batches(
-        self,
-        wanted: Sequence[ModelInput],
-        pipeline: ImagePipeline | None,
-        rows: NDArray[np.int64],
-        *,
-        size: int,
-        threads: int,
-    ) -> Generator[Batch, None, None]:
-        """Decode the images, `size` at a time, ahead of the caller."""
-        if pipeline is None:
-            raise ValueError("images need a pipeline")
-        openers = (
-            [self._opener(row) for row in rows[start : start + size].tolist()]
-            for start in range(0, len(rows), size)
-        )
-        return decode_batches(openers, rows, wanted[0].name, pipeline, threads=threads)
-
-    def _opener(self, row: int) -> Opener:
+    def opener(self, row: int) -> Opener:
+        """Return what opens the image of a row."""
         return partial(_open_image, self._shards[self._shard_of[row]], *self._places[row])
 
 

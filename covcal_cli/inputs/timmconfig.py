@@ -24,14 +24,7 @@ def is_timm(content: Mapping[str, Any]) -> bool:
 
 
 def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return what timm's evaluation transforms do.
-
-    Parameters
-    ----------
-    content : mapping
-        The JSON file.
-    origin : str
-        The file, for messages.
+    """Return what timm's evaluation transforms do; `origin` is the file, for messages.
 
     Raises
     ------

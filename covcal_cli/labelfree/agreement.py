@@ -9,10 +9,9 @@ from source to target is not: the estimate is A_v + (agreement on the target - o
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.labelfree.estimate import Estimate, from_variance, variance_of_mean
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.scores import Labels
-from covcal_cli.softmax import Array
 
 ASSUMPTION = (
     "a row that the shift makes the classifier get wrong is one where the aligned forecasters no "
@@ -38,6 +37,6 @@ def agreement(evidence: Evidence) -> Estimate:
     return from_variance("agreement", accuracy, variance, ASSUMPTION)
 
 
-def _shared(members: Labels, labels: Labels) -> Array:
+def _shared(members: Labels, labels: Labels) -> Float64s:
     """Return the share of members (M, n) that have the given label (n,), row by row."""
     return np.asarray((members == labels).mean(axis=0), dtype=np.float64)

@@ -9,11 +9,11 @@ applies it; with the top confidence, unlike with two classes, T_s does change th
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.labelfree.estimate import Estimate, Z, from_variance, variance_of_mean
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.guards import above_chance, enough_errors
 from covcal_cli.labelfree.scores import log_odds
-from covcal_cli.softmax import Array
 
 ASSUMPTION = "the confidence below which the classifier errs is the same on the target"
 
@@ -44,12 +44,12 @@ def atc(evidence: Evidence) -> Estimate:
     return from_variance("atc", accuracy, of_threshold + of_rows, ASSUMPTION, guards)
 
 
-def _share_above(source: Array, target: Array, errors: float) -> float:
+def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
     """Return the target's share at or above the threshold; rows that tie with it count in part."""
     return 1.0 - float(_fraction_below(source, target, errors).mean())
 
 
-def _fraction_below(source: Array, scores: Array, errors: float) -> Array:
+def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
     """Return 1 for scores below the threshold, 0 above, and for ties what the source's ties need.
 
     `source` is sorted. `errors` of its rows lie below the threshold, fractions included.
@@ -62,6 +62,6 @@ def _fraction_below(source: Array, scores: Array, errors: float) -> Array:
         np.searchsorted(source, threshold, side="right"),
     )
     of_ties = (errors - lower) / (upper - lower)
-    below: Array = np.where(scores < threshold, 1.0, 0.0)
+    below: Float64s = np.where(scores < threshold, 1.0, 0.0)
     below[scores == threshold] = of_ties
     return below

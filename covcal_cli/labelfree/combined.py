@@ -27,10 +27,7 @@ _MEASURES = ("cot", "atc", "doc", "agreement")
 def combined(estimates: Sequence[Estimate]) -> Estimate:
     """Return the estimate to act on, with an interval for its assumption as well as for sampling.
 
-    Parameters
-    ----------
-    estimates : sequence of Estimate
-        From `panel`. COT and DoC must be among them; ATC counts only where its guards pass.
+    COT and DoC must be among the estimates; ATC counts only where its guards pass.
     """
     by_name = {estimate.name: estimate for estimate in estimates}
     chosen = by_name["cot"]

@@ -19,12 +19,13 @@ import math
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s, Floats
 from covcal_cli.labelfree.estimate import Estimate, Z, from_variance, variance_of_mean
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.guards import Guard, detectable_shift, precise, second_witness
-from covcal_cli.labelfree.scores import Floats, probabilities
+from covcal_cli.labelfree.guards import detectable_shift, precise, second_witness
+from covcal_cli.labelfree.scores import probabilities
 from covcal_cli.labelfree.semidual import Transport, transport
-from covcal_cli.softmax import Array
+from covcal_cli.records import Guard
 
 ASSUMPTION = (
     "the target's classes are as frequent as the prior says, and the classifier puts the "
@@ -32,14 +33,10 @@ ASSUMPTION = (
 )
 
 
-def cot(evidence: Evidence, prior: Array | None = None) -> Estimate:
+def cot(evidence: Evidence, prior: Float64s | None = None) -> Estimate:
     """Estimate the target accuracy by confidence optimal transport.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    prior : array of float64, shape (K,), optional
-        Class frequencies on the target, sum 1; by default the source's.
+    `prior` are class frequencies on the target, shape (K,), sum 1; by default the source's.
     """
     labels, n_v, n_t = evidence.source_labels, evidence.n_source, evidence.n_target
     on_source = _transport(evidence.source_logits, evidence.temperature, evidence.source_prior)
@@ -72,5 +69,5 @@ def _second_witness(evidence: Evidence) -> Guard:
     return second_witness(float(source.mean() - target.mean()), noise, drift)
 
 
-def _transport(logits: Floats, temperature: float, prior: Array) -> Transport:
+def _transport(logits: Floats, temperature: float, prior: Float64s) -> Transport:
     return transport((1 - probabilities(logits, temperature)).astype(np.float32), prior)

@@ -1,13 +1,13 @@
-"""What every estimator of target accuracy returns, and its interval."""
+"""The result of every estimator of target accuracy, and its interval."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from covcal_cli.labelfree.guards import Guard
-from covcal_cli.softmax import Array
+from covcal_cli.arrays import Float64s
+from covcal_cli.records import Guard
 
 Z = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
@@ -15,26 +15,15 @@ Z = 1.959963984540054
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of the classifier's accuracy on the target, made without target labels.
-
-    Attributes
-    ----------
-    name : str
-    accuracy : float
-        In [0, 1].
-    low, high : float
-        A 95 % interval for the noise of sampling alone: it says how far other rows of the same
-        domains would move the estimate, not whether `assumption` is true.
-    assumption : str
-        What must hold for the estimate to be right, in one sentence.
-    guards : tuple of Guard
-    """
+    """An estimate of the classifier's accuracy on the target, made without target labels."""
 
     name: str
-    accuracy: float
+    accuracy: float  # in [0, 1]
+    # A 95 % interval for the noise of sampling alone: how far other rows of the same domains would
+    # move the estimate, not whether `assumption` is true.
     low: float
     high: float
-    assumption: str
+    assumption: str  # what must hold for the estimate to be right, in one sentence
     guards: tuple[Guard, ...] = ()
 
     @property
@@ -55,7 +44,7 @@ class Estimate:
             "high": self.high,
             "assumption": self.assumption,
             "trusted": self.trusted,
-            "guards": [guard.to_json() for guard in self.guards],
+            "guards": [asdict(guard) for guard in self.guards],
         }
 
 
@@ -70,7 +59,7 @@ def from_variance(
     return Estimate(name, middle, low, high, assumption, guards)
 
 
-def variance_of_mean(values: Array) -> float:
+def variance_of_mean(values: Float64s) -> float:
     """Return the sampling variance of the mean of `values`, shape (n,).
 
     At least that of half a row: equal values, such as no error at all, are no proof.

@@ -1,62 +1,40 @@
-"""What may be known without target labels: the one input of every estimator in this package."""
+"""All that may be known without target labels: the one input of every estimator."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from covcal_cli.labelfree.scores import Floats, Labels, confidences
-from covcal_cli.softmax import Array
+from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.labelfree.scores import confidences
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """What the aligned forecasters of an adapted file say about the rows of an `Evidence`.
+    """The aligned forecasters of an adapted file on the rows of an `Evidence`."""
 
-    Attributes
-    ----------
-    source_logits, target_logits : float arrays, shapes (n_v, K) and (n_t, K)
-        log mean_m softmax(z_m) over the members.
-    source_labels, target_labels : arrays of int64, shapes (M, n_v) and (M, n_t)
-        Every member's own label.
-    """
-
-    source_logits: Floats
-    target_logits: Floats
-    source_labels: Labels
-    target_labels: Labels
+    source_logits: Floats  # log mean_m softmax(z_m) over the members, (n_v, K)
+    target_logits: Floats  # (n_t, K)
+    source_labels: Labels  # every member's own label, (M, n_v)
+    target_labels: Labels  # (M, n_t)
 
 
 @dataclass(frozen=True)
 class Evidence:
     """Labelled source validation rows and unlabelled target rows, seen by one classifier.
 
-    Attributes
-    ----------
-    source_logits : float array, shape (n_v, K)
-    source_labels : array of int64, shape (n_v,)
-        0 .. K-1; classes may be absent.
-    target_logits : float array, shape (n_t, K)
-    temperature : float
-        T_s, at which confidences are calibrated on the source.
-    aligned : Aligned or None
-    source_weights : array of float64, shape (n_v,), or None
-        Importance weights q/p of the source rows, with mean near 1; all 0 where the domains are
-        so far apart that no source row looks like the target.
-
-    Raises
-    ------
-    ValueError
-        If a shape does not fit, a domain has fewer than 2 rows, there are fewer than 2 classes, or
-        a value is not finite.
+    ValueError if a shape does not fit, a domain has fewer than 2 rows, there are fewer than 2
+    classes, or a value is not finite.
     """
 
-    source_logits: Floats
-    source_labels: Labels
-    target_logits: Floats
-    temperature: float
+    source_logits: Floats  # (n_v, K)
+    source_labels: Labels  # (n_v,), 0 .. K-1; classes may be absent
+    target_logits: Floats  # (n_t, K)
+    temperature: float  # T_s, at which confidences are calibrated on the source
     aligned: Aligned | None = None
-    source_weights: Array | None = None
+    # Importance weights q/p of the source rows, (n_v,), with mean near 1; all 0 where the domains
+    # are so far apart that no source row looks like the target.
+    source_weights: Float64s | None = None
 
     def __post_init__(self) -> None:
         n, K = self.source_logits.shape
@@ -104,7 +82,7 @@ class Evidence:
         return labels
 
     @cached_property
-    def source_correct(self) -> Array:
+    def source_correct(self) -> Float64s:
         """1 where the classifier is right, else 0, shape (n_v,)."""
         return np.asarray(self.source_predictions == self.source_labels, dtype=np.float64)
 
@@ -114,17 +92,17 @@ class Evidence:
         return self.n_source - int(self.source_correct.sum())
 
     @cached_property
-    def source_confidence(self) -> Array:
+    def source_confidence(self) -> Float64s:
         """Confidence at T_s, shape (n_v,)."""
         return confidences(self.source_logits, self.temperature)
 
     @cached_property
-    def target_confidence(self) -> Array:
+    def target_confidence(self) -> Float64s:
         """Confidence at T_s, shape (n_t,)."""
         return confidences(self.target_logits, self.temperature)
 
     @cached_property
-    def source_prior(self) -> Array:
+    def source_prior(self) -> Float64s:
         """Class frequencies of the source with half a row added to every class, shape (K,).
 
         A class without a row is rare, not impossible.
@@ -132,7 +110,7 @@ class Evidence:
         counts = np.bincount(self.source_labels, minlength=self.n_classes) + 0.5
         return np.asarray(counts / counts.sum())
 
-    def predicted_shares(self) -> tuple[Array, Array]:
+    def predicted_shares(self) -> tuple[Float64s, Float64s]:
         """Return how often each class is predicted on the source and on the target, (K,) each."""
         source, target = (
             np.bincount(labels, minlength=self.n_classes) / len(labels)

@@ -4,43 +4,26 @@ A guard never changes a result. It is a number, a threshold and a sentence that 
 whoever chooses between methods decides what a failed guard means.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
 
 import numpy as np
 
-from covcal_cli.softmax import Array
+from covcal_cli.arrays import Float64s
+from covcal_cli.records import Guard
+from covcal_cli.temperature import Limit
+from covcal_cli.weights import ImportanceWeights, effective_sample_size
 
 MIN_SIGMA = 2.0
 MIN_SOURCE_ERRORS = 20
 MAX_PRIOR_DRIFT = 0.1
 MAX_PLAUSIBLE_DRIFT = 0.5
 MAX_HALF_WIDTH = 0.055
-
-
-@dataclass(frozen=True)
-class Guard:
-    """One check.
-
-    Attributes
-    ----------
-    name : str
-        The same for the same check everywhere.
-    value, threshold : float
-        What was found and what it is held against; finite.
-    passed : bool
-    sentence : str
-        What was found and what follows from it.
-    """
-
-    name: str
-    value: float
-    threshold: float
-    passed: bool
-    sentence: str
-
-    def to_json(self) -> dict[str, float | bool | str]:
-        """Return the attributes as a dictionary."""
-        return asdict(self)
+MIN_ESS_SHARE = 0.05
+MIN_ESS = 50.0
+MIN_DISCRIMINATOR_ERROR = 0.1
+CHANCE_ERROR = 0.25
+MAX_CONDITION = 1e3
+MIN_PSEUDO_ACCURACY = 0.5
 
 
 def detectable_shift(shift: float, standard_error: float) -> Guard:
@@ -66,12 +49,8 @@ def second_witness(fall: float, standard_error: float, drift: float) -> Guard:
     other frequencies alone do not. Where most predicted labels would have to change, no plausible
     change of frequencies explains it, however sure the classifier is.
 
-    Parameters
-    ----------
-    fall, standard_error : float
-        Of the mean confidence from source to target.
-    drift : float
-        Total variation between the frequencies of predicted labels on the two domains.
+    `fall` and `standard_error` are of the mean confidence from source to target, `drift` is the
+    total variation between the frequencies of predicted labels on the two domains.
     """
     if drift > MAX_PLAUSIBLE_DRIFT:
         return Guard(
@@ -123,7 +102,7 @@ def enough_errors(errors: int, rows: int, *, of: str = "source validation rows")
     )
 
 
-def prior_drift(source: Array, target: Array) -> Guard:
+def prior_drift(source: Float64s, target: Float64s) -> Guard:
     """Return whether two label distributions, shape (K,), differ by at most 0.1 in total variation.
 
     Without target labels, `target` is how often the classifier predicts each class on the target
@@ -152,6 +131,121 @@ def above_chance(accuracy: float, n_classes: int) -> Guard:
         accuracy >= 1 / n_classes,
         f"the estimated accuracy is {accuracy:.1%}, guessing has {1 / n_classes:.1%}",
     )
+
+
+def ess_share(weights: Float64s) -> Guard:
+    """Return whether the weights are worth at least 5 % of the rows: the domains overlap."""
+    share = effective_sample_size(weights) / max(1, len(weights))
+    passed = share >= MIN_ESS_SHARE
+    verdict = "the domains overlap" if passed else "the domains hardly overlap"
+    return Guard(
+        "ess share",
+        share,
+        MIN_ESS_SHARE,
+        passed,
+        f"{verdict}: the importance weights are worth {share:.1%} of {len(weights)} rows "
+        f"(at least {MIN_ESS_SHARE:.0%})",
+    )
+
+
+def ess_count(weights: Float64s) -> Guard:
+    """Return whether the weights are worth at least 50 rows: a weighted mean is not noise."""
+    count = effective_sample_size(weights)
+    passed = count >= MIN_ESS
+    return Guard(
+        "ess",
+        count,
+        MIN_ESS,
+        passed,
+        f"a weighted mean rests on {count:.1f} effective rows of {len(weights)} "
+        f"(at least {MIN_ESS:.0f})",
+    )
+
+
+def domain_overlap(discriminator_error: float) -> Guard:
+    """Return whether the source discriminator errs enough for a density ratio to mean anything.
+
+    Its squared error with each domain weighing one half is 0.25 at chance; below 0.1 it separates
+    the domains, and the ratio between them rests on the rows it is unsure of.
+    """
+    passed = discriminator_error >= MIN_DISCRIMINATOR_ERROR
+    verdict = "leaves the domains overlapping" if passed else "separates the domains"
+    return Guard(
+        "discriminator error",
+        discriminator_error,
+        MIN_DISCRIMINATOR_ERROR,
+        passed,
+        f"the source discriminator {verdict}: squared error {discriminator_error:.3f} "
+        f"where chance has {CHANCE_ERROR} (at least {MIN_DISCRIMINATOR_ERROR})",
+    )
+
+
+def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
+    """Return the three guards on importance weights."""
+    return (
+        ess_share(weights.weights),
+        ess_count(weights.weights),
+        domain_overlap(weights.health.discriminator_error),
+    )
+
+
+def condition(number: float) -> Guard:
+    """Return whether the confusion matrix can be inverted: condition number at most 1000."""
+    value = float(min(number, np.finfo(float).max))
+    passed = value <= MAX_CONDITION
+    return Guard(
+        "confusion condition",
+        value,
+        MAX_CONDITION,
+        passed,
+        f"the confusion matrix has condition number {value:.3g} (at most {MAX_CONDITION:.0f}): "
+        f"class frequencies {'can' if passed else 'cannot'} be read off the predictions",
+    )
+
+
+def pseudo_accuracy(share: float) -> Guard:
+    """Return whether the classifier follows the pseudo-labels of mixed rows at least half the time.
+
+    Mixing two classes must mostly give the heavier one, or the classes are no clusters.
+    """
+    return Guard(
+        "pseudo accuracy",
+        share,
+        MIN_PSEUDO_ACCURACY,
+        share >= MIN_PSEUDO_ACCURACY,
+        f"mixed rows keep the label of their heavier half {share:.1%} of the time "
+        f"(at least {MIN_PSEUDO_ACCURACY:.0%})",
+    )
+
+
+def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
+    """Return whether a fitted temperature lies inside its search interval."""
+    where = "inside its interval" if at_limit is None else f"at its {at_limit} limit"
+    return Guard(
+        "temperature limit",
+        float(at_limit is not None),
+        0.0,
+        at_limit is None,
+        f"the temperature {temperature:.4g} stands {where}",
+    )
+
+
+def not_clamped(wanted: float, used: float, why: str) -> Guard:
+    """Return whether the mean confidence that was matched is the accuracy that was wanted."""
+    gap = abs(wanted - used)
+    return Guard(
+        "clamp",
+        gap,
+        0.0,
+        gap == 0,
+        f"the mean confidence was matched to {used:.2%}"
+        + ("" if gap == 0 else f" instead of {wanted:.2%}: {why}"),
+    )
+
+
+def sentences_of_failed(guards: Iterable[Guard]) -> list[str]:
+    """Return what the guards that fail say."""
+    return [guard.sentence for guard in guards if not guard.passed]
 
 
 def _sigmas(difference: float, standard_error: float) -> float:

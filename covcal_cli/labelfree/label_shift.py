@@ -9,65 +9,46 @@ With C_ck = mean_source 1[y = k] p_c (K x K) and mu_c = mean_target p_c, the rat
   + Delta ||theta||, where Delta = 2 log(2K/delta) / (3 n_v) + sqrt(2 log(2K/delta) / n_v) is the
   theory's bound on the error of C. In the singular basis of C both norms are sums over directions,
   so that theta is a ridge solution whose ridge is the root of one increasing function.
-- EM (Saerens et al., 2002): w_k <- mean_target p'_k / pi_k with p'_k proportional to w_k p_k.
 
 Estimating a prior goes badly wrong where more than P(y) shifts, so nothing here runs unasked.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from covcal_cli.labelfree.estimate import Estimate, from_variance, variance_of_mean
+from covcal_cli.arrays import Float64s
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.fit_guards import condition
-from covcal_cli.labelfree.guards import Guard, enough_errors
+from covcal_cli.labelfree.guards import condition, enough_errors
 from covcal_cli.labelfree.scores import probabilities
-from covcal_cli.softmax import Array
+from covcal_cli.records import Guard
 
-Solver = Literal["bbse", "rlls", "em"]
+Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
-_EM_TOLERANCE = 1e-6
-_EM_STEPS = 2000
-ASSUMPTION = "only the frequencies of the classes change: p(x | y) is shared"
 
 
 @dataclass(frozen=True)
 class LabelShift:
-    """How class frequencies change from source to target.
+    """How class frequencies change from source to target."""
 
-    Attributes
-    ----------
-    ratios : array of float64, shape (K,)
-        w_k >= 0 with sum_k pi_k w_k = 1; 0 for classes without a source row.
-    prior : array of float64, shape (K,)
-        Target class frequencies pi_k w_k.
-    guards : tuple of Guard
-    """
-
-    ratios: Array
-    prior: Array
+    ratios: Float64s  # (K,): w_k >= 0 with sum_k pi_k w_k = 1; 0 for classes without a source row
+    prior: Float64s  # (K,): target class frequencies pi_k w_k
     guards: tuple[Guard, ...]
-
-    def row_weights(self, evidence: Evidence) -> Array:
-        """Return w_y of every source row, shape (n_v,), to fit a temperature with."""
-        return self.ratios[evidence.source_labels]
 
 
 def label_shift(evidence: Evidence, solver: Solver) -> LabelShift:
-    """Estimate the class ratios by BBSE, RLLS or EM."""
+    """Estimate the class ratios by BBSE or RLLS."""
     joint, means = confusion(evidence)
     pi = np.bincount(evidence.source_labels, minlength=evidence.n_classes) / evidence.n_source
-    solvers: dict[str, Callable[[], Array]] = {
-        "bbse": lambda: np.asarray(np.linalg.lstsq(joint, means, rcond=None)[0], dtype=np.float64),
-        "rlls": lambda: 1 + rlls_theta(joint, means - joint.sum(axis=1), rlls_delta(evidence)),
-        "em": lambda: em_ratios(probabilities(evidence.target_logits, evidence.temperature), pi),
-    }
+    if solver == "bbse":
+        solved = np.linalg.lstsq(joint, means, rcond=None)[0]
+    else:
+        solved = 1 + rlls_theta(joint, means - joint.sum(axis=1), rlls_delta(evidence))
+    # A solution is no distribution yet: frequencies are not negative, and they sum to 1.
     present = pi > 0
-    ratios = np.where(present, np.maximum(solvers[solver](), 0.0), 0.0)
+    ratios = np.where(present, np.maximum(solved, 0.0), 0.0)
     total = float(pi @ ratios)
     ratios = ratios / total if total > 0 else present.astype(np.float64)
     number = float(np.linalg.cond(joint[:, present]))
@@ -78,15 +59,7 @@ def label_shift(evidence: Evidence, solver: Solver) -> LabelShift:
     return LabelShift(ratios, pi * ratios, guards)
 
 
-def label_shift_accuracy(evidence: Evidence, shift: LabelShift) -> Estimate:
-    """Estimate the target accuracy by the source's, class by class at the target's frequencies."""
-    values = shift.row_weights(evidence) * evidence.source_correct
-    return from_variance(
-        "label-shift", float(values.mean()), variance_of_mean(values), ASSUMPTION, shift.guards
-    )
-
-
-def confusion(evidence: Evidence) -> tuple[Array, Array]:
+def confusion(evidence: Evidence) -> tuple[Float64s, Float64s]:
     """Return C, shape (K, K), columns by label, and mu, shape (K,)."""
     on_source = probabilities(evidence.source_logits, evidence.temperature)
     joint = np.zeros((evidence.n_classes, evidence.n_classes))
@@ -101,7 +74,7 @@ def rlls_delta(evidence: Evidence) -> float:
     return 2 * logs / (3 * evidence.n_source) + math.sqrt(2 * logs / evidence.n_source)
 
 
-def rlls_theta(joint: Array, gap: Array, delta: float) -> Array:
+def rlls_theta(joint: Float64s, gap: Float64s, delta: float) -> Float64s:
     """Return argmin ||C theta - gap|| + delta ||theta||, shape (K,).
 
     With C = U S V^T and b = U^T gap, theta = V diag(s / (s^2 + r)) b, where at the optimum r is
@@ -126,24 +99,3 @@ def rlls_theta(joint: Array, gap: Array, delta: float) -> Array:
         middle = (low + high) / 2
         low, high = (middle, high) if balance(math.exp(middle)) < 0 else (low, middle)
     return np.asarray(right.T @ (s / (s**2 + math.exp(high)) * b))
-
-
-def em_ratios(chances: Array, pi: Array) -> Array:
-    """Return the ratios that are a fixed point of EM, from probabilities (K, n) and pi (K,)."""
-    present = pi > 0
-    ratios = present.astype(np.float64)
-    some, shares = chances[present], pi[present]
-    w = np.ones(len(shares))
-    for _ in range(_EM_STEPS):
-        posterior = w[:, None] * some
-        total = posterior.sum(axis=0)
-        # A row that lies in absent classes alone says nothing about the others.
-        posterior /= np.where(total > 0, total, 1.0)
-        means = posterior.mean(axis=1)
-        updated = means / max(float(means.sum()), np.finfo(float).tiny) / shares
-        moved = float(np.abs(updated - w).max())
-        w = updated
-        if moved < _EM_TOLERANCE:
-            break
-    ratios[present] = w
-    return ratios

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covcal_cli.labelfree.fit_guards import not_clamped
-from covcal_cli.labelfree.guards import Guard
-from covcal_cli.labelfree.scores import Floats, Labels, confidences
+from covcal_cli.arrays import Floats, Labels
+from covcal_cli.labelfree.guards import not_clamped
+from covcal_cli.labelfree.scores import confidences
+from covcal_cli.records import Guard
 from covcal_cli.softmax import blocks_of
 
 _RANGE = 1e4
@@ -30,36 +31,20 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class Match:
-    """A matched temperature.
-
-    Attributes
-    ----------
-    temperature : float
-    confidence : float
-        Mean confidence at `temperature`.
-    crossings : int
-        Temperatures at which the mean confidence has the wanted value; 0 where none has.
-    guard : Guard
-        Fails where another confidence than the wanted had to be matched.
-    """
+    """A matched temperature."""
 
     temperature: float
-    confidence: float
-    crossings: int
-    guard: Guard
+    confidence: float  # its mean at `temperature`
+    crossings: int  # temperatures at which it has the wanted value; 0 where none has
+    guard: Guard  # fails where another confidence than the wanted had to be matched
 
 
 def match_accuracy(logits: Floats, accuracy: float, labels: Labels | None = None) -> Match:
     """Return T with mean_j softmax(z_j / T)[label_j] = `accuracy`.
 
-    Parameters
-    ----------
-    logits : float array, shape (n, K)
-    accuracy : float
-        In [0, 1]. At least 1/K + 0.01 is matched, as uniform probabilities say nothing, and at most
-        what n rows can tell from 1.
-    labels : array of int64, shape (n,), optional
-        The labels whose probability counts; by default those of `logits` themselves.
+    Of an accuracy in [0, 1] at least 1/K + 0.01 is matched, as uniform probabilities say nothing,
+    and at most what n rows can tell from 1. The probability of `labels`, shape (n,), counts, by
+    default of those of the logits, shape (n, K), themselves.
     """
     n, K = len(logits), int(logits.shape[1])
     floor, ceiling = min(1 / K + _MIN_EXCESS, 1.0), 1 - 0.5 / (n + 1)
@@ -76,6 +61,7 @@ def match_accuracy(logits: Floats, accuracy: float, labels: Labels | None = None
     def excess(log_t: float) -> float:
         return float(np.mean(confidences(logits, math.exp(log_t), labels))) - wanted
 
+    # The classifier's own labels give one root between the ends; others need a grid to find all.
     ends = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(*ends, 2 if labels is None else _GRID_POINTS)
     values = np.array([excess(log_t) for log_t in grid])
@@ -98,11 +84,13 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     for _ in range(_MAX_STEPS):
         if high - low < _TOLERANCE or at_low == 0:
             break
+        # A false position on the function straightened by an exponential, through three points.
         middle = (low + high) / 2
         at_middle = function(middle)
         step = at_middle / math.sqrt(at_middle**2 - at_low * at_high)
         point = middle + (high - low) / 2 * step
         at_point = function(point)
+        # Both points narrow the bracket: the highest that is not below 0, the lowest that is.
         for where, value in sorted([(middle, at_middle), (point, at_point)]):
             if value >= 0:
                 low, at_low = where, value

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.label_shift import label_shift
-from covcal_cli.softmax import Array
 
 _TOLERANCE = 1e-3
 
 
-def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Array | None:
+def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Float64s | None:
     """Return the prior that `value` names, shape (K,), sum 1; None stands for the source's.
 
     Raises
@@ -38,7 +38,7 @@ def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Arra
     return _read(Path(value), classes)
 
 
-def _read(path: Path, classes: Sequence[str]) -> Array:
+def _read(path: Path, classes: Sequence[str]) -> Float64s:
     require_file(path, remedy='give source, uniform, bbse or a JSON file like {"cat": 0.3, ...}')
     try:
         shares = json.loads(path.read_text(encoding="utf-8"))

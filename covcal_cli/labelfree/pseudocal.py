@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covcal_cli.arrays import Floats, Labels
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.fit_guards import not_at_limit, pseudo_accuracy
-from covcal_cli.labelfree.guards import Guard
-from covcal_cli.labelfree.scores import Floats, Labels
+from covcal_cli.labelfree.guards import not_at_limit, pseudo_accuracy
+from covcal_cli.records import Guard
 from covcal_cli.temperature import fit_temperature
 
 MIX = 0.65
@@ -22,19 +22,10 @@ MIX = 0.65
 
 @dataclass(frozen=True)
 class PseudoCal:
-    """A temperature with its ground.
+    """A temperature with its ground."""
 
-    Attributes
-    ----------
-    temperature : float
-        T, or T_s where fewer than two classes are predicted.
-    pairs : int
-        Mixtures that it was fitted on.
-    guards : tuple of Guard
-    """
-
-    temperature: float
-    pairs: int
+    temperature: float  # T, or T_s where fewer than two classes are predicted
+    pairs: int  # mixtures that it was fitted on
     guards: tuple[Guard, ...]
 
 

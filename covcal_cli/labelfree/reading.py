@@ -1,15 +1,11 @@
-"""Reads an `Evidence` from a file, and nothing that the estimators must not know."""
-
-from typing import Any
+"""An `Evidence` read from a file, and nothing that the estimators must not know."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
+from covcal_cli.arrays import Float32s, Float64s, Labels, Rows
+from covcal_cli.featurefile import Domain, FeatureFile, thinned
 from covcal_cli.labelfree.evidence import Aligned, Evidence
-from covcal_cli.labelfree.scores import Labels
-from covcal_cli.softmax import Array, log_mean_softmax
+from covcal_cli.softmax import log_mean_softmax
 
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
@@ -17,42 +13,31 @@ MAX_VALUES = 2_500_000
 
 
 def read_evidence(
-    file: FeatureFile, temperature: float, *, source_weights: Array | None = None, seed: int = 0
+    file: FeatureFile, temperature: float, *, source_weights: Float64s | None = None, seed: int = 0
 ) -> Evidence:
     """Read labelled source validation rows, and target training and validation rows.
 
     The target's test rows and all its labels stay unread. More rows than `MAX_ROWS` or
     `MAX_VALUES` allow are thinned by a seeded draw.
 
-    Parameters
-    ----------
-    file : FeatureFile
-        A features or an adapted file; of an adapted one the aligned logits are read too.
-    temperature : float
-        T_s of the classifier's logits, as the method ``temp`` fits it.
-    source_weights : array of float64, shape (labelled source validation rows,), optional
-        Importance weights in the order of the file.
-    seed : int
+    Of an adapted file the aligned logits are read too. `temperature` is T_s of the classifier's
+    logits, `source_weights` are importance weights of the labelled source validation rows in the
+    order of the file.
 
     Raises
     ------
     CovcalError
-        If a domain is missing or has fewer than 2 rows to read.
+        If a domain is missing.
     """
     source, target = file.require_source(), file.require_target()
     held = source.require_rows("validation")
     labels = source.labels(held)
     known = labels >= 0
     held, labels = held[known], labels[known]
-    chosen = _drawn(len(held), source.n_classes, seed)
+    most = min(MAX_ROWS, MAX_VALUES // source.n_classes)
+    chosen = thinned(np.arange(len(held)), most, seed)
     rows = np.sort(np.concatenate([target.rows("train"), target.rows("validation")]))
-    target_rows = rows[_drawn(len(rows), source.n_classes, seed)]
-    for domain, found in ((source, chosen), (target, target_rows)):
-        if len(found) < 2:
-            raise CovcalError(
-                f"{file.path}: an estimate needs at least 2 labelled source validation rows and 2 "
-                f"target training or validation rows ({domain.counts()})"
-            )
+    target_rows = thinned(rows, most, seed)
     source_rows = held[chosen]
     aligned = None
     if file.is_adapted:
@@ -71,20 +56,13 @@ def read_evidence(
     )
 
 
-def _drawn(n: int, n_classes: int, seed: int) -> Rows:
-    most = min(MAX_ROWS, MAX_VALUES // n_classes)
-    if n <= most:
-        return np.arange(n, dtype=np.int64)
-    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
-
-
-def _aligned(domain: Domain, rows: Rows) -> tuple[NDArray[np.float32], Labels]:
+def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
     """Return log mean softmax, shape (n, K), and every member's label, shape (M, n)."""
     logits = np.empty((len(rows), domain.n_classes), dtype=np.float32)
     own = np.empty((domain.n_members, len(rows)), dtype=np.int64)
     start = 0
     for block in domain.blocks(rows):
-        members: NDArray[Any] = domain.aligned_logits(block)
+        members: Float32s = domain.aligned_logits(block)
         stop = start + len(block)
         logits[start:stop] = log_mean_softmax(members).T
         own[:, start:stop] = members.argmax(axis=2)

@@ -1,17 +1,12 @@
 """Row scores from logits: confidences at a temperature, and log-odds that never saturate."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.softmax import Array, blocks_of, class_major, exp
-
-Floats = NDArray[np.floating[Any]]
-Labels = NDArray[np.int64]
+from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.softmax import blocks_of, class_major, exp
 
 
-def probabilities(logits: Floats, temperature: float) -> Array:
+def probabilities(logits: Floats, temperature: float) -> Float64s:
     """Return softmax(z / T), classes first, shape (K, n), of logits (n, K)."""
     found = np.empty(logits.shape[::-1])
     start = 0
@@ -23,16 +18,8 @@ def probabilities(logits: Floats, temperature: float) -> Array:
     return found
 
 
-def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Array:
-    """Return the probability of every row's label at T, shape (n,).
-
-    Parameters
-    ----------
-    logits : float array, shape (n, K)
-    temperature : float
-    labels : array of int64, shape (n,), optional
-        The labels whose probability is wanted; by default the most probable ones.
-    """
+def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
+    """Return the probability of every row's label at T, shape (n,), by default of the top one."""
     found = np.empty(len(logits))
     start = 0
     for block in blocks_of(logits)():
@@ -45,7 +32,7 @@ def confidences(logits: Floats, temperature: float, labels: Labels | None = None
     return found
 
 
-def log_odds(logits: Floats, temperature: float) -> Array:
+def log_odds(logits: Floats, temperature: float) -> Float64s:
     """Return log(c / (1 - c)) of the top confidence c at T, shape (n,).
 
     The same order as c, but rows whose c rounds to 1 keep theirs: thresholds and bins need it.

@@ -15,9 +15,8 @@ mass that q misplaces, is an upper bound. Their gap is the accuracy, and eps fal
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.softmax import Array
+from covcal_cli.arrays import Float32s, Float64s
 
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
@@ -31,52 +30,34 @@ _PILOT_ROWS = 4000
 _PILOT_SMOOTHING = 0.01
 _BLOCK_VALUES = 1 << 16
 
-Costs = NDArray[np.float32]
-
 
 @dataclass(frozen=True)
 class Transport:
-    """A solved transport problem.
+    """A solved transport problem."""
 
-    Attributes
-    ----------
-    cost : float
-        The middle of the two bounds.
-    gap : float
-        Upper minus lower bound.
-    prices : array of float64, shape (K,)
-        v, zero on average over the mass; 0 for classes without mass.
-    net_costs : array of float64, shape (n,)
-        min_k (c_jk - v_k): what row j adds to the cost, net of its class's price.
-    """
-
-    cost: float
-    gap: float
-    prices: Array
-    net_costs: Array
+    cost: float  # the middle of the two bounds
+    gap: float  # upper minus lower bound
+    prices: Float64s  # (K,): v, zero on average over the mass; 0 for classes without mass
+    # (n,): min_k (c_jk - v_k), what row j adds to the cost, net of its class's price.
+    net_costs: Float64s
 
 
 @dataclass(frozen=True)
 class _State:
-    """The smoothed problem at prices v; `shares` is q, shape (K, n)."""
+    """The smoothed problem at prices v."""
 
-    prices: Array
-    value: float
-    slope: Array
-    shares: Costs
+    prices: Float64s  # v, (K,)
+    value: float  # of the smoothed D(v), and its gradient
+    slope: Float64s
+    shares: Float32s  # q, (K, n)
 
 
-def transport(costs: Costs, masses: Array) -> Transport:
+def transport(costs: Float32s, masses: Float64s) -> Transport:
     """Solve the transport of n rows of equal mass to K classes.
 
-    Parameters
-    ----------
-    costs : array of float32, shape (K, n)
-        Between 0 and 1.
-    masses : array of float64, shape (K,)
-        Non-negative, sum 1.
+    `costs`, shape (K, n), lie between 0 and 1; `masses`, shape (K,), sum to 1.
     """
-    used = np.flatnonzero(masses > 0)
+    used = np.flatnonzero(masses > 0)  # a class without mass takes no row
     some, pi = costs[used], masses[used]
     n = costs.shape[1]
     step = -(-n // _PILOT_ROWS)
@@ -88,18 +69,20 @@ def transport(costs: Costs, masses: Array) -> Transport:
             continue
         state = _maximised(some, pi, prices, eps)
         prices = state.prices
+        # The unsmoothed problem at these prices, and q as it is with what it misplaces put right.
         net = (some - prices.astype(np.float32)[:, None]).min(axis=0).astype(np.float64)
         lower = float(pi @ prices + net.mean())
         upper = float(np.vdot(state.shares, some)) / n + 0.5 * float(np.abs(state.slope).sum())
         if upper - lower <= _GAP * max(1.0, len(used) / _MANY_CLASSES):
             break
+    # Only differences of prices matter: their mean over the mass is made 0.
     level = float(pi @ prices)
     everywhere = np.zeros(len(masses))
     everywhere[used] = prices - level
     return Transport((lower + upper) / 2, upper - lower, everywhere, net + level)
 
 
-def _maximised(costs: Costs, masses: Array, prices: Array, eps: float) -> _State:
+def _maximised(costs: Float32s, masses: Float64s, prices: Float64s, eps: float) -> _State:
     """Climb the smoothed semi-dual from `prices` by Newton steps damped as far as needed.
 
     Damping follows the share of the promised gain that a step brings (Marquardt). Before the last
@@ -108,14 +91,18 @@ def _maximised(costs: Costs, masses: Array, prices: Array, eps: float) -> _State
     state = _at(costs, masses, prices, eps)
     n = costs.shape[1]
     damping = 1e-3
+    # The gradient is the mass that q misplaces, class by class.
     enough = max(_MISPLACED, _MISPLACED_PER_SMOOTHING * eps)
     for _ in range(_MAX_STEPS):
         if np.abs(state.slope).sum() <= enough:
             break
+        # eps times minus the Hessian, positive semi-definite: diag(mean q) - mean q q^T.
         q = state.shares
         hessian = -(q @ q.T).astype(np.float64) / n
         mean = q.mean(axis=1, dtype=np.float64)
         hessian[np.diag_indices_from(hessian)] += mean
+        # Prices that all rise alike change nothing, so it is singular without damping, which grows
+        # until a step brings part of what the quadratic model promises.
         gained = 0.0
         while damping < _MOST_DAMPING:
             damped = hessian + (damping / len(masses)) * np.eye(len(masses))
@@ -128,6 +115,7 @@ def _maximised(costs: Costs, masses: Array, prices: Array, eps: float) -> _State
             damping *= 5
         if gained <= _LEAST_GAIN:  # what is left to gain is below rounding
             break
+        # A step that kept its promise lets the next one be bolder, one that did not holds it back.
         if gained > 0.7:
             damping = max(damping / 5, 1e-9)
         elif gained < 0.3:
@@ -136,7 +124,7 @@ def _maximised(costs: Costs, masses: Array, prices: Array, eps: float) -> _State
     return state
 
 
-def _at(costs: Costs, masses: Array, prices: Array, eps: float) -> _State:
+def _at(costs: Float32s, masses: Float64s, prices: Float64s, eps: float) -> _State:
     n = costs.shape[1]
     shares = np.empty_like(costs)
     soft_minima, placed = 0.0, np.zeros(len(prices))

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.fit_guards import ess_count, ess_share
-from covcal_cli.labelfree.guards import Guard
-from covcal_cli.softmax import Array
 from covcal_cli.weights import effective_sample_size
 
 MIN_SHARE = 0.3
@@ -27,21 +25,10 @@ _STEPS = 50
 
 @dataclass(frozen=True)
 class TransCal:
-    """TransCal's estimate of the target accuracy.
+    """TransCal's estimate of the target accuracy."""
 
-    Attributes
-    ----------
-    accuracy : float
-        In [0, 1].
-    power : float
-        lambda.
-    guards : tuple of Guard
-        Of the weights as they were, before tempering.
-    """
-
-    accuracy: float
-    power: float
-    guards: tuple[Guard, ...]
+    accuracy: float  # in [0, 1]
+    power: float  # lambda
 
 
 def transcal(evidence: Evidence) -> TransCal:
@@ -63,11 +50,10 @@ def transcal(evidence: Evidence) -> TransCal:
     second = -_regression(loss + first * (W - 1), right)
     error = float(loss.mean()) + first * (float(W.mean()) - 1)
     error += second * float(right.mean() - evidence.source_confidence.mean())
-    guards = (ess_share(weights), ess_count(weights))
-    return TransCal(float(np.clip(1 - error, 0.0, 1.0)), power, guards)
+    return TransCal(float(np.clip(1 - error, 0.0, 1.0)), power)
 
 
-def tempering_power(weights: Array) -> float:
+def tempering_power(weights: Float64s) -> float:
     """Return the largest lambda in [0, 1] at which w^lambda is worth 30 % of the rows.
 
     The effective sample size falls as lambda grows, because log sum w^lambda is convex in it.
@@ -85,20 +71,20 @@ def tempering_power(weights: Array) -> float:
     return low
 
 
-def _tempered(weights: Array, power: float) -> Array:
+def _tempered(weights: Float64s, power: float) -> Float64s:
     if power == 1.0 and weights.max() > 0:
         return weights
     powers = _powers(weights, power)
     return np.asarray(powers / powers.mean())
 
 
-def _powers(weights: Array, power: float) -> Array:
+def _powers(weights: Float64s, power: float) -> Float64s:
     # Weights that are all 0 say nothing about any row: every row then counts the same.
     largest = float(weights.max())
     return np.asarray((weights / largest) ** power) if largest > 0 else np.ones(len(weights))
 
 
-def _regression(values: Array, on: Array) -> float:
+def _regression(values: Float64s, on: Float64s) -> float:
     """Return cov(values, on) / var(on), or 0 where `on` is constant."""
     centred = on - on.mean()
     variance = float(centred @ centred)

@@ -12,11 +12,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float64s, Rows
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.scores import confidences, log_odds
-from covcal_cli.softmax import Array
 
 _BINS = 15
 _GRID = np.linspace(math.log(0.05), math.log(200.0), 61)
@@ -48,7 +47,7 @@ def utdc_temperature(evidence: Evidence, accuracy: float) -> float:
     return math.exp(_golden_section(misfit, float(low), float(high)))
 
 
-def scaled_accuracies(evidence: Evidence, accuracy: float, bins: int) -> Array:
+def scaled_accuracies(evidence: Evidence, accuracy: float, bins: int) -> Float64s:
     """Return clip(A_m R), shape (bins,), from the least to the most confident bin.
 
     Rows of the same confidence share their mean accuracy, so that their order does not matter.
@@ -65,7 +64,7 @@ def scaled_accuracies(evidence: Evidence, accuracy: float, bins: int) -> Array:
     return np.clip(scaled, 0.01, 0.99)
 
 
-def _starts(n: int, bins: int) -> NDArray[np.int64]:
+def _starts(n: int, bins: int) -> Rows:
     return np.arange(bins, dtype=np.int64) * n // bins
 
 

@@ -9,7 +9,7 @@ forced to 1 and no sum of weights is divided by: copying every row changes nothi
 
 from covcal_cli.labelfree.estimate import Estimate, from_variance, variance_of_mean
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.fit_guards import ess_count, ess_share
+from covcal_cli.labelfree.guards import ess_count, ess_share
 
 ASSUMPTION = "p(y | x) is shared, the weights are the true density ratio, and the domains overlap"
 

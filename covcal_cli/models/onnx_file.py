@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import require_file
 from covcal_cli.models.onnx_external import LFS_POINTER, link_external_data, model_sha256
 
@@ -85,11 +85,11 @@ class OnnxFile:
             )
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
             if set(providers) - set(CPU):
-                raise _no_start(providers, one_line(error)) from error
+                raise _no_start(providers, one_line(error, 200)) from error
             raise CovcalError(
                 f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model, which "
-                f"uses opset {self.opset} ({one_line(error)}): export it again with an older opset "
-                "and standard operators, or update onnxruntime"
+                f"uses opset {self.opset} ({one_line(error, 200)}): export it again with an older "
+                "opset and standard operators, or update onnxruntime"
             ) from error
         missing = set(providers) - set(session.get_providers())
         if missing:
@@ -161,12 +161,6 @@ def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
             )
         found.append(full)
     return tuple(dict.fromkeys(found)) or CPU
-
-
-def one_line(error: Exception, limit: int = 200) -> str:
-    """Return an exception's message without line breaks, cut to `limit` characters."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:

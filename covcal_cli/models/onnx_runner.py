@@ -8,10 +8,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.classifier import Inputs
-from covcal_cli.models.onnx_file import one_line
 from covcal_cli.models.onnx_linear import Exposed
 
 _OUT_OF_TABLE = "out of data bounds"  # what ONNX Runtime says of an embedding's index
@@ -99,11 +98,11 @@ class Runner:
             if _OUT_OF_TABLE in str(error):
                 raise CovcalError(
                     f"{self._where} has no entry in a table for a number in the data "
-                    f"({one_line(error)}): number the categories as for the model's training"
+                    f"({one_line(error, 200)}): number the categories as for the model's training"
                 ) from error
             shapes = ", ".join(str(list(array.shape)) for array in fed.values())
             raise CovcalError(
-                f"{self._where} cannot run on {shapes} ({one_line(error)}): change the "
+                f"{self._where} cannot run on {shapes} ({one_line(error, 200)}): change the "
                 "preprocessing, or --batch 1 if only one row at a time works"
             ) from error
         arrays = [self._array(name, value) for name, value in zip(names, found, strict=True)]

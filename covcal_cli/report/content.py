@@ -10,6 +10,7 @@ from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.estimation import Estimation, estimate
 from covcal_cli.evaluate.evaluation import Evaluation, evaluate, named
 from covcal_cli.featurefile import SPLITS, FeatureFile
+from covcal_cli.problem import EstimateSettings
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def gather(
     except UnlabelledError:
         evaluation = None
     try:
-        estimation = estimate(path, seed=seed)
+        estimation = estimate(path, EstimateSettings(seed=seed))
     except CovcalError:  # a target alone, say; the report does without
         estimation = None
     return ReportContent(
@@ -151,7 +152,7 @@ def commands(content: ReportContent) -> list[str]:
 def _calibrated(file: str, document: Path, found: Calibration) -> str:
     output = f"-o {quote(str(document))}{_seed(found.seed)}"
     if found.labelled_rows is not None:
-        return f"covcal calibrate-labelled {file} --rows {found.labelled_rows['n']} {output}"
+        return f"covcal calibrate-labelled {file} --rows {found.labelled_rows.n} {output}"
     options = f"--method {found.method}"
     if found.loss != "brier":
         options += f" --loss {found.loss}"

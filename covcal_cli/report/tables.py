@@ -6,8 +6,8 @@ from html import escape
 from covcal_cli.calibration import Calibration
 from covcal_cli.estimation import Estimation
 from covcal_cli.evaluate.evaluation import Evaluation
-from covcal_cli.labelfree.guards import Guard
 from covcal_cli.metrics.groups import GroupMetrics
+from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
 
 _METRICS = {

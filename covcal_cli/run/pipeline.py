@@ -1,42 +1,70 @@
 """``covcal run``: all steps in one folder, from a classifier and two domains to a calibrated model.
 
-Every result is kept under the name that its own command would give it; ``steps.py`` makes them.
+The steps are the public functions behind the commands, and every result is kept under the name that
+its own command would give it. It is made again only when its settings or what it is made of have
+changed, which the journal knows.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from covcal_cli.calibration import Calibration
-from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.evaluation import Evaluation
+from covcal_cli import __version__
+from covcal_cli.calibration import Calibration, read_calibration, write_calibration
+from covcal_cli.errors import CovcalError, UnlabelledError
+from covcal_cli.evaluate.evaluation import Evaluation, evaluate, named, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
+from covcal_cli.featurefile import FeatureFile
+from covcal_cli.files import sha256_of
+from covcal_cli.fitting import CalibrateSettings, calibrate
+from covcal_cli.methods import AUTO, METHODS
+from covcal_cli.models.opening import open_classifier
 from covcal_cli.progress import ProgressCallback
-from covcal_cli.run.journal import Journal
-from covcal_cli.run.steps import RunSettings, Step, Steps
-
-__all__ = ["RunReport", "RunSettings", "Step", "run"]
+from covcal_cli.run.journal import Journal, step_key
 
 JOURNAL = "run.json"
+_RESAMPLES = 1000
+_CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json", "config.json")
+_RESULT_FREE = {"batch", "threads"}  # settings that change no result
+
+# Writes a result, and returns what is to be said about it.
+Make = Callable[[Path], Iterable[str] | None]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run's steps; the seed of the extraction is that of every step."""
+
+    extraction: ExtractSettings = field(default_factory=ExtractSettings)
+    method: str = AUTO  # of ``covcal calibrate``
+    device: str = "auto"  # of ``covcal adapt``
+
+    @property
+    def seed(self) -> int:
+        """The seed of every step."""
+        return self.extraction.seed
+
+
+@dataclass(frozen=True)
+class Step:
+    """One result of a run."""
+
+    output: Path
+    reused: bool  # whether an earlier run's still stood
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run found.
-
-    Attributes
-    ----------
-    calibration : Calibration
-    evaluation : Evaluation or None
-        None where the target's test rows have no labels.
-    model, page : Path
-        The calibrated model and the report.
-    """
+    """What a run found and wrote."""
 
     calibration: Calibration
-    evaluation: Evaluation | None
-    model: Path
-    page: Path
+    evaluation: Evaluation | None  # None where the target's test rows have no labels
+    model: Path  # calibrated
+    page: Path  # the report
 
 
 def run(
@@ -44,9 +72,8 @@ def run(
     source: Path,
     target: Path,
     folder: Path,
-    *,
     settings: RunSettings,
-    extraction: ExtractSettings,
+    *,
     tell: Callable[[Step], None],
     force: bool = False,
     progress: ProgressCallback | None = None,
@@ -62,8 +89,7 @@ def run(
     folder : Path
         Where the results lie; made if it is missing.
     settings : RunSettings
-    extraction : ExtractSettings
-        Of ``covcal extract``.
+        How to take the steps.
     tell : callable
         Called with every `Step` when it is done.
     force : bool
@@ -77,8 +103,11 @@ def run(
         If a step fails, or `folder` holds something else. What was made before stays, and the
         next run goes on there.
     """
-    _prepare(folder)
-    steps = Steps(folder, settings, extraction, tell, progress, Journal(folder / JOURNAL), force)
+    if not folder.exists():
+        folder.mkdir(parents=True)
+    elif not folder.is_dir() or (any(folder.iterdir()) and not (folder / JOURNAL).exists()):
+        raise CovcalError(f"{folder} exists and covcal run did not make it: name another with -o")
+    steps = _Steps(folder, settings, tell, progress, Journal(folder / JOURNAL), force)
     features = steps.extract(model, source, target)
     file = steps.adapt(features)
     document, calibration = steps.calibrate(file)
@@ -87,8 +116,193 @@ def run(
     return RunReport(calibration, evaluation, exported, steps.report(file, document))
 
 
-def _prepare(folder: Path) -> None:
-    if not folder.exists():
-        folder.mkdir(parents=True)
-    elif not folder.is_dir() or (any(folder.iterdir()) and not (folder / JOURNAL).exists()):
-        raise CovcalError(f"{folder} exists and covcal run did not make it: name another with -o")
+@dataclass(frozen=True)
+class _Steps:
+    """The steps of one run, each given the results before it."""
+
+    folder: Path
+    settings: RunSettings
+    tell: Callable[[Step], None]
+    progress: ProgressCallback | None
+    journal: Journal
+    force: bool
+
+    def extract(self, model: str | Path, source: Path, target: Path) -> Path:
+        """Return features.h5."""
+        from covcal_cli.extract.extraction import extract
+        from covcal_cli.extract.parts import was_stopped
+
+        settings = self.settings.extraction
+        # Opening the model is cheap, and its hash covers weights that lie beside it.
+        classifier = open_classifier(
+            model,
+            weights=settings.weights,
+            output=settings.model_output,
+            phi=settings.phi,
+            providers=settings.providers,
+        )
+        inputs = {"model": classifier.sha256}
+        for name, path in _read_beside(model, source, target, settings):
+            inputs[name] = data_digest(path)
+        kept = {name: value for name, value in asdict(settings).items() if name not in _RESULT_FREE}
+        output, key = self.folder / "features.h5", _key(inputs, kept)
+        goes_on = self.journal.was_begun(output, key) and was_stopped(output)
+
+        def make(output: Path) -> Iterable[str]:
+            report = extract(
+                model,
+                source,
+                target,
+                output,
+                settings,
+                force=True,
+                resume=goes_on,
+                progress=self.progress,
+            )
+            skipped = (entry for domain in report.domains for entry in domain.skipped)
+            return [*report.warnings, *(f"skipped {name}: {reason}" for name, reason in skipped)]
+
+        return self._step(output, key, make)
+
+    def adapt(self, features: Path) -> Path:
+        """Return adapted.h5, or `features` where there is nothing to adapt or no use for it."""
+        method = METHODS.get(self.settings.method)
+        with FeatureFile(features) as file:
+            has_features = file.require_source().n_features is not None
+        if not has_features or (
+            method is not None
+            and method.forecaster == "original"
+            and "importance weights" not in method.needs
+        ):
+            return features
+
+        def make(output: Path) -> Iterable[str]:
+            from covcal_cli.adapt.adaptation import adapt
+            from covcal_cli.adapt.settings import AdaptSettings
+
+            asked = AdaptSettings(**settings)
+            return adapt(features, output, asked, force=True, progress=self.progress).warnings
+
+        settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
+        inputs = {"features": sha256_of(features)}
+        return self._step(self.folder / "adapted.h5", _key(inputs, settings), make)
+
+    def calibrate(self, file: Path) -> tuple[Path, Calibration]:
+        """Return cal.json and what it holds."""
+
+        def make(output: Path) -> Iterable[str]:
+            found = calibrate(file, CalibrateSettings(**settings))
+            write_calibration(found, output, force=True)
+            return found.warnings
+
+        settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
+        inputs = {"file": sha256_of(file)}
+        document = self._step(self.folder / "cal.json", _key(inputs, settings), make)
+        return document, read_calibration(document)
+
+    def evaluate(self, file: Path, document: Path) -> Evaluation | None:
+        """Write metrics.json and return it; None where the target's test rows have no labels."""
+        seed = self.settings.seed
+        try:
+            found = evaluate(
+                file,
+                named([(document, read_calibration(document))]),
+                documents=[document],
+                resamples=_RESAMPLES,
+                seed=seed,
+            )
+        except UnlabelledError:
+            # Those of labels that have gone would be taken for measured.
+            (self.folder / "metrics.json").unlink(missing_ok=True)
+            return None
+
+        def make(output: Path) -> None:
+            write_metrics(found, [], output, force=True)
+
+        inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
+        self._step(self.folder / "metrics.json", _key(inputs, {"seed": seed}), make)
+        return found
+
+    def export(self, model: str | Path, document: Path) -> Path:
+        """Return the calibrated model."""
+        from covcal_cli.export.exporting import default_output, export
+
+        def make(output: Path) -> None:
+            settings = self.settings.extraction
+            export(
+                model,
+                document,
+                output,
+                weights=settings.weights,
+                model_output=settings.model_output,
+                force=True,
+            )
+
+        inputs = {"calibration": sha256_of(document)}
+        return self._step(self.folder / default_output(model), _key(inputs, {}), make)
+
+    def report(self, file: Path, document: Path) -> Path:
+        """Return report.html."""
+        from covcal_cli.report.reporting import report
+
+        def make(output: Path) -> None:
+            seed = self.settings.seed
+            report(file, [document], output, resamples=_RESAMPLES, seed=seed, force=True)
+
+        inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
+        return self._step(self.folder / "report.html", _key(inputs, {}), make)
+
+    def _step(self, output: Path, key: str, make: Make) -> Path:
+        entry = None if self.force else self.journal.standing(output, key)
+        reused = entry is not None
+        if entry is None:
+            self.journal.begin(output, key)
+            entry = self.journal.record(output, key, tuple(make(output) or ()))
+        self.tell(Step(output, reused, entry.warnings))
+        return output
+
+
+def _key(inputs: Mapping[str, str], settings: Mapping[str, Any]) -> str:
+    return step_key(version=__version__, inputs=inputs, settings=settings)
+
+
+def _read_beside(
+    model: str | Path, source: Path, target: Path, settings: ExtractSettings
+) -> Iterator[tuple[str, Path]]:
+    """Yield what extraction reads besides the model."""
+    yield from (("source", source), ("target", target))
+    if settings.classes is not None:
+        yield "classes", settings.classes
+    files = [Path(model).parent / name for name in _CONFIGURATIONS]
+    for path in (*files, Path(settings.preprocess or "")):
+        if path.is_file():
+            yield path.name, path
+
+
+def data_digest(path: Path) -> str:
+    """Return a sha256 over a file, or over every visible file below a folder.
+
+    Names count as well as contents: a file in another class folder is other data. Times do not.
+    Links are followed, hidden files and folders left out as readers do.
+    """
+    if not path.is_dir():
+        return sha256_of(path)
+    digest = hashlib.sha256()
+    for file in _files_below(path, frozenset()):
+        name = os.fsencode(file.relative_to(path).as_posix())
+        digest.update(f"{len(name)}:".encode() + name)
+        digest.update(sha256_of(file).encode())
+    return digest.hexdigest()
+
+
+def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
+    real = folder.resolve()
+    if real in above:  # a link that leads back up
+        return
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _files_below(entry, above | {real})
+        elif entry.is_file():
+            yield entry

@@ -8,7 +8,7 @@ from pathlib import Path
 import covcal_cli
 from benchmark.families import Case
 from covcal_cli.adapt.adaptation import adapt
-from covcal_cli.adapt.settings import settings_for
+from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.featurefile import FeatureFile
 
 
@@ -41,11 +41,11 @@ def adapted_file(features: Path, seed: int, folder: Path) -> Path:
     """
     with FeatureFile(features) as file:
         sha256, n_features = file.sha256(), file.require_source().n_features or 0
-    settings = settings_for("default", n_features=n_features, members=None, weight_decay=None)
+    settings = AdaptSettings().training(n_features)
     content = {"code": _ADAPT_SHA256, "features": sha256, "setting": asdict(settings), "seed": seed}
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     path = folder / "adapted" / f"{features.stem}-seed{seed}-{key[:12]}.h5"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        adapt(features, path, seed=seed, device="cpu", threads=1)
+        adapt(features, path, AdaptSettings(seed=seed, device="cpu", threads=1))
     return path

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.evaluate.limits import NONE
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import write_text
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.methods import AUTO, METHODS
+from covcal_cli.problem import EstimateSettings
 
 Record = dict[str, Any]
 ORACLE, TRUE_ACCURACY = "oracle temperature", "true accuracy"
@@ -80,7 +82,7 @@ def measure(adapted: Path, seed: int) -> Record:
             continue
         start = time.perf_counter()
         try:
-            fitted[name] = calibrate(adapted, method=name, seed=seed)
+            fitted[name] = calibrate(adapted, CalibrateSettings(method=name, seed=seed))
         except CovcalError as error:
             refused[name] = str(error)
         seconds[name] = time.perf_counter() - start
@@ -110,7 +112,7 @@ def measure(adapted: Path, seed: int) -> Record:
         "auto": {
             "method_used": auto.method_used,
             "reason": auto.reason,
-            "guards": [guard.to_json() for guard in auto.guards],
+            "guards": [asdict(guard) for guard in auto.guards],
         },
         "truth": {
             name: getattr(truth, name)
@@ -128,5 +130,5 @@ def _estimates(adapted: Path, seed: int) -> Record:
             "high": one.high,
             "trusted": one.trusted,
         }
-        for one in estimate(adapted, seed=seed).estimates
+        for one in estimate(adapted, EstimateSettings(seed=seed)).estimates
     }

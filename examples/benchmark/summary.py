@@ -89,8 +89,6 @@ class Coverage:
         Mean width in points.
     error : float
         Mean |estimate - truth| in points, on the rows read.
-    worst_case : float
-        Share of runs whose worst case lies below the truth, as it should.
     missed : tuple of str
         Shifts that most seeds miss.
     """
@@ -100,7 +98,6 @@ class Coverage:
     test: float
     width: float
     error: float
-    worst_case: float
     missed: tuple[str, ...]
 
 
@@ -204,9 +201,6 @@ def coverage(records: Sequence[Record]) -> Coverage:
         error=100
         * mean(
             lambda run: abs(run["estimates"]["combined"]["accuracy"] - run["truth"]["accuracy"])
-        ),
-        worst_case=mean(
-            lambda run: run["estimates"]["worst case"]["accuracy"] <= run["truth"]["accuracy"]
         ),
         missed=missed,
     )

@@ -146,7 +146,7 @@ def _coverage(records: Sequence[Record], grouped: Mapping[str, Sequence[ShiftErr
         some = [record for record in records if name in (record["family"], EVERYTHING)]
         body.append([_titled(name, members), *_covered(coverage(some))])
     heads = ["family", "rows it reads", "test rows", "mean width, points", "mean error, points"]
-    return _lines([*heads, "worst case holds", "missed in most seeds"], body)
+    return _lines([*heads, "missed in most seeds"], body)
 
 
 def _each(records: Sequence[Record], shifts: Sequence[ShiftErrors]) -> str:
@@ -182,7 +182,6 @@ def _covered(found: Coverage) -> list[str]:
         f"{found.test:.0%}",
         f"{found.width:.1f}",
         f"{found.error:.1f}",
-        f"{found.worst_case:.0%}",
         ", ".join(found.missed) or "none",
     ]
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from covcal_cli.adapt.adaptation import adapt
-from covcal_cli.adapt.forward import networks_sha256, read_networks
+from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.featurefile import ADAPTED_SCHEMA, FeatureFile
 from covcal_cli.featurewriter import HDF5Writer
+from covcal_cli.networks import networks_sha256, read_networks
 
 _SHARED = ("projection/", "discriminator/", "psi/output_relu")
 _PER_MEMBER = ("aligned_logits", "aligned_domain_logits")
@@ -27,10 +28,7 @@ def adapt_in_one_batch(
     adapt(
         features,
         together,
-        preset=preset,
-        weight_decay=weight_decay,
-        members=len(outputs),
-        device="cpu",
+        AdaptSettings(preset=preset, weight_decay=weight_decay, members=len(outputs), device="cpu"),
         force=True,
     )
     with FeatureFile(together) as file:

@@ -15,16 +15,16 @@ import numpy as np
 
 import covcal_cli
 from covcal_cli.adapt.adaptation import adapt
-from covcal_cli.adapt.settings import settings_for
+from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.calibration import Calibration
 from covcal_cli.diagram import draw_diagram
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import write_text
-from covcal_cli.fitting import calibrate
+from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.labelfree.guards import MAX_HALF_WIDTH, MAX_PLAUSIBLE_DRIFT, MIN_SIGMA
-from covcal_cli.methods import MIN_ERRORS
 from covcal_cli.metrics.metrics import Metrics, ReliabilityBins
+from covcal_cli.temperature import MIN_ERRORS
 from covcal_cli.weights import importance_weights
 from reproduction.batch import adapt_in_one_batch
 from reproduction.features import Extracted
@@ -103,9 +103,8 @@ def setting_of(extracted: Extracted, preset: Preset, seed: int | None) -> dict[s
     """Return everything that a run's numbers depend on, ready for JSON."""
     with FeatureFile(extracted.path) as file:
         n_features = file.require_source().n_features or 0
-    settings = settings_for(
-        preset.name, n_features=n_features, members=None, weight_decay=preset.weight_decay
-    )
+    asked = AdaptSettings(preset=preset.name, weight_decay=preset.weight_decay)
+    settings = asked.training(n_features)
     return {
         "code_sha256": CODE_SHA256,
         "features_sha256": extracted.sha256,
@@ -128,7 +127,7 @@ def run_exact(extracted: Extracted, preset: Preset, place: Place) -> Record:
     if found := _reusable(path, key):
         return found
     start = time.perf_counter()
-    temp = calibrate(extracted.path, method="temp")
+    temp = calibrate(extracted.path, CalibrateSettings(method="temp"))
     seconds = time.perf_counter() - start
     evaluation = evaluate(extracted.path, {"temp": temp})
     record: Record = {
@@ -185,18 +184,20 @@ def run_seed(
         adapt(
             extracted.path,
             adapted,
-            preset=preset.name,
-            weight_decay=preset.weight_decay,
-            seed=seed,
-            device="cpu",
-            threads=1,
+            AdaptSettings(
+                preset=preset.name,
+                weight_decay=preset.weight_decay,
+                seed=seed,
+                device="cpu",
+                threads=1,
+            ),
             progress=watch,
         )
     calibrations: dict[str, Calibration] = {}
     fitting: dict[str, float] = {}
     for method in (*METHODS[1:], "auto"):
         start = time.perf_counter()
-        calibrations[method] = calibrate(adapted, method=method, seed=seed)
+        calibrations[method] = calibrate(adapted, CalibrateSettings(method=method, seed=seed))
         fitting[method] = time.perf_counter() - start
     evaluation = evaluate(adapted, calibrations)
     measured = {"none": None, **calibrations}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extraction import ExtractSettings, extract
 from covcal_cli.files import sha256_of, write_text
 from reproduction.datasets import LabelledRows, MissingDataError, Reader, find_digits
 from reproduction.office import STAND_IN, find_office, train_linear_head
@@ -100,7 +100,7 @@ def extracted(shift: Shift, data: Data) -> Extracted:
         else:
             model = data.folder / "models" / shift.model
         inputs = temporary / "source.npz", temporary / "target.npz"
-        extract(model, *inputs, path, threads=1, force=True)
+        extract(model, *inputs, path, ExtractSettings(threads=1), force=True)
     words = {
         "source": source.origin,
         "target": target.origin,

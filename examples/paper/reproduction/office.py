@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.extract.extraction import Preprocessing, extract
+from covcal_cli.extract.extraction import ExtractSettings, Preprocessing, extract
 from covcal_cli.featurefile import FeatureFile
 from reproduction.datasets import LabelledRows, MissingDataError, Reader
 
@@ -81,7 +81,8 @@ def _from_folders(folder: Path, name: str, model: Path, cache: Path) -> Labelled
         pixels = cache / f"office31-{name}.npz"
         np.savez(pixels, x=np.stack([_pixels(file) for file in files]))
         normalised = Preprocessing(size=(SIZE, SIZE), mean=_IMAGENET[0], std=_IMAGENET[1])
-        extract(model, None, pixels, stored, preprocessing=normalised, threads=1)
+        settings = ExtractSettings(preprocessing=normalised, threads=1)
+        extract(model, None, pixels, stored, settings)
         pixels.unlink()
     with FeatureFile(stored) as file:
         target = file.require_target()

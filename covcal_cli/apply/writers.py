@@ -1,0 +1,271 @@
+"""Files with one calibrated row each per line or entry: CSV, Parquet, NPZ and HDF5.
+
+A format is a function that writes blocks of rows as they come, in memory that does not grow with
+their number, and an entry in `FORMATS`.
+"""
+
+import json
+import re
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import APPLIED_SCHEMA
+from covcal_cli.featurewriter import HDF5Writer
+
+_CSV_VALUES = 1 << 14  # numbers written at a time
+_SPECIAL = re.compile(rb'[",\n\r]')
+# Of a row group before compression: many small ones would make the footer larger than the rows.
+_GROUP_BYTES = 32 << 20
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class AppliedRows:
+    """A block of m calibrated rows."""
+
+    ids: NDArray[np.bytes_]  # UTF-8, of fixed length
+    label_index: NDArray[np.int64]  # predicted by the classifier; calibration never changes it
+    confidence: NDArray[np.float32]  # calibrated probability of that label
+    probabilities: NDArray[np.float32] | None  # shape (m, K), unless only confidence is wanted
+
+    def __len__(self) -> int:
+        return len(self.label_index)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is known before the first row."""
+
+    rows: int  # how many there will be
+    classes: Sequence[str]  # names, length K
+    id_dtype: np.dtype[Any]  # of `AppliedRows.ids`
+    with_probabilities: bool
+    # What the rows were computed from, where a format has a place for it.
+    provenance: Mapping[str, str | int | float]
+
+    def columns(self) -> list[str]:
+        """Return the names of a table's columns.
+
+        Probabilities are ``p_CLASS``, or ``p_0``, ``p_1`` and so on where two classes share a name.
+        """
+        names: Sequence[str] = self.classes if self.with_probabilities else ()
+        if len(set(names)) < len(names):
+            names = [str(index) for index in range(len(names))]
+        return ["id", "label", "label_index", "confidence", *(f"p_{name}" for name in names)]
+
+
+def write_csv(stream: IO[bytes], layout: Layout, blocks: Iterable[AppliedRows]) -> None:
+    """Write CSV (RFC 4180, UTF-8, line feeds): a header, then a line per row.
+
+    Numbers have nine significant digits, with which every float32 is read back to the last bit.
+    """
+    names = [_quoted(name.encode()) for name in layout.classes]
+    labels = [b",%b,%d" % (name, index) for index, name in enumerate(names)]
+    stream.write(b",".join(_quoted(name.encode()) for name in layout.columns()) + b"\n")
+    size = max(1, _CSV_VALUES // len(layout.columns()))
+    for block in blocks:
+        for start in range(0, len(block), size):
+            stream.write(_csv_lines(block, slice(start, start + size), labels))
+
+
+def _csv_lines(block: AppliedRows, rows: slice, labels: Sequence[bytes]) -> bytes:
+    values = block.confidence[rows, None]
+    if block.probabilities is not None:
+        values = np.concatenate([values, block.probabilities[rows]], axis=1)
+    # One operation for all numbers of the block, not one per number.
+    line = b",%#.9g" * values.shape[1] + b"\n"
+    numbers = line * len(values) % tuple(values.ravel().tolist())
+    if not values.all():
+        numbers = numbers.replace(b",0.00000000", b",0")  # others below 1e-4 have an exponent
+    ids: list[bytes] = block.ids[rows].tolist()
+    if _SPECIAL.search(b"".join(ids)):
+        ids = [_quoted(known) for known in ids]
+    found = zip(ids, block.label_index[rows].tolist(), numbers.splitlines(True), strict=True)
+    return b"".join(part for known, index, line in found for part in (known, labels[index], line))
+
+
+def _quoted(text: bytes) -> bytes:
+    return b'"' + text.replace(b'"', b'""') + b'"' if _SPECIAL.search(text) else text
+
+
+def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
+    with path.open("wb") as stream:
+        write_csv(stream, layout, blocks)
+
+
+def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
+    """Write row groups of some 32 MiB, and the provenance as JSON under ``covcal``."""
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    names = layout.columns()
+    types = [pyarrow.string(), pyarrow.string(), pyarrow.int64()]
+    types += [pyarrow.float32()] * (len(names) - len(types))
+    schema = pyarrow.schema(
+        list(zip(names, types, strict=True)),
+        metadata={"covcal": json.dumps(dict(layout.provenance), sort_keys=True)},
+    )
+    classes = pyarrow.array(list(layout.classes), pyarrow.string())
+    with parquet.ParquetWriter(path, schema, use_dictionary=["label"]) as writer:
+        for group in _groups(blocks, layout):
+            writer.write_table(_arrow_table(pyarrow, schema, classes, group))
+
+
+def _groups(blocks: Iterable[AppliedRows], layout: Layout) -> Iterator[list[AppliedRows]]:
+    size = max(1, _GROUP_BYTES // (layout.id_dtype.itemsize + 4 * len(layout.columns())))
+    group: list[AppliedRows] = []
+    for block in blocks:
+        group.append(block)
+        if sum(map(len, group)) >= size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _arrow_table(pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRows]) -> Any:
+    ids = [value for block in group for value in block.ids.tolist()]
+    index = np.concatenate([block.label_index for block in group])
+    columns = [
+        pyarrow.array(ids, pyarrow.binary()).cast(pyarrow.string()),
+        classes.take(pyarrow.array(index)),
+        index,
+        np.concatenate([block.confidence for block in group]),
+    ]
+    parts = [block.probabilities for block in group if block.probabilities is not None]
+    if parts:
+        columns += list(np.concatenate([part.T for part in parts], axis=1))
+    return pyarrow.table(columns, schema=schema)
+
+
+def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
+    """Write an uncompressed archive member by member; the same rows give the same bytes.
+
+    Arrays: ``probabilities`` (n, K) f4 unless left out, ``id`` (n,) text, ``label_index`` (n,) i8,
+    ``confidence`` (n,) f4, ``classes`` (K,) text, and provenance as arrays without axes.
+    """
+    dtypes: dict[str, Any] = {
+        "id": layout.id_dtype,
+        "label_index": np.dtype("<i8"),
+        "confidence": np.dtype("<f4"),
+    }
+    with ExitStack() as stack:
+        archive = stack.enter_context(zipfile.ZipFile(path, "w"))
+        # A zip archive takes one member at a time, while rows come with all their fields. So the
+        # widest array goes straight to the archive, and the narrow ones wait in unnamed files.
+        waiting: dict[str, IO[bytes]] = {
+            name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
+        }
+        if layout.with_probabilities:
+            shape = (layout.rows, len(layout.classes))
+            with _member(archive, "probabilities", np.dtype("<f4"), shape) as member:
+                for block in blocks:
+                    member.write(_raw(block.probabilities, "<f4"))
+                    _keep(block, waiting)
+        else:
+            for block in blocks:
+                _keep(block, waiting)
+        for name, dtype in dtypes.items():
+            text = np.dtype(f"<U{dtype.itemsize}") if name == "id" else dtype
+            with _member(archive, name, text, (layout.rows,)) as member:
+                for values in _kept(waiting[name], dtype):
+                    member.write(_raw(_decoded(values, text) if name == "id" else values, text))
+        whole = {"classes": np.array(layout.classes)} | {
+            name: np.array(value) for name, value in layout.provenance.items()
+        }
+        for name, values in whole.items():
+            with _member(archive, name, values.dtype, values.shape) as member:
+                member.write(_raw(values, values.dtype))
+
+
+@contextmanager
+def _member(
+    archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> Iterator[IO[bytes]]:
+    # A ZipInfo of one's own has a fixed date, so that no time enters the file.
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+        header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(member, header)
+        yield member
+
+
+def _keep(block: AppliedRows, waiting: dict[str, IO[bytes]]) -> None:
+    waiting["id"].write(block.ids.tobytes())
+    waiting["label_index"].write(_raw(block.label_index, "<i8"))
+    waiting["confidence"].write(_raw(block.confidence, "<f4"))
+
+
+def _kept(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    file.seek(0)
+    size = max(1, _COPY_BYTES // dtype.itemsize) * dtype.itemsize
+    while raw := file.read(size):
+        yield np.frombuffer(raw, dtype=dtype)
+
+
+def _decoded(ids: NDArray[np.bytes_], text: np.dtype[Any]) -> NDArray[Any]:
+    if ids.tobytes().isascii():
+        return ids.astype(text)
+    return np.char.decode(ids, "utf-8").astype(text)
+
+
+def _raw(values: Any, dtype: Any) -> bytes:
+    return np.ascontiguousarray(values, dtype=dtype).tobytes()
+
+
+def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
+    """Write datasets as schema ``covcal.applied/1`` has them.
+
+    ``id`` (n,) UTF-8 bytes, ``label_index`` (n,) i8, ``confidence`` (n,) f4, ``probabilities``
+    (n, K) f4 unless left out, and ``classes`` (K,); provenance and ``complete`` are root
+    attributes.
+    """
+    n = layout.rows
+    with HDF5Writer(
+        path, schema=APPLIED_SCHEMA, classes=layout.classes, attributes=layout.provenance
+    ) as writer:
+        ids = writer.handle.create_dataset("id", (n,), dtype=layout.id_dtype)
+        labels = writer.handle.create_dataset("label_index", (n,), dtype=np.int64)
+        writer.allocate("confidence", (n,))
+        if layout.with_probabilities:
+            writer.allocate("probabilities", (n, len(layout.classes)))
+        start = 0
+        for block in blocks:
+            stop = start + len(block)
+            ids[start:stop] = block.ids
+            labels[start:stop] = block.label_index
+            writer.fill("confidence", start, block.confidence)
+            if block.probabilities is not None:
+                writer.fill("probabilities", start, block.probabilities)
+            start = stop
+        writer.complete()
+
+
+Write = Callable[[Path, Layout, Iterable[AppliedRows]], None]
+FORMATS: dict[str, Write] = {
+    ".csv": _write_csv_file,
+    ".parquet": _write_parquet,
+    ".npz": _write_npz,
+    ".h5": _write_hdf5,
+}
+
+
+def format_of(path: Path) -> Write:
+    """Return the writer for a file name, if its ending is known and its package is there."""
+    write = FORMATS.get(path.suffix.lower())
+    if write is None:
+        raise CovcalError(f"{path}: name a file that ends in {', '.join(FORMATS)}")
+    if write is _write_parquet and find_spec("pyarrow") is None:
+        raise CovcalError(
+            f"{path} needs pyarrow: pip install pyarrow, or name a .csv, .npz or .h5 file"
+        )
+    return write

@@ -1,0 +1,272 @@
+"""One domain on its way into features.h5: run batch by batch, then written.
+
+``extraction.py`` prepares both domains and owns the file; what is done lies in a `DomainSpool`.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.extract.batching import BatchRunner
+from covcal_cli.extract.doubts import FEW_ROWS, doubt_on_labels
+from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
+from covcal_cli.extract.settings import Rows
+from covcal_cli.featurefile import SPLITS, UNKNOWN_LABEL
+from covcal_cli.featurewriter import HDF5Writer, utf8
+from covcal_cli.inputs.domain import Batch, DomainData
+from covcal_cli.inputs.outputs import OutputTable
+from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.models.classifier import Classifier, Floats
+from covcal_cli.progress import Progress, ProgressCallback
+
+MAX_SKIPPED = 0.01
+_SATURATED = 0.999
+
+
+@dataclass(frozen=True)
+class DomainReport:
+    """What was read of one domain."""
+
+    name: str  # "source" or "target"
+    path: Path  # where the data lies
+    rows: dict[str, int]  # per split
+    labelled: int  # rows whose class is known
+    skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
+
+
+class DomainExtraction:
+    """Runs the classifier over the chosen rows of one domain, and writes what it gave."""
+
+    def __init__(
+        self,
+        name: str,
+        data: DomainData,
+        pipeline: ImagePipeline | None,
+        *,
+        labels: NDArray[np.int64],
+        split: NDArray[np.uint8],
+        rows: Rows,
+        chosen: int,
+        size: int,
+        threads: int,
+        skip_unreadable: bool,
+    ) -> None:
+        self.name = name  # "source" or "target"
+        self.data = data
+        self.labels = labels  # of all rows of the data, shape (n,); -1 where unknown
+        self.rows = rows  # those to run, ascending
+        self.chosen = chosen  # rows of which these are a shard; as many without sharding
+        self.kept = rows  # the rows written; all of `rows` until `write`
+        self.skipped: list[tuple[int, str]] = []  # number and reason of the others
+        self.statistics = OutputStatistics(0)
+        self._pipeline, self._size, self._threads = pipeline, size, threads
+        self._split = split  # the index into `SPLITS` of all rows, shape (n,)
+        self._allowed = MAX_SKIPPED * chosen if skip_unreadable else 0
+        self._skip_unreadable = skip_unreadable
+
+    def batches(self, rows: Rows) -> Generator[Batch, None, None]:
+        """Yield some of the rows as the model is fed them, in order."""
+        batches = self.data.batches(self._pipeline, rows, size=self._size, threads=self._threads)
+        with closing(batches):  # an error in the caller must stop the decoding threads at once
+            yield from batches
+
+    def run(
+        self, spool: DomainSpool, runner: BatchRunner, progress: ProgressCallback | None
+    ) -> None:
+        """Run the rows that the spool does not hold yet, and append them to it."""
+        self._require_readable(spool.skipped)
+        if spool.done == len(self.rows):
+            return
+        with closing(self.batches(self.rows[spool.done :])) as batches:
+            for piece in batches:
+                self._require_readable([*spool.skipped, *piece.skipped])
+                arrays: dict[str, Floats] = {}
+                if len(piece.rows):
+                    features, logits = runner.run(piece.inputs)
+                    arrays = {"logits": logits}
+                    if features is not None:
+                        arrays["features"] = features
+                    self._require_finite(arrays, piece)
+                done = spool.done + len(piece.rows) + len(piece.skipped)
+                spool.append(arrays, done, piece.skipped)
+                if progress is not None:
+                    progress(Progress(self.name, done, len(self.rows)))
+
+    def write(self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier) -> None:
+        """Write the group ``/NAME`` from a spool that holds every row, and count as it passes."""
+        self.skipped = spool.skipped
+        left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
+        self.kept = self.rows[~np.isin(self.rows, left_out)]
+        self.statistics = OutputStatistics(len(self.kept), classifier)
+        ids = self.data.ids
+        everything = len(self.kept) == len(ids)
+        columns = {
+            f"columns/{name}": _storable(np.asarray(values)[self.kept])
+            for name, values in self.data.columns.items()
+        }
+        part = Part(
+            path=self.data.path,
+            rows=self.kept,
+            content={
+                **spool.numbers(),
+                "labels": self.labels[self.kept],
+                "split": self._split[self.kept],
+                "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
+                **columns,
+            },
+            columns=list(self.data.columns),
+            skipped=[(row, ids[row], reason) for row, reason in self.skipped],
+        )
+        Join(self.name, [part]).write(writer, self.statistics.add)
+
+    def write_shard(self, writer: HDF5Writer) -> None:
+        """Write what ``merge`` needs to put the rows of a shard in their place."""
+        skipped = np.array([row for row, _ in self.skipped], dtype=np.int64)
+        writer.write(f"shard/{self.name}/rows", self.kept)
+        writer.write(f"shard/{self.name}/skipped", skipped)
+        writer.write(f"shard/{self.name}/chosen", np.int64(self.chosen))
+
+    def report(self) -> DomainReport:
+        """Return what was read."""
+        counts = np.bincount(self._split[self.kept], minlength=len(SPLITS))
+        return DomainReport(
+            name=self.name,
+            path=self.data.path,
+            rows=dict(zip(SPLITS, map(int, counts), strict=True)),
+            labelled=int((self.labels[self.kept] != UNKNOWN_LABEL).sum()),
+            skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
+        )
+
+    def accuracy(self) -> float | None:
+        """Return the share of labelled rows that the classifier gets right; for the source only."""
+        labels = self.labels[self.kept]
+        known = labels != UNKNOWN_LABEL
+        return float((self.statistics.predictions == labels)[known].mean()) if known.any() else None
+
+    def warnings(self) -> list[str]:
+        """Return what a user should look into, one line each."""
+        found = list(self.data.notes)
+        rows = self.report().rows
+        empty = [name for name in ("train", "validation") if not rows[name]]
+        if empty:
+            hashed = self.data.given_split is None
+            remedy = "pass other --fractions" if hashed else "the data's own splits leave them out"
+            if len(self.kept) < len(self.labels):
+                remedy = "choose more rows"
+            found.append(
+                f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
+            )
+        if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
+            found.append(
+                f"every confidence on the {self.name} exceeds {_SATURATED}: "
+                f"{self._doubt_on_scale()}"
+            )
+        if self.name == "source":
+            labels = self.labels[self.kept]
+            known = labels != UNKNOWN_LABEL
+            if len(np.unique(labels[known])) < 2 and len(self.kept) < len(self.labels):
+                found.append(
+                    f"the rows chosen from {self.data.path} show fewer than two classes, which "
+                    "says nothing about confidence: --sample draws from all of them"
+                )
+            doubt = doubt_on_labels(
+                labels[known], self.statistics.predictions[known], self.statistics.n_classes
+            )
+            found += [doubt] if doubt else []
+        return found
+
+    def _doubt_on_scale(self) -> str:
+        if isinstance(self.data, OutputTable):
+            return "the outputs may be rounded; give them as the classifier computes them"
+        if self._pipeline is not None:
+            return "the pixels may be unscaled; check --scale, --mean and --std"
+        return "the inputs may be unscaled; standardise them as for the model's training"
+
+    def _require_readable(self, skipped: Sequence[tuple[int, str]]) -> None:
+        if len(skipped) <= self._allowed:
+            return
+        shown = "; ".join(f"{self.data.ids[row]} ({reason})" for row, reason in skipped[:3])
+        more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
+        if not self._skip_unreadable:
+            raise CovcalError(
+                f"{self.data.path}: {shown}{more} cannot be read: mend or remove it, or pass "
+                "--on-error skip"
+            )
+        raise CovcalError(
+            f"{self.data.path}: more than {MAX_SKIPPED:.0%} of {self.chosen} images "
+            f"cannot be read: {shown}{more}: mend or remove them"
+        )
+
+    def _require_finite(self, arrays: Block, piece: Batch) -> None:
+        for what, values in arrays.items():
+            bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+            if len(bad):
+                known = self.data.ids[int(piece.rows[bad[0]])]
+                remedy = "its values" if self._pipeline is None else "the preprocessing (--scale)"
+                raise CovcalError(
+                    f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
+                    f"check {remedy} and the model"
+                )
+
+
+class OutputStatistics:
+    """Counts over the `n` rows of one domain, fed in order."""
+
+    def __init__(self, n: int, classifier: Classifier | None = None) -> None:
+        self.n_classes = classifier.n_classes if classifier else 0
+        self.predictions = np.empty(n, dtype=np.int64)  # the classifier's labels so far
+        self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
+        self.largest_logit = 0.0  # the largest |logit|
+        self.least_confidence = 1.0
+        self._seen = 0
+        self._head = None
+        if classifier and classifier.weight is not None and classifier.bias is not None:
+            self._head = classifier.weight.astype(np.float64).T, classifier.bias.astype(np.float64)
+
+    def add(self, block: Block) -> None:
+        """Count the next rows."""
+        logits = block["logits"]
+        stop = self._seen + len(logits)
+        self.predictions[self._seen : stop] = logits.argmax(axis=1)
+        self._seen = stop
+        exact = logits.astype(np.float64)
+        self.largest_logit = max(self.largest_logit, float(np.abs(exact).max(initial=0)))
+        if self._head is not None and "features" in block:
+            weight, bias = self._head
+            difference = np.abs(block["features"].astype(np.float64) @ weight + bias - exact)
+            self.affine_difference = max(self.affine_difference, float(difference.max(initial=0)))
+        exact -= exact.max(axis=1, keepdims=True)
+        confidence = 1 / np.exp(exact).sum(axis=1)
+        self.least_confidence = float(confidence.min(initial=self.least_confidence))
+
+
+def proof_attributes(difference: float, largest: float) -> dict[str, float]:
+    """Return the attributes that hold the proof of the head.
+
+    They are made of the largest ``|phi W^T + b - logits|`` and ``|logit|`` over all rows of a file.
+    Both are kept, because those of a merged file follow from those of its parts.
+    """
+    rounded = _significant(difference)
+    return {
+        "affine_difference": rounded,
+        "largest_logit": largest,
+        "affine_error": _significant(rounded / largest) if largest else rounded,
+    }
+
+
+def _significant(value: float) -> float:
+    """Round to three significant digits, which rounding in another order does not reach."""
+    return float(f"{value:.2e}")
+
+
+def _storable(values: NDArray[Any]) -> NDArray[Any]:
+    """Return a column as HDF5 takes it: numbers as they are, texts as UTF-8 bytes."""
+    if values.dtype.kind in "OU":
+        return utf8([str(value) for value in values])
+    return values

@@ -1,0 +1,305 @@
+"""Parts of a domain's rows: kept while they are extracted, and joined into one features file.
+
+A `Part` holds some of the rows: those that a run has done so far, a shard, or a whole domain of
+another file. `Join` writes the rows of all parts in their order and in blocks of one size, because
+HDF5 lays a file out in the order in which it is written: so the same rows give the same bytes,
+whatever parts they come in.
+
+While an extraction runs, its part grows beside the output in a hidden folder ``.NAME.parts``, so
+that a killed run can go on. For each domain it holds one file of raw numbers per array and a
+journal: one line of JSON per batch, written after the batch's numbers, with their checksum. A
+process that is killed loses at most the batch in the making. After a power cut numbers may be
+missing that the journal names; then the checksum is wrong, and everything from that batch on is
+done again. ``config.json`` says what was being done; other work is never continued.
+"""
+
+import json
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.extract.settings import Rows
+from covcal_cli.featurewriter import HDF5Writer, utf8
+
+Floats = NDArray[np.float32]
+Block = Mapping[str, Floats]
+Config = Mapping[str, str | int | None]
+
+_NUMBERS = ("features", "logits")
+_BLOCK_BYTES = 4 << 20
+_CONFIG = "config.json"
+_SYNC_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a domain, wherever they lie."""
+
+    path: Path  # where they come from, for messages
+    rows: Rows  # their numbers in the domain, ascending
+    # What a features file holds of them, by dataset; a slice of each is read when it is its turn.
+    content: Mapping[str, Any]
+    columns: Sequence[str]  # the names of ``columns/NAME`` among them
+    skipped: Sequence[tuple[int, str, str]]  # number, id and reason of rows that were not readable
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Columns of each array of numbers."""
+        return {name: int(self.content[name].shape[1]) for name in _NUMBERS if name in self.content}
+
+
+class Join:
+    """One domain, its rows in their order whatever parts they come in; all have like columns."""
+
+    def __init__(self, name: str, parts: Sequence[Part]) -> None:
+        self.name, self._parts = name, parts
+        self._rows, self._order = parts[0].rows, None
+        if len(parts) > 1:
+            rows = np.concatenate([part.rows for part in parts])
+            self._order = np.argsort(rows, kind="stable")
+            self._rows = rows[self._order]
+        # Number, id and reason of every row that could not be read.
+        self.skipped = sorted(entry for part in parts for entry in part.skipped)
+        # A part without rows has run no batch, which may be what shows the number of features.
+        full = [part for part in parts if len(part.rows)] or parts[:1]
+        self._widths = _common("columns of numbers", [(part, part.widths) for part in full])
+        self._columns = _common(
+            f"columns of the {name}", [(part, list(part.columns)) for part in parts]
+        )
+
+    def write(self, writer: HDF5Writer, seen: Callable[[Block], None] | None = None) -> None:
+        """Write the group ``/NAME``, and show every block of numbers to `seen`."""
+        for array, width in self._widths.items():
+            writer.allocate(f"{self.name}/{array}", (len(self._rows), width))
+        done = 0
+        for block in self._blocks():
+            for array, values in block.items():
+                writer.fill(f"{self.name}/{array}", done, values)
+            done += len(block["logits"])
+            if seen is not None:
+                seen(block)
+        for fact in ("labels", "split", "ids", *(f"columns/{name}" for name in self._columns)):
+            writer.write(f"{self.name}/{fact}", self.fact(fact))
+        if self.skipped:
+            writer.write(f"{self.name}/skipped", utf8([known for _, known, _ in self.skipped]))
+            reasons = utf8([reason for _, _, reason in self.skipped])
+            writer.write(f"{self.name}/skipped_reasons", reasons)
+
+    def fact(self, name: str) -> NDArray[Any]:
+        """Return one dataset with a value per row, such as ``split``, shape (n,)."""
+        found = [np.asarray(part.content[name][:]) for part in self._parts]
+        return found[0] if self._order is None else np.concatenate(found)[self._order]
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield the rows in order, a few MiB at a time; each part is read forwards, once."""
+        size = max(1, _BLOCK_BYTES // (4 * sum(self._widths.values())))
+        for first in range(0, len(self._rows), size):
+            wanted = self._rows[first : first + size]
+            block = {
+                name: np.empty((len(wanted), width), dtype=np.float32)
+                for name, width in self._widths.items()
+            }
+            for part in self._parts:
+                # The rows of the part that fall into this block, and their places in it.
+                start, stop = np.searchsorted(part.rows, (wanted[0], wanted[-1] + 1))
+                places = np.searchsorted(wanted, part.rows[start:stop])
+                for name, values in block.items():
+                    if len(places):
+                        values[places] = part.content[name][start:stop]
+            yield block
+
+
+def _common(what: str, found: Sequence[tuple[Part, Any]]) -> Any:
+    """Return what all parts have alike, refusing the first that differs."""
+    first, value = found[0]
+    for part, other in found:
+        if other != value:
+            raise difference(what, first.path, value, part.path, other)
+    return value
+
+
+def difference(what: str, one: Path, a: Any, two: Path, b: Any) -> CovcalError:
+    """Return the error that two files differ in `what`, which is `a` in one and `b` in two."""
+    texts = [text if len(text) <= 160 else f"{text[:157]}..." for text in (str(a), str(b))]
+    return CovcalError(
+        f"{one} and {two} differ in their {what} ({texts[0]} and {texts[1]}): extract both with "
+        "the same model and options"
+    )
+
+
+def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
+    """Return the folder for the parts of `output`, and a note on what became of an earlier run's.
+
+    `config` holds everything that the numbers depend on, by names that a user knows: `resume` goes
+    on with an earlier run of the same, and refuses another. Without it the earlier parts go.
+    """
+    folder = _folder(output)
+    earlier = _earlier(folder)
+    note = None
+    if resume and earlier is not None:
+        _require_same(output, earlier, config)
+        return folder, None
+    if resume:
+        note = f"no earlier run of {output} was stopped: starting from the first row"
+    elif earlier is not None:
+        note = f"an earlier run of {output} was stopped; --resume would have gone on with it"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        (folder / _CONFIG).write_text(json.dumps(dict(config), sort_keys=True), encoding="utf-8")
+    except OSError:  # a full disk: the caller says so, in terms of the output
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder, note
+
+
+def was_stopped(output: Path) -> bool:
+    """Return whether a run of `output` has left something to go on with."""
+    return _earlier(_folder(output)) is not None
+
+
+def _folder(output: Path) -> Path:
+    path = output.resolve()
+    return path.with_name(f".{path.name}.parts")
+
+
+def _earlier(folder: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # killed before it was written: nothing was done yet
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _require_same(output: Path, earlier: Mapping[str, Any], config: Config) -> None:
+    differing = [
+        f"{name} was {_short(earlier.get(name))} and is {_short(value)}"
+        for name, value in config.items()
+        if earlier.get(name) != value
+    ]
+    if differing:
+        raise CovcalError(
+            f"{output}: the run that was stopped did something else ({'; '.join(differing)}): give "
+            "the same options and data, or leave out --resume to start anew"
+        )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    if len(text) == 64 and set(text) <= set("0123456789abcdef"):
+        return f"sha256 {text[:12]}"
+    return text
+
+
+class DomainSpool:
+    """What is done of one domain: its numbers and their journal; a context manager."""
+
+    def __init__(self, folder: Path, name: str, widths: Mapping[str, int]) -> None:
+        self.widths = dict(widths)  # columns of each array
+        self.done = 0  # rows dealt with, from the front of the chosen ones
+        self.kept = 0  # rows of them that were read and run
+        self.skipped: list[tuple[int, str]] = []  # number and reason of the others
+        self._paths = {array: folder / f"{name}.{array}" for array in widths}
+        self._files = {array: path.open("a+b") for array, path in self._paths.items()}
+        self._journal = (folder / f"{name}.journal").open("a+b")
+        self._recover()
+        self._synced = time.monotonic()
+
+    def append(
+        self, arrays: Mapping[str, Floats], done: int, skipped: Sequence[tuple[int, str]]
+    ) -> None:
+        """Add a batch: the rows run, (m, width) by array, or none at all where none was readable.
+
+        `done` counts the rows dealt with so far, this batch included; `skipped` has the number and
+        reason of those of the batch that could not be read.
+        """
+        # The numbers first: a line in the journal stands for numbers that are there.
+        checksum = 0
+        for name, file in self._files.items():
+            if name in arrays:
+                rows = np.ascontiguousarray(arrays[name], dtype="<f4")
+                checksum = zlib.crc32(rows.data, checksum)
+                file.write(rows.data)
+                file.flush()
+        kept = self.kept + (done - self.done - len(skipped))
+        entry = {"done": done, "kept": kept, "crc": checksum, "skipped": skipped}
+        self._journal.write(json.dumps(entry).encode() + b"\n")
+        self._journal.flush()
+        self.done, self.kept = done, kept
+        self.skipped += skipped
+        if time.monotonic() - self._synced > _SYNC_SECONDS:
+            for file in (*self._files.values(), self._journal):
+                os.fsync(file.fileno())
+            self._synced = time.monotonic()
+
+    def numbers(self) -> dict[str, "_RawRows"]:
+        """Return the rows kept, by array, to be read slice by slice."""
+        return {
+            name: _RawRows(path, (self.kept, self.widths[name]))
+            for name, path in self._paths.items()
+        }
+
+    def _recover(self) -> None:
+        """Keep the batches that are whole, and cut off what follows them."""
+        for file in (*self._files.values(), self._journal):
+            file.seek(0)
+        whole = 0
+        for line in self._journal:
+            if not self._is_whole(line):
+                break
+            whole += len(line)
+        self._journal.truncate(whole)
+        for name, file in self._files.items():
+            file.truncate(self.kept * self.widths[name] * 4)
+
+    def _is_whole(self, line: bytes) -> bool:
+        """Take over one line of the journal if its numbers are all there."""
+        try:
+            entry = json.loads(line) if line.endswith(b"\n") else None
+        except ValueError:
+            return False
+        if entry is None:
+            return False
+        checksum = 0
+        for name, file in self._files.items():
+            wanted = (entry["kept"] - self.kept) * self.widths[name] * 4
+            checksum = zlib.crc32(file.read(wanted), checksum)
+        if checksum != entry["crc"]:
+            return False
+        self.done, self.kept = entry["done"], entry["kept"]
+        self.skipped += [(row, reason) for row, reason in entry["skipped"]]
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for file in (*self._files.values(), self._journal):
+            try:
+                file.close()
+            except OSError:  # a full disk, which the failed write has reported already
+                if error[0] is None:
+                    raise
+
+
+@dataclass(frozen=True)
+class _RawRows:
+    """Rows of float32 in a file of nothing else, sliced as a dataset of HDF5 is."""
+
+    path: Path
+    shape: tuple[int, int]
+
+    def __getitem__(self, rows: slice) -> Floats:
+        width = self.shape[1]
+        start, stop = int(rows.start), int(rows.stop)
+        found = np.fromfile(self.path, "<f4", (stop - start) * width, offset=4 * start * width)
+        return found.reshape(-1, width)

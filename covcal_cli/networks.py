@@ -1,0 +1,72 @@
+"""The networks of an adapted file in NumPy: from features to logits, without torch.
+
+``/networks`` holds ``projection`` (mean, scale and, where used, components), ``psi``, ``head`` and
+``aligned_discriminator`` with a leading axis of M members, and ``discriminator`` (on the projected
+features) with a leading axis of 1. Layers are ``weight_0``, ``bias_0``, ``weight_1`` and so on, of
+shapes (M, inputs, outputs) and (M, outputs); ReLU stands between layers, and after psi's last one
+where ``psi/output_relu`` is 1.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.arrays import Float32s
+
+Networks = Mapping[str, NDArray[Any]]  # every array of ``/networks``, named like ``psi/weight_0``
+
+
+def networks_sha256(networks: Networks) -> str:
+    """Return the sha256 over the names, in sorted order, each followed by its array's bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(networks):
+        digest.update(name.encode("utf-8"))
+        digest.update(np.ascontiguousarray(networks[name]).tobytes())
+    return digest.hexdigest()
+
+
+def read_networks(group: Any) -> dict[str, NDArray[Any]]:
+    """Return every array of the HDF5 group ``/networks``."""
+    return {f"{part}/{name}": group[part][name][()] for part in group for name in group[part]}
+
+
+def aligned_features(networks: Networks, features: Float32s) -> Float32s:
+    """Return psi(phi), shape (M, n, p), of `features`, shape (n, d)."""
+    relu = bool(networks["psi/output_relu"][0])
+    return perceptron(networks, "psi", projected(networks, features)[None], output_relu=relu)
+
+
+def aligned_logits(networks: Networks, features: Float32s) -> Float32s:
+    """Return every member's forecaster logits, shape (M, n, K), of `features`, shape (n, d)."""
+    return perceptron(networks, "head", aligned_features(networks, features))
+
+
+def aligned_domain_logits(networks: Networks, features: Float32s) -> Float32s:
+    """Return the logits of every member's discriminator on psi(phi), shape (M, n)."""
+    aligned = aligned_features(networks, features)
+    return perceptron(networks, "aligned_discriminator", aligned)[:, :, 0]
+
+
+def projected(networks: Networks, features: Float32s) -> Float32s:
+    """Return what psi and the discriminator on phi see, shape (n, k)."""
+    values = features.astype(np.float32) - networks["projection/mean"]
+    if "projection/components" in networks:
+        values = values @ networks["projection/components"]
+    return np.asarray(values / networks["projection/scale"], dtype=np.float32)
+
+
+def perceptron(
+    networks: Networks, name: str, inputs: Float32s, *, output_relu: bool = False
+) -> Float32s:
+    """Return the outputs, shape (M, n, o), of the perceptrons `name` on inputs (M or 1, n, k)."""
+    layers = sum(key.startswith(f"{name}/weight_") for key in networks)
+    values = inputs
+    for layer in range(layers):
+        values = values @ networks[f"{name}/weight_{layer}"]
+        values = values + networks[f"{name}/bias_{layer}"][:, None]
+        if layer < layers - 1 or output_relu:
+            values = np.maximum(values, 0)
+    return np.asarray(values, dtype=np.float32)

@@ -1,0 +1,137 @@
+"""Methods whose T_f answers to unlabelled target rows, most through an estimated accuracy.
+
+| method    | T_f makes                                                       |
+|-----------|-----------------------------------------------------------------|
+| cot       | the mean target confidence COT's accuracy; it is never below T_s|
+| fl+cot    | the same of the classifier's labels under the aligned logits    |
+| atc       | the mean target confidence ATC's accuracy                       |
+| transcal  | the mean target confidence TransCal's accuracy                  |
+| utdc      | the confidence in every bin COT's accuracy there                |
+| pseudocal | mixtures of target rows likely to have the heavier row's label  |
+
+None of them minimises a loss on the source, so that T_s, the T of ``temp``, is what they are seen
+against.
+"""
+
+from covcal_cli.featurefile import ForecasterName
+from covcal_cli.labelfree.atc import atc
+from covcal_cli.labelfree.guards import (
+    enough_errors,
+    guards_on_weights,
+    prior_drift,
+    sentences_of_failed,
+)
+from covcal_cli.labelfree.matching import match_accuracy
+from covcal_cli.labelfree.pseudocal import pseudocal
+from covcal_cli.labelfree.transcal import transcal
+from covcal_cli.labelfree.utdc import utdc_temperature
+from covcal_cli.problem import MethodFit, Problem
+from covcal_cli.records import Guard
+from covcal_cli.remarks import notes_on_weights
+from covcal_cli.weights import ImportanceWeights
+
+_PRIOR_DRIFT = "prior drift"
+
+
+def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
+    """Match COT's accuracy on the classifier's logits, at a T of at least T_s.
+
+    COT claims that a shift does harm. A lower T than the source's would say that it does good.
+    """
+    match = match_accuracy(problem.target_logits(forecaster), problem.cot.accuracy)
+    least = problem.evidence.temperature
+    notes = []
+    if match.temperature < least:
+        notes.append(
+            f"the estimated accuracy {problem.cot.accuracy:.2%} would need T = "
+            f"{match.temperature:.4g}: T is kept at the source's, {least:.4g}"
+        )
+    guards = (*_transport_guards(problem), match.guard)
+    return _fitted(problem, forecaster, max(match.temperature, least), guards, notes)
+
+
+def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
+    """Match COT's accuracy with the aligned forecaster's probability of the classifier's labels."""
+    logits, labels = problem.target_logits(forecaster), problem.evidence.target_predictions
+    match = match_accuracy(logits, problem.cot.accuracy, labels)
+    guards = (*_transport_guards(problem), match.guard)
+    notes = []
+    if match.crossings > 1:
+        notes.append(
+            f"{match.crossings} temperatures give the estimated accuracy: T is the softest of them"
+        )
+    return _fitted(problem, forecaster, match.temperature, guards, notes)
+
+
+def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
+    """Match ATC's accuracy on the classifier's logits."""
+    estimate = atc(problem.evidence)
+    match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
+    return _fitted(problem, forecaster, match.temperature, (*estimate.guards, match.guard), [])
+
+
+def by_control_variates(problem: Problem, forecaster: ForecasterName) -> MethodFit:
+    """Match TransCal's accuracy on the classifier's logits."""
+    weights = problem.weights(forecaster)
+    estimate = transcal(problem.evidence_with(weights.weights))
+    match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
+    notes = notes_on_weights(weights)
+    if estimate.power < 1:
+        notes.append(
+            f"the importance weights are raised to the power {estimate.power:.2f}, at which they "
+            "are worth 30% of the rows"
+        )
+    guards = (*guards_on_weights(weights), match.guard)
+    return _fitted(problem, forecaster, match.temperature, guards, notes, weights)
+
+
+def by_reliability(problem: Problem, forecaster: ForecasterName) -> MethodFit:
+    """Match the source's reliability, rescaled to COT's accuracy, bin by bin (UTDC)."""
+    temperature = utdc_temperature(problem.evidence, problem.cot.accuracy)
+    return _fitted(problem, forecaster, temperature, _transport_guards(problem), [])
+
+
+def on_mixtures(problem: Problem, forecaster: ForecasterName) -> MethodFit:
+    """Fit T to mixtures of target rows (PseudoCal)."""
+    found = pseudocal(problem.evidence, seed=problem.settings.seed)
+    notes = []
+    if found.pairs == 0:
+        notes.append("only one class is predicted on the target: T is the source's")
+    return _fitted(problem, forecaster, found.temperature, found.guards, notes)
+
+
+def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
+    """Return COT's guards and, where the prior is the source's, how far predictions drift from it.
+
+    The drift is what COT reads, so that it speaks for COT as well as against it: its guard informs,
+    and no rule asks for it.
+    """
+    if problem.prior is not None:
+        return problem.cot.guards
+    return *problem.cot.guards, prior_drift(*problem.evidence.predicted_shares())
+
+
+def _fitted(
+    problem: Problem,
+    forecaster: ForecasterName,
+    temperature: float,
+    guards: tuple[Guard, ...],
+    notes: list[str],
+    weights: ImportanceWeights | None = None,
+) -> MethodFit:
+    drift = [guard for guard in guards if guard.name == _PRIOR_DRIFT]
+    warnings = sentences_of_failed(guard for guard in guards if guard not in drift)
+    # A method that reads errors itself has this guard among its own.
+    of_rows = enough_errors(problem.errors(forecaster), len(problem.validation))
+    if of_rows.name not in {guard.name for guard in guards}:
+        guards = (*guards, of_rows)
+    return MethodFit(
+        forecaster,
+        temperature,
+        problem.loss_at(forecaster, temperature),
+        problem.loss_at(forecaster, 1.0),
+        guards=guards,
+        weights=weights,
+        notes=(*notes, *sentences_of_failed(drift)),
+        warnings=tuple(warnings),
+    )

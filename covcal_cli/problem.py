@@ -1,0 +1,384 @@
+"""A file as the methods and the estimates see it: what they share, computed when first asked for.
+
+Who reads which rows. A logistic discriminator is fitted on training rows of both domains, T_g on
+validation rows of both; T_s, T_f and weights on labelled source validation rows. Estimates read
+those, and target training and validation rows. No target label is read.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from covcal_cli.arrays import Float64s, Floats, Labels, Rows
+from covcal_cli.bound import BoundTerms
+from covcal_cli.calibration import model_of
+from covcal_cli.discriminator import fit_discriminator
+from covcal_cli.errors import CovcalError
+from covcal_cli.featurefile import Domain, FeatureFile, ForecasterName, SourceDomain
+from covcal_cli.labelfree.combined import combined
+from covcal_cli.labelfree.cot import cot
+from covcal_cli.labelfree.estimate import Estimate
+from covcal_cli.labelfree.evidence import Aligned, Evidence
+from covcal_cli.labelfree.panel import panel
+from covcal_cli.labelfree.priors import target_prior
+from covcal_cli.labelfree.reading import read_evidence
+from covcal_cli.methods import SOURCE_PRIOR, Method
+from covcal_cli.records import Guard, Input
+from covcal_cli.softmax import class_major, exp, log_softmax
+from covcal_cli.temperature import (
+    MIN_ERRORS,
+    ROW_LOSSES,
+    Limit,
+    Loss,
+    TemperatureFit,
+    fit_temperature,
+)
+from covcal_cli.weights import DEFAULT_MAX_WEIGHT, ImportanceWeights, importance_weights
+
+_MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateSettings:
+    """What ``covcal estimate`` can be told, and every method too.
+
+    Raises
+    ------
+    CovcalError
+        If `max_weight` is no number of at least 1.
+    """
+
+    max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
+    # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
+    target_prior: str = SOURCE_PRIOR
+    seed: int = 0  # chooses rows where there are more than the fits use
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_weight < math.inf:
+            raise CovcalError(f"max_weight must be a number of at least 1, not {self.max_weight}")
+
+
+@dataclass(frozen=True)
+class MethodFit:
+    """A method's temperature on one file, and what it rests on."""
+
+    forecaster: ForecasterName  # whose logits `temperature` scales
+    temperature: float
+    # Mean over the labelled source validation rows, weighted as in the fit, at T_f and at T = 1.
+    loss: float
+    loss_at_one: float
+    at_limit: Limit | None = None
+    guards: tuple[Guard, ...] = ()
+    weights: ImportanceWeights | None = None  # those that entered
+    bound: BoundTerms | None = None
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Labelled source validation rows, and how many have no label."""
+
+    source: SourceDomain
+    rows: Rows
+    labels: Labels
+    unlabelled: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row_losses(self, forecaster: ForecasterName, temperature: float, loss: Loss) -> Float64s:
+        """Return the loss of softmax(z / T) of every row, shape (n,)."""
+        blocks = [
+            ROW_LOSSES[loss](class_major(logits), labels, temperature, False)[0]
+            for logits, labels in self._blocks(forecaster)
+        ]
+        return np.concatenate(blocks)
+
+    def errors(self, forecaster: ForecasterName) -> int:
+        """Return how many rows the forecaster's own label is wrong on."""
+        return sum(
+            int((logits.argmax(axis=1) != labels).sum())
+            for logits, labels in self._blocks(forecaster)
+        )
+
+    def notes(self, classes: list[str]) -> list[str]:
+        """Return notes on rows without a label, and on classes without a row."""
+        notes = []
+        if self.unlabelled:
+            notes.append(f"{self.unlabelled} source validation rows without a label are left out")
+        absent = np.setdiff1d(np.arange(len(classes)), self.labels)
+        if len(absent):
+            names = ", ".join(classes[index] for index in absent[:5])
+            more = ", ..." if len(absent) > 5 else ""
+            notes.append(f"classes without a source validation row: {names}{more}")
+        return notes
+
+    def _blocks(self, forecaster: ForecasterName) -> Iterator[tuple[Floats, Labels]]:
+        start = 0
+        for block in self.source.blocks(self.rows):
+            labels = self.labels[start : start + len(block)]
+            yield self.source.forecaster_logits(block, forecaster), labels
+            start += len(block)
+
+
+def validation_of(file: FeatureFile) -> Validation:
+    """Return the labelled source validation rows of a file, which must have some.
+
+    Raises
+    ------
+    CovcalError
+        If the file has no source, no validation row, or none with a label.
+    """
+    source = file.require_source()
+    rows = source.require_rows("validation")
+    labels = source.labels(rows)
+    known = labels >= 0
+    if not known.any():
+        raise CovcalError(
+            f"{file.path}: none of the {len(rows)} source validation rows has a label: "
+            "extract the source from class folders, or give y"
+        )
+    return Validation(source, rows[known], labels[known], int((~known).sum()))
+
+
+class Problem:
+    """One file, open for as long as the problem is used, with the settings of a run.
+
+    Fitted temperatures minimise `loss`.
+    """
+
+    def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:
+        self.file, self.settings, self.loss = file, settings, loss
+        self.validation = validation_of(file)
+        self._errors: dict[ForecasterName, int] = {}
+        self._plain: dict[ForecasterName, TemperatureFit] = {}
+        self._weights: dict[ForecasterName, ImportanceWeights] = {}
+
+    @property
+    def fullest(self) -> ForecasterName:
+        """The aligned forecaster where the file holds one, else the original."""
+        return "aligned" if self.file.is_adapted else "original"
+
+    def missing_for(self, method: Method) -> str | None:
+        """Return what the file lacks for a method with the remedy, or None."""
+        if method.forecaster == "aligned" and not self.file.is_adapted:
+            return "an adapted file: run covcal adapt first"
+        lacking = self.missing_for_estimate if "estimate" in method.needs else None
+        if lacking is None and "importance weights" in method.needs:
+            lacking = self.missing_for_weights
+        return lacking
+
+    @property
+    def missing_for_estimate(self) -> str | None:
+        """What the file lacks for an estimate of the target accuracy, or None."""
+        target = self.file.target
+        if target is None:
+            return "a target domain: extract it together with the source"
+        if len(target.rows("train")) + len(target.rows("validation")) < _MIN_ROWS:
+            return f"{_MIN_ROWS} target training or validation rows ({target.counts()})"
+        if len(self.validation) < _MIN_ROWS:
+            return f"{_MIN_ROWS} labelled source validation rows, not {len(self.validation)}"
+        if len(self.file.classes) < 2:
+            return "a classifier with at least 2 classes"
+        return None
+
+    @property
+    def missing_for_weights(self) -> str | None:
+        """What the file lacks for importance weights, or None."""
+        source, target = self.validation.source, self.file.target
+        if target is None:
+            return "a target domain: extract it together with the source"
+        if len(target.rows("validation")) == 0:
+            return f"target validation rows ({target.counts()})"
+        if self.file.is_adapted:  # which holds the logits of trained discriminators
+            return None
+        if source.n_features is None or target.n_features is None:
+            return "features of both domains: extract them again with features"
+        for domain in (source, target):
+            if len(domain.rows("train")) == 0:
+                return f"training rows of both domains ({domain.counts()})"
+        return None
+
+    def errors(self, forecaster: ForecasterName) -> int:
+        """Return how many labelled source validation rows the forecaster gets wrong."""
+        if forecaster not in self._errors:
+            self._errors[forecaster] = self.validation.errors(forecaster)
+        return self._errors[forecaster]
+
+    def fit(self, forecaster: ForecasterName, weights: Float64s | None = None) -> TemperatureFit:
+        """Fit T to the labelled source validation rows."""
+        if weights is None and forecaster in self._plain:
+            return self._plain[forecaster]
+        source, rows = self.validation.source, self.validation.rows
+        stored = "logits" if forecaster == "original" else "aligned_logits"
+        found = fit_temperature(
+            lambda: (
+                source.forecaster_logits(block, forecaster) for block in source.blocks(rows, stored)
+            ),
+            self.validation.labels,
+            weights,
+            loss=self.loss,
+            allow_sharpening=self.errors(forecaster) >= MIN_ERRORS,
+            seed=self.settings.seed,
+        )
+        if weights is None:
+            self._plain[forecaster] = found
+        return found
+
+    def loss_at(self, forecaster: ForecasterName, temperature: float) -> float:
+        """Return the mean loss of the labelled source validation rows at a temperature."""
+        return float(self.validation.row_losses(forecaster, temperature, self.loss).mean())
+
+    def weights(self, forecaster: ForecasterName) -> ImportanceWeights:
+        """Return the importance weights of the labelled source validation rows.
+
+        From the discriminators on psi(phi) for the aligned forecaster, else from that on phi: the
+        network of an adapted file, or a logistic one fitted here.
+        """
+        if forecaster not in self._weights:
+            on_source, on_target = self._domain_logits(forecaster)
+            self._weights[forecaster] = importance_weights(
+                on_source, on_target, max_weight=self.settings.max_weight
+            )
+        return self._weights[forecaster]
+
+    def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
+        """Return the discriminators' logits of both domains' rows, shapes (M, n) and (M, n_t)."""
+        source, target = self.validation.source, self.file.require_target()
+        rows, target_rows = self.validation.rows, target.rows("validation")
+        if forecaster == "aligned":
+            return source.aligned_domain_logits(rows), target.aligned_domain_logits(target_rows)
+        if self.file.is_adapted:
+            return source.domain_logits(rows)[None], target.domain_logits(target_rows)[None]
+        logistic = fit_discriminator(source, target, seed=self.settings.seed)
+        return (
+            logistic.domain_logits(source, rows)[None],
+            logistic.domain_logits(target, target_rows)[None],
+        )
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What estimates may know, without importance weights."""
+        return self.evidence_with(None)
+
+    def evidence_with(self, weights: Float64s | None) -> Evidence:
+        """Return what estimates may know, with importance weights of the validation rows."""
+        temperature, seed = self.fit("original").temperature, self.settings.seed
+        return read_evidence(self.file, temperature, source_weights=weights, seed=seed)
+
+    @property
+    def aligned(self) -> Aligned:
+        """The aligned forecaster on the evidence's rows; `CovcalError` where there is none."""
+        if self.evidence.aligned is None:
+            raise CovcalError(f"{self.file.path} is no adapted file: run covcal adapt first")
+        return self.evidence.aligned
+
+    def target_logits(self, forecaster: ForecasterName) -> Floats:
+        """Return a forecaster's logits of the evidence's target rows, shape (n_t, K)."""
+        original = forecaster == "original"
+        return self.evidence.target_logits if original else self.aligned.target_logits
+
+    @cached_property
+    def prior(self) -> Float64s | None:
+        """Class frequencies on the target, shape (K,), where they are not the source's."""
+        return target_prior(self.settings.target_prior, self.evidence, self.file.classes)
+
+    @cached_property
+    def cot(self) -> Estimate:
+        """The target accuracy by optimal transport."""
+        return cot(self.evidence, self.prior)
+
+    @cached_property
+    def accuracy(self) -> Estimate:
+        """The target accuracy to act on."""
+        return combined(panel(self.evidence, self.cot))
+
+
+def mean_confidence(
+    domain: Domain, rows: Rows, logits: Callable[[Rows], Floats], temperature: float
+) -> float:
+    """Return the mean calibrated probability of the classifier's own labels on `rows`.
+
+    `logits` gives the forecaster's logits, shape (m, K), of a block of rows.
+    """
+    total = 0.0
+    for block in domain.blocks(rows, "logits", "aligned_logits"):
+        labels, columns = domain.logits(block).argmax(axis=1), np.arange(len(block))
+        probabilities = exp(log_softmax(class_major(logits(block)), temperature))
+        total += float(probabilities[labels, columns].sum())
+    return total / len(rows)
+
+
+def target_confidence(
+    file: FeatureFile, forecaster: ForecasterName, temperature: float
+) -> dict[str, float | int | None]:
+    """Return the mean confidence on target validation rows, before and after, for cal.json."""
+    target = file.target
+    rows = None if target is None else target.rows("validation")
+    if target is None or rows is None or len(rows) == 0:
+        return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
+
+    def mean(forecaster: ForecasterName, temperature: float) -> float:
+        return mean_confidence(
+            target, rows, lambda block: target.forecaster_logits(block, forecaster), temperature
+        )
+
+    return {
+        "rows": len(rows),
+        "target_confidence_before": mean("original", 1.0),
+        "target_confidence": mean(forecaster, temperature),
+    }
+
+
+def input_of(file: FeatureFile) -> Input:
+    """Return a file as an entry of what a result was computed from."""
+    return Input("adapted" if file.is_adapted else "features", file.path, file.sha256())
+
+
+def fit_record(fit: MethodFit | TemperatureFit, rows: int, errors: int) -> dict[str, Any]:
+    """Return what cal.json keeps of a fit."""
+    return {
+        "rows": rows,
+        "errors": errors,
+        "loss": fit.loss,
+        "loss_before": fit.loss_at_one,
+        "at_limit": fit.at_limit,
+    }
+
+
+def provenance(file: FeatureFile) -> dict[str, Any]:
+    """Return the fields of a `Calibration` that say what it was fitted on."""
+    return {
+        "classes": tuple(file.classes),
+        "model": model_of(file),
+        "networks_sha256": file.attributes.get("networks_sha256"),
+        "feature_columns": file.feature_columns,
+        "inputs": (input_of(file),),
+    }
+
+
+def warnings_on_temperature(
+    fit: TemperatureFit, errors: int, rows: int, *, of: str = "source validation rows"
+) -> list[str]:
+    """Return warnings on a T that was held at 1 or stands at a limit."""
+    if fit.held_at_one:
+        return [
+            f"{errors} errors among {rows} {of} are too few to justify "
+            f"sharpening (at least {MIN_ERRORS}): T is kept at {fit.temperature:.4g}"
+        ]
+    if fit.at_limit == "lower":
+        return [
+            "T is at its lower limit: the validation rows call for ever sharper probabilities, "
+            "which no data can justify; do not trust these confidences"
+        ]
+    if fit.at_limit == "upper":
+        return [
+            "T is at its upper limit: on the validation rows the logits say nothing about the "
+            "labels, or the opposite; check labels and class order"
+        ]
+    return []

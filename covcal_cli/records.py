@@ -1,0 +1,191 @@
+"""Covcal's JSON documents: records of typed fields, written and read by their annotations.
+
+A document is a frozen dataclass with a schema id. Its fields become keys, in their order; a field
+`at` another place lies in an object within. Reading checks every value against the annotation of
+its field and passes over keys that no field has, since a later version may add some. A key that
+goes, or changes its meaning, takes another schema id, and an id that this version does not know is
+refused by name. Also the records that several documents share.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import relative_to_folder_of, require_file, write_text
+
+_ABSENT = object()
+_WANTED = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+"""What a JSON value must be, by its type in Python."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file that a result was computed from."""
+
+    role: str  # "features", "adapted" or "calibration"
+    path: Path  # relative to the document where it is written
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A check of what a result rests on."""
+
+    name: str  # the same for the same check everywhere
+    value: float  # finite, as the threshold is
+    threshold: float
+    passed: bool
+    sentence: str  # what was found and what follows from it
+
+
+class Document:
+    """A record that has a file of its own."""
+
+    schema: ClassVar[str]
+
+
+D = TypeVar("D", bound=Document)
+
+
+def at(place: str) -> dict[str, str]:
+    """Return the metadata of a field whose key is not its own name, such as ``"bins.edges"``."""
+    return {"at": place}
+
+
+def encoded(value: Any, path: Path) -> Any:
+    """Return a value as a document at `path` holds it; a record may say it itself by `to_json`."""
+    if hasattr(value, "to_json"):
+        return encoded(value.to_json(), path)
+    if is_dataclass(value):
+        content: dict[str, Any] = {"schema": value.schema} if isinstance(value, Document) else {}
+        for field in fields(value):
+            place = content
+            *way, name = _keys(field)
+            for key in way:
+                place = place.setdefault(key, {})
+            place[name] = encoded(getattr(value, field.name), path)
+        return content
+    if isinstance(value, Mapping):
+        return {name: encoded(entry, path) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(entry, path) for entry in value]
+    return relative_to_folder_of(value, path) if isinstance(value, Path) else value
+
+
+def document_text(content: Document | Mapping[str, Any], path: Path) -> str:
+    """Return the JSON text of a document, or of its keys, as it is written at `path`."""
+    return json.dumps(encoded(content, path), indent=2, allow_nan=False)
+
+
+def write_document(content: Document | Mapping[str, Any], path: Path, *, force: bool) -> None:
+    """Write a document, or its keys, whole or not at all."""
+    write_text(path, document_text(content, path) + "\n", force=force)
+
+
+def read_json(path: Path, *, remedy: str) -> Mapping[str, Any]:
+    """Return the object in a JSON file, empty for other JSON; raise `CovcalError` for no JSON."""
+    require_file(path, remedy=remedy)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CovcalError(f"{path} is not JSON: {remedy}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None = None) -> D:
+    """Read a document, or those of its keys that `kind` has fields for.
+
+    Parameters
+    ----------
+    kind : type
+        A field that is missing in the file takes its default, where it has one.
+    path : Path
+    remedy : str
+        What to do about any other file, as ``"make it with covcal calibrate"``.
+    again : str, optional
+        What to do about a damaged document; `remedy` when left out.
+
+    Raises
+    ------
+    CovcalError
+        If the file is missing, no JSON or of another schema, or a field is not what it must be.
+    """
+    content = read_json(path, remedy=remedy)
+    schema = content.get("schema")
+    if schema != kind.schema:
+        raise CovcalError(
+            f"{path} has schema {schema!r}; this version reads {kind.schema}: {remedy}"
+        )
+    try:
+        found: D = _decoded(kind, content, "", path)
+    except (ValueError, OverflowError) as error:
+        raise CovcalError(f"{path} is damaged ({error}): {again or remedy}") from error
+    return found
+
+
+def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
+    """Return a value of the annotation `kind`; raise ValueError that names `place` for another."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (UnionType, Union):  # of a kind and None
+        return None if value is None else _decoded(inner[0], value, place, path)
+    if origin is Literal:
+        if value not in inner:
+            raise ValueError(f"{place} is not one of {', '.join(map(str, inner))}")
+        return value
+    if origin is tuple:
+        entries = enumerate(_checked(list, value, place))
+        return tuple(_decoded(inner[0], entry, f"{place}[{i}]", path) for i, entry in entries)
+    if origin is Mapping:
+        content = _checked(dict, value, place)
+        return {
+            name: _decoded(inner[1], entry, f"{place}.{name}", path)
+            for name, entry in content.items()
+        }
+    if kind is Path:
+        return path.parent / _checked(str, value, place)
+    if kind in _WANTED:
+        return kind(_checked(kind, value, place))
+    # A record: every field from where its keys lead to.
+    found, hints = {}, get_type_hints(kind)
+    for field in fields(kind):
+        entry, where = value, place
+        for key in _keys(field):
+            entry = _checked(dict, entry, where).get(key, _ABSENT)
+            where = f"{where}.{key}" if where else key
+            if entry is _ABSENT:
+                break
+        if entry is not _ABSENT:
+            found[field.name] = _decoded(hints[field.name], entry, where, path)
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{where} is missing")
+    return kind(**found)
+
+
+def _keys(field: Field[Any]) -> list[str]:
+    """Return the keys that lead to the value of a field."""
+    return str(field.metadata.get("at", field.name)).split(".")
+
+
+def _checked(kind: type, value: Any, place: str) -> Any:
+    """Return `value` where it is of the type `kind`; true and false are no numbers."""
+    allowed = int | float if kind is float else kind
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+        if value is None or isinstance(value, bool):
+            found = json.dumps(value)
+        else:
+            found = "a number" if isinstance(value, int | float) else _WANTED[type(value)]
+        raise ValueError(f"{place or 'the whole'} is {found}, not {_WANTED[kind]}")
+    return value

@@ -1,0 +1,375 @@
+"""Tables of logits and probabilities: found by name, checked, and the same in every format."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.inputs.classes import choose_classes, numbered_classes
+from covcal_cli.inputs.outputs import OutputKind, OutputTable, open_outputs
+from tests.made_files import write_features
+from tests.made_rows import write_csv, write_hdf5, write_parquet
+
+N, K, D = 40, 3, 2
+RNG = np.random.default_rng(3)
+LOGITS = (3 * RNG.normal(size=(N, K))).astype(np.float32)
+FEATURES = RNG.normal(size=(N, D)).astype(np.float32)
+LABELS = RNG.integers(-1, K, size=N)
+SPLIT = RNG.integers(0, 3, size=N)
+IDS = [f"img/{row}.png" for row in range(N)]
+SITE = [("Bern", "Rome")[row % 2] for row in range(N)]
+KINDS: tuple[OutputKind, OutputKind] = ("logits", "probabilities")
+FORMATS = ("npz", "h5", "csv", "parquet", "lists")
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    above = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(above / above.sum(axis=1, keepdims=True))
+
+
+def write(kind: str, folder: Path, values: NDArray[Any], word: OutputKind) -> Path:
+    """Write outputs with all that may lie beside them."""
+    beside: dict[str, Any] = {"split": SPLIT, "site": SITE, "id": IDS}
+    if kind == "npz":
+        path = folder / "out.npz"
+        arrays: dict[str, Any] = {word: values, "features": FEATURES, "y": LABELS, **beside}
+        np.savez(path, **arrays)
+        return path
+    if kind == "h5":
+        arrays = {word: values, "phi": FEATURES, "label": LABELS, **beside}
+        return write_hdf5(folder / "out.h5", arrays)
+    if kind == "lists":
+        lists = {word: values.tolist(), "features": FEATURES.tolist()}
+        return write_parquet(folder / "out.parquet", {"label": LABELS, **lists, **beside})
+    prefix = {"logits": "logit", "probabilities": "prob"}[word]
+    columns = {f"{prefix}_{index}": values[:, index].tolist() for index in (2, 0, 1)}
+    columns |= {f"phi_{index}": FEATURES[:, index].tolist() for index in range(D)}
+    columns |= {"label": LABELS.tolist(), **{n: list(v) for n, v in beside.items()}}
+    if kind == "csv":
+        return write_csv(folder / "out.csv", columns)
+    return write_parquet(folder / "out.parquet", columns)
+
+
+def opened(path: Path, kind: OutputKind) -> OutputTable:
+    """Open a table of the target alone."""
+    return open_outputs(None, path, kind)["target"]
+
+
+def read(
+    table: OutputTable, rows: NDArray[np.int64] | None = None, size: int = 7, name: str = "logits"
+) -> NDArray[np.float32]:
+    rows = np.arange(len(table.ids)) if rows is None else rows
+    batches = list(table.batches(None, rows, size=size, threads=1))
+    np.testing.assert_array_equal(np.concatenate([batch.rows for batch in batches]), rows)
+    assert [len(batch.rows) for batch in batches[:-1]] == [size] * (len(batches) - 1)
+    values = np.concatenate([batch.inputs[name] for batch in batches])
+    assert values.dtype == np.float32
+    return values
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("holds", KINDS)
+def test_every_format_says_the_same(kind: str, holds: OutputKind, tmp_path: Path) -> None:
+    values = softmax(LOGITS) if holds == "probabilities" else LOGITS
+    table = opened(write(kind, tmp_path, values, holds), holds)
+    assert (table.n_classes, table.n_features, table.class_names) == (K, D, None)
+    logits = read(table)
+    np.testing.assert_array_equal(read(table, name="features"), FEATURES)
+    if holds == "probabilities":
+        np.testing.assert_allclose(softmax(logits), values, atol=1e-6)
+    else:
+        np.testing.assert_array_equal(logits, LOGITS)
+    assert table.ids == table.split_names == IDS
+    assert table.given_split is not None
+    np.testing.assert_array_equal(table.given_split, SPLIT)
+    assert table.columns["site"].tolist() == SITE
+    assert list(table.columns) == ["site"]
+    classes = choose_classes(None, table.class_names, [table], K)
+    np.testing.assert_array_equal(table.labels(classes), LABELS)
+    assert table.notes == ()
+    chosen = np.array([0, 5, 6, 39])
+    np.testing.assert_array_equal(read(table, chosen, 3), logits[chosen])
+
+
+def test_names_of_columns_are_the_classes(tmp_path: Path) -> None:
+    columns = {f"prob_{name}": softmax(LOGITS)[:, i].tolist() for i, name in enumerate("zax")}
+    columns["label"] = ["" if label < 0 else "zax"[label] for label in LABELS]
+    table = opened(write_csv(tmp_path / "out.csv", columns), "probabilities")
+    assert table.class_names == ("z", "a", "x")
+    classes = choose_classes(None, table.class_names, [table], K)
+    np.testing.assert_array_equal(table.labels(classes), LABELS)
+
+
+@pytest.mark.parametrize(
+    ("names", "order", "found"),
+    [
+        (["logit_0", "logit_2", "logit_1"], [0, 2, 1], None),
+        (["logit_10", "logit_2", "logit_1"], [2, 1, 0], ("1", "2", "10")),
+        (["Logit_b", "Logit_a", "Logit_1"], [0, 1, 2], ("b", "a", "1")),
+    ],
+)
+def test_numbered_columns_are_ordered_by_number(
+    names: list[str], order: list[int], found: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    columns = {name: LOGITS[:, index].tolist() for index, name in enumerate(names)}
+    table = opened(write_csv(tmp_path / "o.csv", columns | {"y": [0] * N}), "logits")
+    assert table.class_names == found
+    np.testing.assert_array_equal(read(table), LOGITS[:, order])
+    assert not table.notes
+
+
+class TestLayoutsOfTools:
+    """Tables as tools write them are read as they stand."""
+
+    P = softmax(LOGITS)
+    HARD = P.argmax(axis=1).tolist()
+
+    @pytest.mark.parametrize(
+        ("columns", "truth"),
+        [
+            ({"predict": HARD, "p0": 0, "p1": 1, "p2": 2}, "label"),
+            ({"p_0": 0, "p_1": 1, "p_2": 2}, "y"),
+            ({f"y_pred_proba_{k}": k for k in range(K)} | {"y_pred": HARD}, "y_true"),
+            ({"0": 0, "1": 1, "2": 2}, "class"),
+        ],
+        ids=["H2O", "covcal apply", "NannyML", "predict_proba"],
+    )
+    def test_several_classes(self, columns: dict[str, Any], truth: str, tmp_path: Path) -> None:
+        table = {
+            name: self.P[:, of].tolist() if isinstance(of, int) else of
+            for name, of in columns.items()
+        }
+        found = opened(
+            write_csv(tmp_path / "t.csv", {**table, truth: LABELS.tolist()}), "probabilities"
+        )
+        np.testing.assert_allclose(softmax(read(found)), self.P, atol=1e-6)
+        np.testing.assert_array_equal(found.labels(numbered_classes(K)), LABELS)
+        assert not found.notes
+
+    @pytest.mark.parametrize(
+        ("column", "truth"),
+        [
+            ("model_score", "actual"),
+            ("y_pred_proba", "y_true"),
+            ("p", "label"),
+            ("prob_spam", "y_true"),
+        ],
+    )
+    def test_one_of_two_classes(self, column: str, truth: str, tmp_path: Path) -> None:
+        p = np.linspace(0, 1, N)
+        hard = (p > 0.5).astype(int).tolist()
+        columns = {truth: hard, column: p.tolist(), "y_pred": hard}
+        found = opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
+        np.testing.assert_allclose(softmax(read(found)), np.stack([1 - p, p], axis=1), atol=1e-6)
+        assert found.labels(numbered_classes(2)).tolist() == hard
+        assert (found.n_classes, found.class_names) == (2, None)
+        assert f"{column} is taken for the probabilities of class 1 of two" in found.notes[0]
+
+    @pytest.mark.parametrize("names", [("c", "a", "b"), ("0", "1", "2")])
+    def test_classes_of_the_source_name_the_columns_of_the_target(
+        self, names: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        columns = {name: self.P[:, k].tolist() for k, name in enumerate(names)}
+        labels = {"label": [names[k] for k in LABELS]}
+        source = write_csv(tmp_path / "s.csv", columns | labels)
+        target = write_csv(tmp_path / "t.csv", {"age": [1.5] * N, **columns})
+        tables = open_outputs(source, target, "probabilities")
+        np.testing.assert_allclose(softmax(read(tables["target"])), self.P, atol=1e-6)
+        assert tables["target"].class_names == (None if names[0] == "0" else names)
+        with pytest.raises(
+            CovcalError, match=r"holds no probabilities, only age, .*: name the out"
+        ):
+            opened(target, "probabilities")
+
+    @pytest.mark.parametrize("cell", ["[0.1, 0.9]", "52.3%"])
+    def test_texts_are_no_outputs(self, cell: str, tmp_path: Path) -> None:
+        path = write_csv(tmp_path / "t.csv", {"probability": [cell] * N, "prediction": [1.0] * N})
+        with pytest.raises(CovcalError, match="probability holds the text ") as error:
+            opened(path, "probabilities")
+        assert repr(cell) in str(error.value)
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    def test_a_path_names_the_row_and_nothing_else(self, kind: str, tmp_path: Path) -> None:
+        columns: dict[str, Any] = {"filename": IDS, "site": SITE}
+        columns |= {f"prob_{k}": self.P[:, k].tolist() for k in range(K)}
+        write_table = write_csv if kind == "csv" else write_parquet
+        found = opened(write_table(tmp_path / f"t.{kind}", columns), "probabilities")
+        assert (found.ids, list(found.columns)) == (IDS, ["site"])
+
+
+def test_a_npy_file_of_outputs_is_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "o.npy", LOGITS)
+    table = opened(tmp_path / "o.npy", "logits")
+    assert table.n_features is None
+    np.testing.assert_array_equal(read(table), LOGITS)
+
+
+def test_one_logit_of_two_classes_is_enough(tmp_path: Path) -> None:
+    z = np.linspace(-9, 9, N, dtype=np.float32)
+    np.savez(tmp_path / "o.npz", logits=z[:, None])
+    table = opened(tmp_path / "o.npz", "logits")
+    assert table.n_classes == 2
+    np.testing.assert_allclose(softmax(read(table))[:, 1], 1 / (1 + np.exp(-z)), rtol=1e-6)
+
+
+class TestProbabilitiesGivenAsLogits:
+    """What the outputs are shows in all rows, whatever the first ones and the names say."""
+
+    def save(self, folder: Path, values: NDArray[Any]) -> Path:
+        np.savez(folder / "t.npz", logits=values)
+        return folder / "t.npz"
+
+    @pytest.mark.parametrize("failed", [0, 1])
+    def test_nearly_all_rows_that_sum_to_1_are_refused(self, failed: int, tmp_path: Path) -> None:
+        values = np.tile(softmax(LOGITS), (50, 1))
+        values[:failed] = 0
+        rows = "every row sums" if failed == 0 else "1999 of 2000 rows sum"
+        message = rf"{rows} to 1, as probabilities do: pass --probabilities and name the array prob"
+        with pytest.raises(CovcalError, match=message):
+            opened(self.save(tmp_path, values), "logits")
+
+    @pytest.mark.parametrize("width", [1, 3])
+    @pytest.mark.parametrize("last", [0.5, 1.5])
+    def test_values_between_0_and_1_are_doubted(
+        self, width: int, last: float, tmp_path: Path
+    ) -> None:
+        values = np.tile(1 / (1 + np.exp(-LOGITS[:, :width])), (50, 1))
+        values[-1, 0] = last
+        notes = opened(self.save(tmp_path, values), "logits").notes
+        said = "all outputs lie between 0 and 1; they are read as logits: pass --probabilities"
+        assert sum(said in note for note in notes) == (last < 1)
+
+
+@pytest.mark.parametrize("below", [-3e-7, -3e-5])
+def test_probabilities_below_0_by_rounding_count_as_0(below: float, tmp_path: Path) -> None:
+    """Forests that sum float32 print them, and 1.0000004 beside them."""
+    values = softmax(LOGITS)[:, :2] / softmax(LOGITS)[:, :2].sum(axis=1, keepdims=True)
+    values[30] = 1 - below, below
+    np.savez(tmp_path / "t.npz", probabilities=values)
+    if below < -1e-6:
+        with pytest.raises(CovcalError, match=r"row 30 holds -3e-05, which is no probability"):
+            opened(tmp_path / "t.npz", "probabilities")
+        return
+    table = opened(tmp_path / "t.npz", "probabilities")
+    assert "below 0, by no more than rounding, and count as 0" in table.notes[0]
+    np.testing.assert_allclose(softmax(read(table)), np.clip(values, 0, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize(("classes", "decimals", "sums"), [(10, 2, "0.95"), (3, 3, "0.99")])
+def test_rounded_probabilities_are_taken_with_a_note(
+    classes: int, decimals: int, sums: str, tmp_path: Path
+) -> None:
+    """Each of two decimals may be half a hundredth off; values with more digits may not."""
+    exact = softmax(np.random.default_rng(1).normal(size=(300, classes)))
+    values = exact.round(decimals)
+    values[7, values[7].argmax()] += 3 * 10.0**-decimals
+    np.savez(tmp_path / "t.npz", probabilities=values)
+    table = opened(tmp_path / "t.npz", "probabilities")
+    assert f"rounded probabilities: rows sum to {sums} to 1.0" in table.notes[0]
+    expected = np.maximum(values, 1e-38) / values.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(softmax(read(table)), expected, atol=1e-6)
+    exact[200] *= 0.97
+    np.savez(tmp_path / "t.npz", probabilities=exact)
+    with pytest.raises(CovcalError, match=r"row 200 sum to 0.97, not 1.*\(probabilities were read"):
+        opened(tmp_path / "t.npz", "probabilities")
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv"])
+def test_logits_given_as_probabilities_are_found_out(kind: str, tmp_path: Path) -> None:
+    path = write(kind, tmp_path, LOGITS, "probabilities")
+    with pytest.raises(CovcalError, match="which is no probability: pass --logits where these"):
+        opened(path, "probabilities")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(("holds", "asked"), [KINDS, KINDS[::-1]])
+def test_the_names_tell_one_from_the_other(
+    kind: str, holds: OutputKind, asked: OutputKind, tmp_path: Path
+) -> None:
+    path = write(kind, tmp_path, LOGITS, holds)
+    message = (
+        rf"holds no {asked} but {holds[:4]}.*: pass --{holds}, or name them {asked[:4]}.*_NAME"
+    )
+    with pytest.raises(CovcalError, match=message):
+        opened(path, asked)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(("row", "place"), [(3, "(row 3|line 5)"), (38, "(row 38|line 40)")])
+def test_a_row_that_is_no_distribution_is_named(
+    kind: str, row: int, place: str, tmp_path: Path
+) -> None:
+    values = softmax(LOGITS)
+    values[row] *= 0.9
+    path = write(kind, tmp_path, values, "probabilities")
+    with pytest.raises(
+        CovcalError, match=rf"probabilities of {place} sum to 0\.9, not 1, where 0.99"
+    ):
+        opened(path, "probabilities")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_value_that_is_not_finite_is_named(kind: str, value: float, tmp_path: Path) -> None:
+    values = LOGITS.copy()
+    values[30, 1] = value
+    with pytest.raises(CovcalError, match=r"logit\w* of (row 30|line 32) is missing, NaN or inf"):
+        opened(write(kind, tmp_path, values, "logits"), "logits")
+
+
+def test_one_table_may_hold_both_domains(tmp_path: Path) -> None:
+    is_source = np.arange(N) % 3 > 0
+    columns = {f"logit_{i}": LOGITS[:, i].tolist() for i in range(K)}
+    columns |= {"domain": ["Source" if s else "target" for s in is_source], "id": IDS}
+    columns |= {"label": LABELS.tolist(), "site": SITE, "a": [0.5] * N, "b": [1.5] * N}
+    tables = open_outputs(None, write_csv(tmp_path / "both.csv", columns), "logits")
+    assert [len(table.notes) for table in tables.values()] == [1, 0]  # columns a, b: said once
+    for domain, keep in (("source", is_source), ("target", ~is_source)):
+        table = tables[domain]
+        np.testing.assert_array_equal(read(table), LOGITS[keep])
+        assert table.ids == [name for name, kept in zip(IDS, keep, strict=True) if kept]
+        assert len(table.columns["site"]) == keep.sum()
+        classes = choose_classes(None, None, [table], K)
+        np.testing.assert_array_equal(table.labels(classes), LABELS[keep])
+        rows = np.array([1, 4])
+        np.testing.assert_array_equal(read(table, rows), LOGITS[keep][rows])
+
+
+def test_a_table_of_one_domain_is_the_target(tmp_path: Path) -> None:
+    columns = {"logit_a": [1.0], "logit_b": [2.0], "domain": ["target"]}
+    assert list(open_outputs(None, write_csv(tmp_path / "o.csv", columns), "logits")) == ["target"]
+    path = write_csv(tmp_path / "o.csv", columns | {"domain": ["reviews"]})
+    with pytest.raises(CovcalError, match="domain holds 'reviews': source and target are allowed"):
+        opened(path, "logits")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"scores": LOGITS}, r"no logits, only scores: .* or give an array logits \[n, K\]"),
+        ({"logits": LOGITS, "y": LABELS[:5]}, r"y has shape \[5\] and there are 40 rows"),
+        ({"logits": LOGITS, "features": FEATURES[:5]}, r"features has shape \[5, 2\]"),
+        ({"logits": LOGITS[:0]}, r"logits has shape \[0, 3\]: give one row per example"),
+        ({"label": LABELS}, "holds no logits, only label: name the outputs logit_NAME, one col"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(
+    arrays: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "o.npz", **arrays)
+    with pytest.raises(CovcalError, match=message):
+        opened(tmp_path / "o.npz", "logits")
+
+
+def test_covcals_own_file_is_named_as_such(tmp_path: Path) -> None:
+    path = write_features(tmp_path / "features.h5")
+    with pytest.raises(CovcalError, match="covcal's own features file: pass it to covcal adapt or"):
+        opened(path, "logits")
+
+
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CovcalError, match=r"no\.csv does not exist: give a table of logits"):
+        opened(tmp_path / "no.csv", "logits")
