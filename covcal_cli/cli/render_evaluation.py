@@ -11,29 +11,8 @@ from covcal_cli.evaluate.junit import GateCase
 from covcal_cli.evaluate.limits import Verdict
 from covcal_cli.evaluate.regression import Change
 from covcal_cli.metrics.groups import SMALL_GROUP, GroupMetrics
+from covcal_cli.metrics.metrics import on_screen
 
-_COLUMNS = ("calibration", "T", "n", "accuracy", "confidence", "ECE", "over ECE", "NLL", "Brier")
-_FURTHER = {
-    "under_ece": "under ECE",
-    "adaptive_ece": "adaptive ECE",
-    "classwise_ece": "class-wise ECE",
-    "debiased_ece": "debiased ECE",
-    "smooth_ece": "smooth ECE",
-    "mce": "MCE",
-    "aurc": "AURC",
-    "agreement": "agreement",
-}
-_INTERVALS = {
-    "accuracy": "accuracy",
-    "mean_confidence": "confidence",
-    "ece": "ECE",
-    "over_ece": "over ECE",
-    "under_ece": "under ECE",
-    "adaptive_ece": "adaptive ECE",
-    "nll": "NLL",
-    "brier": "Brier",
-}
-_NOT_PERCENT = {"nll", "brier"}
 _GROUP_COLUMNS = ("calibration", "group", "n", "accuracy", "confidence", "ECE", "over ECE")
 
 Drawn = Callable[..., str]
@@ -97,13 +76,12 @@ def as_markdown(report: Report) -> str:
 
 def _tables(report: Report, draw: Drawn, between: str) -> str:
     evaluation = report.evaluation
-    parts = [draw(_COLUMNS, _rows(evaluation))]
+    parts = [draw(*_main(evaluation))]
     if report.every_metric:
-        parts.append(draw(("calibration", *_FURTHER.values()), _further_rows(evaluation)))
+        parts.append(draw(*_further(evaluation)))
     if evaluation.intervals:
         title = f"95 % intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
-        drawn = draw(("calibration", *_INTERVALS.values()), _interval_rows(evaluation))
-        parts.append(f"{title}{between}{drawn}")
+        parts.append(f"{title}{between}{draw(*_intervals(evaluation))}")
     if evaluation.by is not None:
         drawn = draw(_GROUP_COLUMNS, _group_rows(evaluation), texts=("group",))
         parts.append(f"by {evaluation.by}{between}{drawn}")
@@ -112,41 +90,42 @@ def _tables(report: Report, draw: Drawn, between: str) -> str:
     return "\n\n".join(parts)
 
 
-def _rows(evaluation: Evaluation) -> list[list[str]]:
-    return [
+def _main(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.main]
+    rows = [
         [
             name,
             f"{evaluation.temperatures[name]:.4g}",
             str(entry.n),
-            f"{entry.accuracy:.2%}",
-            f"{entry.mean_confidence:.2%}",
-            f"{entry.ece:.2%}",
-            f"{entry.over_ece:.2%}",
-            f"{entry.nll:.4f}",
-            f"{entry.brier:.4f}",
+            *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen),
         ]
         for name, entry in evaluation.metrics.items()
     ]
+    return ["calibration", "T", "n", *(shown.label for _, shown in chosen)], rows
 
 
-def _further_rows(evaluation: Evaluation) -> list[list[str]]:
-    return [
-        [name, *(_percent(getattr(entry, metric)) for metric in _FURTHER)]
+def _further(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+    chosen = [(name, shown) for name, shown, metric in on_screen() if not metric.main]
+    rows = [
+        [name, *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen)]
         for name, entry in evaluation.metrics.items()
     ]
+    return ["calibration", *(shown.label for _, shown in chosen)], rows
 
 
-def _interval_rows(evaluation: Evaluation) -> list[list[str]]:
-    return [
+def _intervals(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.interval]
+    rows = [
         [
             name,
             *(
-                f"{low:.4f}-{high:.4f}" if metric in _NOT_PERCENT else f"{low:.2%}-{high:.2%}"
-                for metric, (low, high) in ((metric, found[metric]) for metric in _INTERVALS)
+                "-".join(_cell(end, shown.percent) for end in found[metric])
+                for metric, shown in chosen
             ),
         ]
         for name, found in evaluation.intervals.items()
     ]
+    return ["calibration", *(shown.label for _, shown in chosen)], rows
 
 
 def _group_rows(evaluation: Evaluation) -> list[list[str]]:
@@ -155,7 +134,7 @@ def _group_rows(evaluation: Evaluation) -> list[list[str]]:
             name,
             group.name,
             f"(n) {group.n}" if group.small else str(group.n),
-            *map(_percent, _of_group(group)),
+            *map(_cell, _of_group(group)),
         ]
         for name, found in evaluation.groups.items()
         for group in found
@@ -166,8 +145,10 @@ def _of_group(group: GroupMetrics) -> tuple[float | None, ...]:
     return group.accuracy, group.mean_confidence, group.ece, group.over_ece
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2%}"
+def _cell(value: float | None, percent: bool = True) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2%}" if percent else f"{value:.4f}"
 
 
 def _verdict(verdict: Verdict, intervals: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:

@@ -169,9 +169,9 @@ class _Collected:
         self.groups = None if by is None else GroupBins(bins, len(by.names))
 
     def add(self, forecast: Softmax, judged: Labels, labels: Labels, rows: Rows) -> None:
-        counted = self.metrics.add_softmax(forecast, judged, labels)
+        counted = self.metrics.add(forecast, judged, labels)
         if self.groups is not None and self.by is not None:
-            self.groups.add(self.by.numbers(rows, labels, judged), counted)
+            self.groups.add(counted, self.by.numbers(rows, labels, judged))
 
 
 def _collect(

@@ -8,24 +8,9 @@ from covcal_cli.estimation import Estimation
 from covcal_cli.evaluate.evaluation import Evaluation
 from covcal_cli.labelfree.guards import Guard
 from covcal_cli.metrics.groups import GroupMetrics
+from covcal_cli.metrics.metrics import in_report
 from covcal_cli.report.content import ReportContent
 
-_METRICS = {
-    "accuracy": "Accuracy",
-    "mean_confidence": "Mean confidence",
-    "ece": "ECE",
-    "over_ece": "over-confident ECE",
-    "under_ece": "under-confident ECE",
-    "adaptive_ece": "ECE, bins of equal mass",
-    "debiased_ece": "ECE without the part of chance",
-    "smooth_ece": "ECE without bins (smooth)",
-    "mce": "Largest gap of a bin",
-    "classwise_ece": "class-wise ECE",
-    "brier": "Brier score",
-    "nll": "Negative log-likelihood",
-    "aurc": "Area under the risk-coverage curve",
-}
-_PLAIN = {"brier", "nll", "aurc"}  # no shares, so no percent
 MAX_CLASSES = 50
 
 
@@ -71,14 +56,14 @@ def metrics_table(evaluation: Evaluation) -> str:
     names = list(evaluation.metrics)
     rows = [["Rows", *(str(evaluation.metrics[name].n) for name in names)]]
     rows.append(["Temperature", *(f"{evaluation.temperatures[name]:.3g}" for name in names)])
-    for metric, label in _METRICS.items():
-        cells = [label]
+    for metric, shown in in_report():
+        cells = [shown.label]
         for name in names:
-            value = getattr(evaluation.metrics[name], metric)
+            text = _number(evaluation.metrics[name].value(metric), shown.percent)
             interval = evaluation.intervals.get(name, {}).get(metric)
-            text = _number(metric, value)
             if interval is not None:
-                text += f"\n({_number(metric, interval[0])} to {_number(metric, interval[1])})"
+                low, high = (_number(end, shown.percent) for end in interval)
+                text += f"\n({low} to {high})"
             cells.append(text)
         rows.append(cells)
     return html_table(["", *names], rows)
@@ -189,10 +174,8 @@ def provenance_table(content: ReportContent) -> str:
     return html_table(["", ""], rows, texts=(0, 1), long_words=True)
 
 
-def _number(metric: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if metric in _PLAIN else _percent(value)
+def _number(value: float | None, percent: bool) -> str:
+    return f"{value:.4f}" if value is not None and not percent else _percent(value)
 
 
 def _percent(value: float | None) -> str:
