@@ -75,6 +75,17 @@ class TestGroups:
         assert "(n) 27" in out
         assert "(n): fewer than 100 rows, so the ECE is mostly noise" in out
 
+    def test_names_are_shown_as_they_are(self, grouped: Path) -> None:
+        """A name that looks like markup or an emoji's is no command to the table."""
+        with h5py.File(grouped, "r+") as file:
+            names = np.array([b"[bold]nord", b":smile:", b"[/]"])
+            n = len(file["target/labels"])
+            del file["target/columns/region"]
+            file["target/columns/region"] = names[np.arange(n) % 3]
+        out = covcal("evaluate", grouped, "--by", "region").require_success().out
+        for name in ("[bold]nord", ":smile:", "[/]"):
+            assert f" {name} " in out
+
     def test_an_unknown_column(self, grouped: Path) -> None:
         """What there is to group by is listed."""
         line = covcal("evaluate", grouped, "--by", "site").error_line()

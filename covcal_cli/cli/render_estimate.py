@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from covcal_cli.cli.render import markdown_table, table
+from covcal_cli.cli import tables
 from covcal_cli.estimation import Estimation, estimation_document
 from covcal_cli.labelfree.estimate import Estimate
+from covcal_cli.tables import Table
 
 _COLUMNS = ("estimate", "accuracy", "interval", "trusted", "assumption")
-_TEXTS = ("trusted", "assumption")
+_TEXTS = (0, 3, 4)
 
 
 def _rows(estimation: Estimation) -> list[list[str]]:
@@ -42,7 +43,7 @@ def _as_table(estimation: Estimation) -> str:
             f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}), "
             f"from {source} source and {target} target rows",
             "",
-            table(_COLUMNS[:-1], [row[:-1] for row in rows], texts=_TEXTS),
+            tables.text(Table(_COLUMNS[:-1], [row[:-1] for row in rows], _TEXTS)),
             "",
             "each is right if",
             *(f"{name:<{width}}  {text}" for name, text in assumptions),
@@ -51,7 +52,7 @@ def _as_table(estimation: Estimation) -> str:
 
 
 def _as_markdown(estimation: Estimation) -> str:
-    return markdown_table(_COLUMNS, _rows(estimation), texts=_TEXTS)
+    return tables.markdown(Table(_COLUMNS, _rows(estimation), _TEXTS))
 
 
 def _as_json(estimation: Estimation) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from covcal_cli.cli.render import markdown_table, table
+from covcal_cli.cli import tables
 from covcal_cli.diagram import text_diagram
 from covcal_cli.evaluate.evaluation import Evaluation, metrics_document
 from covcal_cli.evaluate.junit import GateCase
@@ -12,10 +12,11 @@ from covcal_cli.evaluate.limits import Verdict
 from covcal_cli.evaluate.regression import Change
 from covcal_cli.metrics.groups import SMALL_GROUP, GroupMetrics
 from covcal_cli.metrics.metrics import on_screen
+from covcal_cli.tables import Table
 
 _GROUP_COLUMNS = ("calibration", "group", "n", "accuracy", "confidence", "ECE", "over ECE")
 
-Drawn = Callable[..., str]
+Drawn = Callable[[Table], str]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def github_annotations(report: Report) -> list[str]:
 
 def as_markdown(report: Report) -> str:
     """Return the tables and gates as Markdown."""
-    lines = _tables(report, markdown_table, "\n\n")
+    lines = _tables(report, tables.markdown, "\n\n")
     cases = gate_cases(report)
     if cases:
         lines += "\n\n" + "\n".join(f"- {case.sentence}" for case in cases)
@@ -76,21 +77,21 @@ def as_markdown(report: Report) -> str:
 
 def _tables(report: Report, draw: Drawn, between: str) -> str:
     evaluation = report.evaluation
-    parts = [draw(*_main(evaluation))]
+    parts = [draw(_main(evaluation))]
     if report.every_metric:
-        parts.append(draw(*_further(evaluation)))
+        parts.append(draw(_further(evaluation)))
     if evaluation.intervals:
         title = f"95 % intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
-        parts.append(f"{title}{between}{draw(*_intervals(evaluation))}")
+        parts.append(f"{title}{between}{draw(_intervals(evaluation))}")
     if evaluation.by is not None:
-        drawn = draw(_GROUP_COLUMNS, _group_rows(evaluation), texts=("group",))
+        drawn = draw(Table(_GROUP_COLUMNS, _group_rows(evaluation), texts=(0, 1)))
         parts.append(f"by {evaluation.by}{between}{drawn}")
         if any(group.small for found in evaluation.groups.values() for group in found):
             parts.append(f"(n): fewer than {SMALL_GROUP} rows, so the ECE is mostly noise")
     return "\n\n".join(parts)
 
 
-def _main(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+def _main(evaluation: Evaluation) -> Table:
     chosen = [(name, shown) for name, shown, metric in on_screen() if metric.main]
     rows = [
         [
@@ -101,19 +102,19 @@ def _main(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
         ]
         for name, entry in evaluation.metrics.items()
     ]
-    return ["calibration", "T", "n", *(shown.label for _, shown in chosen)], rows
+    return Table(["calibration", "T", "n", *(shown.label for _, shown in chosen)], rows)
 
 
-def _further(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+def _further(evaluation: Evaluation) -> Table:
     chosen = [(name, shown) for name, shown, metric in on_screen() if not metric.main]
     rows = [
         [name, *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen)]
         for name, entry in evaluation.metrics.items()
     ]
-    return ["calibration", *(shown.label for _, shown in chosen)], rows
+    return Table(["calibration", *(shown.label for _, shown in chosen)], rows)
 
 
-def _intervals(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+def _intervals(evaluation: Evaluation) -> Table:
     chosen = [(name, shown) for name, shown, metric in on_screen() if metric.interval]
     rows = [
         [
@@ -125,7 +126,7 @@ def _intervals(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
         ]
         for name, found in evaluation.intervals.items()
     ]
-    return ["calibration", *(shown.label for _, shown in chosen)], rows
+    return Table(["calibration", *(shown.label for _, shown in chosen)], rows)
 
 
 def _group_rows(evaluation: Evaluation) -> list[list[str]]:
@@ -177,7 +178,7 @@ def _as_table(report: Report) -> str:
     evaluation = report.evaluation
     shown = list(evaluation.metrics)[-1]
     parts = [
-        _tables(report, table, "\n"),
+        _tables(report, tables.text, "\n"),
         "",
         f"reliability of {shown}, target {evaluation.split} rows",
         text_diagram(evaluation.metrics[shown].bins),

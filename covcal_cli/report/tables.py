@@ -1,6 +1,6 @@
 """The tables of a report as HTML; every text from outside is escaped here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from covcal_cli.calibration import Calibration
@@ -10,43 +10,30 @@ from covcal_cli.labelfree.guards import Guard
 from covcal_cli.metrics.groups import GroupMetrics
 from covcal_cli.metrics.metrics import in_report
 from covcal_cli.report.content import ReportContent
+from covcal_cli.tables import Table
 
 MAX_CLASSES = 50
 
 
-def html_table(
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    texts: Iterable[int] = (0,),
-    long_words: bool = False,
-) -> str:
+def html(table: Table, *, long_words: bool = False) -> str:
     """Return a table of escaped cells that scrolls on its own where it is too wide.
 
-    Parameters
-    ----------
-    header : sequence of str
-    rows : iterable of sequences of str
-        A line break within a cell stays one.
-    texts : iterable of int
-        Columns that hold text, not numbers.
-    long_words : bool
-        Whether words may be broken anywhere, as hashes and paths must be.
+    A line break within a cell stays one. With `long_words` words may be broken anywhere, as hashes
+    and paths must be.
     """
-    left = set(texts)
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{'' if index in left else ' class=number'}>"
+            f"<{tag}{'' if index in table.texts else ' class=number'}>"
             f"{escape(text).replace(chr(10), '<br>')}</{tag}>"
             for index, text in enumerate(row)
         )
 
-    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
     kind = "table long" if long_words else "table"
     return (
         f'<div class="{kind}" tabindex="0"><table>'
-        f"<thead><tr>{cells(header, 'th')}</tr></thead>\n"
+        f"<thead><tr>{cells(table.columns, 'th')}</tr></thead>\n"
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -66,7 +53,7 @@ def metrics_table(evaluation: Evaluation) -> str:
                 text += f"\n({low} to {high})"
             cells.append(text)
         rows.append(cells)
-    return html_table(["", *names], rows)
+    return html(Table(["", *names], rows))
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
@@ -86,7 +73,7 @@ def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
         for group in filled[:MAX_CLASSES]
     ]
     header = ["predicted class", "rows", "accuracy", "mean confidence", "ECE", "over-confident"]
-    return html_table(header, rows), max(0, len(filled) - MAX_CLASSES)
+    return html(Table(header, rows)), max(0, len(filled) - MAX_CLASSES)
 
 
 def weights_table(calibration: Calibration) -> str | None:
@@ -102,7 +89,7 @@ def weights_table(calibration: Calibration) -> str | None:
         ["weights cut at the limit", _percent(health["clipped_share"])],
         ["domain AUC (50 %: no shift seen)", _percent(health["domain_auc"])],
     ]
-    return html_table(["importance weights", ""], rows)
+    return html(Table(["importance weights", ""], rows))
 
 
 def candidates_table(calibration: Calibration) -> str | None:
@@ -120,7 +107,7 @@ def candidates_table(calibration: Calibration) -> str | None:
         for candidate in calibration.candidates
     ]
     header = ["candidate", "T", "target confidence", "expected accuracy", "why"]
-    return html_table(header, rows, texts=(0, 4))
+    return html(Table(header, rows, texts=(0, 4)))
 
 
 def guards_table(guards: Sequence[Guard]) -> str | None:
@@ -137,7 +124,8 @@ def guards_table(guards: Sequence[Guard]) -> str | None:
         ]
         for guard in guards
     ]
-    return html_table(["guard", "", "found", "threshold", "in words"], rows, texts=(0, 1, 4))
+    header = ["guard", "", "found", "threshold", "in words"]
+    return html(Table(header, rows, texts=(0, 1, 4)))
 
 
 def estimates_table(estimation: Estimation) -> str:
@@ -153,7 +141,7 @@ def estimates_table(estimation: Estimation) -> str:
         for one in estimation.estimates
     ]
     header = ["estimate", "accuracy", "interval", "guards passed", "right if"]
-    return html_table(header, rows, texts=(0, 3, 4))
+    return html(Table(header, rows, texts=(0, 3, 4)))
 
 
 def provenance_table(content: ReportContent) -> str:
@@ -171,7 +159,7 @@ def provenance_table(content: ReportContent) -> str:
     rows += [[f"{name} rows", text] for name, text in content.rows.items()]
     hidden = {"schema", "complete", "training"}
     rows += [[name, text] for name, text in content.attributes.items() if name not in hidden]
-    return html_table(["", ""], rows, texts=(0, 1), long_words=True)
+    return html(Table(["", ""], rows, texts=(0, 1)), long_words=True)
 
 
 def _number(value: float | None, percent: bool) -> str:
