@@ -7,7 +7,7 @@ from typing import Any
 from covcal_cli import calibration, estimation
 from covcal_cli.apply.rowfiles.hdf5rows import SCHEMA as APPLIED_SCHEMA
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate import estimatedevaluation, evaluated
+from covcal_cli.evaluate import evaluated
 from covcal_cli.featurechecks import open_hdf5
 from covcal_cli.featurefile import SPLITS, Domain, FeatureFile
 from covcal_cli.files import require_file
@@ -18,7 +18,6 @@ _SHOWN_CLASSES = 8
 _HDF5 = b"\x89HDF"
 _AGAIN = {
     evaluated.SCHEMA: "evaluate",
-    estimatedevaluation.SCHEMA: "evaluate",
     estimation.SCHEMA: "estimate",
 }
 
@@ -112,8 +111,6 @@ def _json_lines(path: Path) -> list[tuple[str, str]]:
             fields = Fields(content)
             if schema == evaluated.SCHEMA:
                 return _metrics_lines(fields)
-            if schema == estimatedevaluation.SCHEMA:
-                return _estimated_lines(fields)
             return _estimation_lines(fields, path)
         except DamagedFieldError as error:
             raise CovcalError(f"{path} is damaged ({error}): {_AGAIN[schema]} again") from error
@@ -165,33 +162,6 @@ def _estimation_lines(content: Fields, path: Path) -> list[tuple[str, str]]:
         for entry in content.each("inputs")
     ]
     return lines + [("note", note) for note in content.texts("notes")]
-
-
-def _estimated_lines(content: Fields) -> list[tuple[str, str]]:
-    metrics = content.inside("estimated_metrics")
-    entries = [(name, metrics.inside(name)) for name in metrics.names()]
-    lines = [
-        ("schema", estimatedevaluation.SCHEMA),
-        ("split", f"{content.text('split')} of the target; estimates, no label was read"),
-    ]
-    for name, entry in entries:
-        low, high = _interval(entry, "estimated_accuracy_interval")
-        lines.append(
-            (
-                name,
-                f"{entry.integer('n')} rows, confidence {entry.number('mean_confidence'):.2%}, "
-                f"estimated accuracy {entry.number('estimated_accuracy'):.1%} ({low:.1%} to "
-                f"{high:.1%}), ECE then at least {entry.number('estimated_least_ece'):.2%}",
-            )
-        )
-    return lines + [("note", note) for note in content.texts("notes")]
-
-
-def _interval(entry: Fields, name: str) -> tuple[float, float]:
-    ends = entry.numbers(name)
-    if len(ends) != 2:
-        raise DamagedFieldError(f"{name} has {len(ends)} numbers, not 2")
-    return ends[0], ends[1]
 
 
 def _metrics_lines(content: Fields) -> list[tuple[str, str]]:

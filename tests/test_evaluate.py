@@ -190,7 +190,7 @@ class TestRows:
         line = covcal("evaluate", features).error_line()
         assert line == (
             f"{features} holds no label for its 80 target test rows, and evaluate needs them; "
-            "covcal estimate prints the accuracy to expect without labels"
+            f"covcal estimate {features} -c cal.json prints what to expect without labels"
         )
 
     def test_the_library_tells_no_labels_from_other_faults(self, features: Path) -> None:

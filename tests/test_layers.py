@@ -207,6 +207,7 @@ def test_imports_for_types_alone_are_allowed() -> None:
         "autorule",
         "case",
         "estimation",
+        "expected",
         "matched",
         "methodfits",
         "methods",

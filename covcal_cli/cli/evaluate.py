@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -101,10 +101,6 @@ def evaluate(
     junit: Annotated[
         Path | None, typer.Option(help="Write the gates as a JUnit report there.")
     ] = None,
-    estimate: Annotated[
-        bool,
-        typer.Option("--estimate", help="Without target labels: print estimates instead."),
-    ] = False,
     networks: Annotated[
         Path | None,
         typer.Option(
@@ -133,11 +129,9 @@ def evaluate(
     """
     from covcal_cli.calibration import read_calibration
     from covcal_cli.calibrationfiles import require_unchanged
-    from covcal_cli.cli.render_estimated import RENDERERS as ESTIMATED
     from covcal_cli.cli.render_evaluation import RENDERERS, Report, gate_cases
     from covcal_cli.diagram import check_diagram, draw_diagram
     from covcal_cli.errors import LimitExceededError
-    from covcal_cli.evaluate.estimatedevaluation import estimate_evaluation, write_estimated
     from covcal_cli.evaluate.evaluation import evaluate, named, write_metrics
     from covcal_cli.evaluate.junit import errors_reported, junit_report
     from covcal_cli.evaluate.limits import judge, parse_limit
@@ -166,17 +160,6 @@ def evaluate(
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
-    if estimate:
-        _require_unused(
-            {
-                "--fail-above": limits,
-                "--fail-regression": allowed,
-                "--junit": junit,
-                "--diagram": diagram,
-                "--by": by,
-                "--bootstrap": bootstrap,
-            }
-        )
     if junit is not None and not (limits or allowed):
         raise typer.BadParameter("needs --fail-above or --fail-regression", param_hint="--junit")
     with errors_reported(junit, force=force):
@@ -198,21 +181,6 @@ def evaluate(
         for path in written.values():
             check_output(path, force=force, inputs=inputs)
         calibrations = named(read)
-        if estimate:
-            found = estimate_evaluation(
-                file,
-                calibrations,
-                split=split.value,
-                documents=documents,
-                networks=networks,
-                seed=seed,
-            )
-            if output is not None and not to_stdout:
-                write_estimated(found, output, force=force)
-            console.result(ESTIMATED["json" if to_stdout else format.value](found))
-            for path in written.values():
-                console.wrote(path)
-            return
         earlier = None if baseline is None else read_baseline(baseline)
         own = predictions is PredictionsName.own
         if earlier is not None:
@@ -278,13 +246,6 @@ def _require_different(written: Mapping[str, Path]) -> None:
         if path in seen:
             raise typer.BadParameter(f"is the file of {seen[path]} too", param_hint=option)
         seen[path] = option
-
-
-def _require_unused(options: Mapping[str, Any]) -> None:
-    """Refuse with ``--estimate`` whatever needs a label: an estimate is no proof."""
-    for option, value in options.items():
-        if value:
-            raise typer.BadParameter(f"{option} needs target labels", param_hint="--estimate")
 
 
 def _append_to_step_summary(report: "Report") -> None:

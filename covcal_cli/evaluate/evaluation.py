@@ -98,9 +98,10 @@ def evaluate(
         }
         unlabelled = _collect(target, rows, judged, collected, predictions)
         if unlabelled == len(rows):
+            given = "".join(f" -c {document}" for document in documents or (Path("cal.json"),))
             raise UnlabelledError(
                 f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
-                "needs them; covcal estimate prints the accuracy to expect without labels"
+                f"needs them; covcal estimate {path}{given} prints what to expect without labels"
             )
         metrics = {name: entry.metrics.result() for name, entry in collected.items()}
         role = "adapted" if file.is_adapted else "features"
