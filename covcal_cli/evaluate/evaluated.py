@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from covcal_cli.calibration import Input
-from covcal_cli.evaluate.limits import NONE, Verdict
+from covcal_cli.evaluate.limits import Verdict
 from covcal_cli.evaluate.regression import Change
 from covcal_cli.files import relative_to_folder_of, write_text
 from covcal_cli.metrics.bootstrap import LEVEL, Interval
 from covcal_cli.metrics.groups import GroupMetrics
 from covcal_cli.metrics.metrics import Metrics
+from covcal_cli.namedcalibrations import NONE
 from covcal_cli.softmax import Array
 
 SCHEMA = "covcal.metrics/1"
@@ -22,51 +23,23 @@ Predictions = Literal["original", "own"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of ``none`` and of every calibration on the same rows.
-
-    Attributes
-    ----------
-    split : str
-    predictions : {"original", "own"}
-        Whose label the confidence is about.
-    unlabelled : int
-        Rows of the split without a label, left out.
-    left_out : int
-        Rows of the split that a calibration was fitted to, left out for all.
-    metrics : dict of str to Metrics
-        ``none`` first, then in the order given.
-    temperatures : dict of str to float
-        T_f of each.
-    inputs : tuple of Input
-    classes : dict of str to tuple of GroupMetrics
-        Per calibration, the rows by the label whose confidence is judged, in the order of the
-        file's classes; empty where there are too many to count.
-    by : str or None
-        What `groups` are by.
-    groups : dict of str to tuple of GroupMetrics
-        Per calibration, where groups were asked for.
-    resamples, seed : int
-        Of the bootstrap; 0 resamples: none was asked for.
-    intervals : dict of str to dict of str to (float, float)
-        Per calibration and metric, 95 %, where a bootstrap was asked for.
-    notes : tuple of str
-        What a reader should know of the rows.
-    """
+    """Metrics of ``none`` and of every calibration on the same rows, by the calibration's name."""
 
     split: str
-    predictions: Predictions
-    unlabelled: int
-    left_out: int
-    metrics: dict[str, Metrics]
-    temperatures: dict[str, float]
+    predictions: Predictions  # whose label the confidence is about
+    unlabelled: int  # rows of the split without a label, left out
+    left_out: int  # rows of the split that a calibration was fitted to, left out for all
+    metrics: dict[str, Metrics]  # ``none`` first, then in the order given
+    temperatures: dict[str, float]  # T_f
     inputs: tuple[Input, ...]
+    # Rows by the label that is judged, in the order of the file's classes; not for too many.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    by: str | None = None
+    by: str | None = None  # what `groups` are by
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    resamples: int = 0
-    seed: int = 0
-    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    resamples: int = 0  # of the bootstrap; 0: none was asked for
+    seed: int = 0  # of the bootstrap
+    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)  # by metric, 95 %
+    notes: tuple[str, ...] = ()  # what a reader should know of the rows
 
     @property
     def n(self) -> int:

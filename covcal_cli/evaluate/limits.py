@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.metrics.metrics import METRICS, Metrics
-
-NONE = "none"
+from covcal_cli.namedcalibrations import NONE
 
 
 @dataclass(frozen=True)

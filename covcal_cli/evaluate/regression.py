@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.limits import NONE, Limit, parse_metric
+from covcal_cli.evaluate.limits import Limit, parse_metric
 from covcal_cli.files import require_file
 from covcal_cli.jsonfields import DamagedFieldError, Fields
 from covcal_cli.metrics.metrics import METRICS, Metrics
+from covcal_cli.namedcalibrations import NONE
 
 _SCHEMA = "covcal.metrics/1"
 
