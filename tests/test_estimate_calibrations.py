@@ -8,16 +8,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from scipy.special import softmax
 
 from covcal_cli.files import sha256_of
-from tests.cli_runner import Argument, covcal
+from tests.cli_runner import Argument, covcal, printed_json
 
 
 def estimated(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
-    done = covcal("estimate", *arguments, "-o", "-", cwd=cwd).require_success()
-    content: dict[str, Any] = json.loads(done.out)
-    return content
+    return printed_json("estimate", *arguments, cwd=cwd)
 
 
 def confidence_by_hand(path: Path, document: Path | None = None) -> float:
@@ -30,14 +28,9 @@ def confidence_by_hand(path: Path, document: Path | None = None) -> float:
     if document is not None:
         content = json.loads(document.read_text())
         if content["forecaster"] == "aligned":
-            logits = np.log(softmax(aligned).mean(axis=0))
+            logits = np.log(softmax(aligned, axis=-1).mean(axis=0))
         logits /= content["temperatures"]["forecaster"]
-    return float(softmax(logits)[np.arange(len(keep)), judged].mean())
-
-
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+    return float(softmax(logits, axis=-1)[np.arange(len(keep)), judged].mean())
 
 
 def test_numbers(small_files: Path) -> None:

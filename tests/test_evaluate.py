@@ -15,7 +15,7 @@ from covcal_cli.errors import UnlabelledError
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.files import sha256_of
 from covcal_cli.metrics.metrics import METRICS
-from tests.cli_runner import Argument, Outcome, covcal
+from tests.cli_runner import Argument, Outcome, covcal, printed_json
 from tests.made_files import made_domain, write_features
 
 Floats = NDArray[np.float64]
@@ -41,7 +41,7 @@ def softmax(logits: NDArray[np.floating[Any]], temperature: float) -> Floats:
 def by_hand(
     probabilities: Floats, judged: NDArray[np.int64], labels: NDArray[np.int64], bins: int
 ) -> dict[str, float]:
-    """Return the metrics of DESIGN 3.7 by a plain loop over bins."""
+    """Return the metrics by a plain loop over bins."""
     n = len(labels)
     rows = np.arange(n)
     confidence, correct = probabilities[rows, judged], judged == labels
@@ -73,14 +73,7 @@ def temperature_of(path: Path) -> float:
 
 
 def report(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
-    """Run evaluate with -o - and return metrics.json, read as strict JSON."""
-
-    def refuse(text: str) -> None:
-        raise AssertionError(f"{text} is not JSON")
-
-    done = covcal("evaluate", *arguments, "-o", "-", cwd=cwd).require_success()
-    found: dict[str, Any] = json.loads(done.out, parse_constant=refuse)
-    return found
+    return printed_json("evaluate", *arguments, cwd=cwd)
 
 
 class TestNumbers:
@@ -279,7 +272,7 @@ class TestCalibrations:
 
 class TestMetricsFile:
     def test_content(self, small_files: Path, tmp_path: Path) -> None:
-        """metrics.json holds what DESIGN section 4 lists, in fractions, with its input's hash."""
+        """metrics.json holds everything, in fractions, with its input's hash."""
         source = small_files / "adapted.h5"
         path = tmp_path / "metrics.json"
         arguments = (source, "-c", small_files / "temp.json", "--fail-above", "ece=1", "-o", path)

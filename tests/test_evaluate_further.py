@@ -1,6 +1,5 @@
 """``covcal evaluate`` with groups, intervals, every metric, other files' networks, no labels."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,11 @@ import numpy as np
 import pytest
 
 from covcal_cli.adapt.forward import networks_sha256, read_networks
-from tests.cli_runner import Argument, covcal
+from tests.cli_runner import Argument, covcal, printed_json
 
 
 def report(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
-    done = covcal("evaluate", *arguments, "-o", "-", cwd=cwd).require_success()
-    found: dict[str, Any] = json.loads(done.out)
-    return found
+    return printed_json("evaluate", *arguments, cwd=cwd)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The one table of metrics: what it says is shown, and documented, everywhere."""
 
-import json
 from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from covcal_cli.metrics.metrics import METRICS, Metric, Metrics, Shown
-from tests.cli_runner import covcal
+from tests.cli_runner import covcal, printed_json
 
 DOCUMENTATION = Path(__file__).resolve().parents[1] / "README.md"  # of covcal's files
 HIDDEN_ON_SCREEN = {"calibration", "sharpness"}
@@ -22,11 +21,11 @@ def places(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     arguments = ("adapted.h5", "-c", "temp.json")
     covcal("report", *arguments, "-o", page, cwd=small_files).require_success()
     screen = covcal("evaluate", *arguments, "--metrics", "all", cwd=small_files)
-    content = covcal("evaluate", *arguments, "-o", "-", cwd=small_files).require_success().out
+    content = printed_json("evaluate", *arguments, cwd=small_files)
     return {
         "screen": screen.require_success().out,
         "report": unescape(page.read_text(encoding="utf-8")),
-        "metrics.json": "\n".join(json.loads(content)["metrics"]["temp"]),
+        "metrics.json": "\n".join(content["metrics"]["temp"]),
         "documentation": DOCUMENTATION.read_text(encoding="utf-8"),
     }
 

@@ -12,6 +12,7 @@ from covcal_cli.cli.options import (
     Force,
     InputFile,
     MaxWeight,
+    Networks,
     Quiet,
     Seed,
     TargetPrior,
@@ -38,12 +39,7 @@ def estimate(
     target_prior: TargetPrior = "source",
     max_weight: MaxWeight = 1000.0,
     seed: Seed = 0,
-    networks: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The adapted file with an fl method's networks, if it has moved."
-        ),
-    ] = None,
+    networks: Networks = None,
     format: Annotated[
         EstimateFormatName, typer.Option(help="Of the result.")
     ] = EstimateFormatName.table,

@@ -12,6 +12,7 @@ from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import (
     Force,
     FormatName,
+    JudgedFile,
     PredictionsName,
     Quiet,
     Seed,
@@ -32,14 +33,7 @@ class MetricsName(StrEnum):
 
 
 def evaluate(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE",
-            help="A features or adapted file; what the calibration was fitted on, when left out.",
-            show_default=False,
-        ),
-    ] = None,
+    file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
         typer.Option(

@@ -1,4 +1,4 @@
-"""What an evaluation found, and metrics.json."""
+"""An evaluation, and metrics.json."""
 
 import json
 import math

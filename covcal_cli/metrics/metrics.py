@@ -1,4 +1,4 @@
-"""How honest a confidence is: the one table of metrics, and what each is made of.
+"""The one table of metrics of how honest a confidence is, and what each is made of.
 
 - The confidence of a row is the probability of the label that the classifier predicted; the row is
   a hit when that label is right.
