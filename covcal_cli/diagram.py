@@ -14,7 +14,8 @@ import numpy as np
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output
-from covcal_cli.metrics.metrics import Metrics, ReliabilityBins
+from covcal_cli.metrics.metrics import Metrics
+from covcal_cli.metrics.reliability import ReliabilityBins, ratio
 from covcal_cli.softmax import Array
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -31,31 +32,15 @@ def check_diagram(path: Path) -> None:
 def accuracy_above(bins: ReliabilityBins) -> tuple[Array, Array]:
     """Return accuracy, and share of rows, with a confidence above every lower bin edge.
 
-    Returns
-    -------
-    accuracy, share : arrays of float64, shape (bins,)
-        Accuracy is NaN where no row is above the edge.
+    Both have shape (bins,); the accuracy is NaN where no row is above the edge.
     """
     counts = np.cumsum(bins.counts[::-1])[::-1]
     hits = np.cumsum(bins.hits[::-1])[::-1]
-    accuracy = np.full(len(counts), np.nan)
-    np.divide(hits, counts, out=accuracy, where=counts > 0)
-    return accuracy, counts / bins.n
+    return ratio(hits, counts), counts / bins.n
 
 
 def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, force: bool) -> None:
-    """Draw one row of panels per calibration and write the picture, whole or not at all.
-
-    Parameters
-    ----------
-    metrics : mapping of str to Metrics
-        By the name to show.
-    path : Path
-        Ending in .png, .svg or .pdf.
-    title : str
-    force : bool
-        Whether an existing file is replaced.
-    """
+    """Draw one row of panels per calibration and write the picture, whole or not at all."""
     check_diagram(path)
     figure = _figure(metrics, title)
     kind = path.suffix.lower().lstrip(".")

@@ -17,6 +17,14 @@ class UnlabelledError(CovcalError):
     """The target rows to judge have no labels."""
 
 
+class UnusedOptionError(Exception):
+    """An option was given that nothing here has a use for; the command line exits with code 2."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(f"{option}: {reason}")
+        self.option, self.reason = option, reason
+
+
 class LimitExceededError(Exception):
     """A ``--fail-above`` limit was exceeded; the command line exits with code 3."""
 

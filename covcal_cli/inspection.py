@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from covcal_cli.calibration import Calibration, read_calibration
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimation import Estimation
-from covcal_cli.evaluate import estimatedevaluation
 from covcal_cli.evaluate.regression import WrittenMetrics
 from covcal_cli.featurefile import APPLIED_SCHEMA, SPLITS, Domain, FeatureFile, open_hdf5
 from covcal_cli.files import require_file
@@ -101,7 +100,6 @@ def _json_lines(path: Path) -> Lines:
     describers = {
         Calibration.schema: _calibration_lines,
         _Metrics.schema: _metrics_lines,
-        _EstimatedMetrics.schema: _estimated_lines,
         Estimation.schema: _estimation_lines,
         Results.schema: _run_lines,
     }
@@ -166,42 +164,6 @@ def _metrics_lines(path: Path) -> Lines:
         text = f"accuracy {one.accuracy:.2%}, ECE {one.ece:.2%}, NLL {one.nll:.4f}"
         lines.append((name, text))
     return lines
-
-
-@dataclass(frozen=True)
-class _Expected:
-    n: int
-    mean_confidence: float
-    estimated_accuracy: float
-    estimated_accuracy_interval: tuple[float, ...]
-    estimated_least_ece: float
-
-    def __post_init__(self) -> None:
-        if len(self.estimated_accuracy_interval) != 2:
-            raise ValueError("estimated_accuracy_interval is not a list of 2 numbers")
-
-
-@dataclass(frozen=True)
-class _EstimatedMetrics(Document):
-    schema: ClassVar[str] = estimatedevaluation.SCHEMA
-
-    split: str
-    estimated_metrics: Mapping[str, _Expected]
-    notes: tuple[str, ...]
-
-
-def _estimated_lines(path: Path) -> Lines:
-    read = read_document(_EstimatedMetrics, path, remedy=_REMEDY, again="evaluate again")
-    lines = [("split", f"{read.split} of the target; estimates, no label was read")]
-    for name, one in read.estimated_metrics.items():
-        low, high = one.estimated_accuracy_interval
-        text = (
-            f"{one.n} rows, confidence {one.mean_confidence:.2%}, estimated accuracy "
-            f"{one.estimated_accuracy:.1%} ({low:.1%} to {high:.1%}), ECE then at least "
-            f"{one.estimated_least_ece:.2%}"
-        )
-        lines.append((name, text))
-    return [*lines, *_each("note", read.notes)]
 
 
 def _run_lines(path: Path) -> Lines:

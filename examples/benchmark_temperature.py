@@ -22,7 +22,8 @@ import numpy as np
 
 from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.featurewriter import HDF5Writer, utf8
-from covcal_cli.metrics.metrics import ReliabilityBins
+from covcal_cli.metrics.binning import bin_edges
+from covcal_cli.metrics.groups import GroupBins, judged_rows
 from covcal_cli.temperature import Loss, fit_temperature
 
 BLOCK = 50_000
@@ -77,13 +78,13 @@ def covcal_ece(path: Path) -> Prepared:
     probabilities, labels = softmax_of(path)
 
     def run() -> float:
-        bins = ReliabilityBins(BINS)
+        bins, edges = GroupBins(BINS), bin_edges(BINS)
         for start in range(0, len(labels), BLOCK):
             block = probabilities[start : start + BLOCK]
             top = block.argmax(axis=1)
             confidence = np.take_along_axis(block, top[:, None], axis=1)[:, 0]
-            bins.add(confidence, top == labels[start : start + BLOCK])
-        return bins.ece()
+            bins.add(judged_rows(confidence, top == labels[start : start + BLOCK], edges))
+        return bins.together().ece()
 
     return run
 

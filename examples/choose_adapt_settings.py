@@ -43,7 +43,8 @@ from covcal_cli.adapt.settings import Schedule, Settings, default_settings
 from covcal_cli.adapt.training import train
 from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.featurewriter import HDF5Writer, utf8
-from covcal_cli.metrics.metrics import ReliabilityBins
+from covcal_cli.metrics.binning import bin_edges
+from covcal_cli.metrics.groups import GroupBins, judged_rows
 from covcal_cli.progress import silent
 from covcal_cli.softmax import log_mean_softmax
 from covcal_cli.target_labels import target_labels
@@ -355,9 +356,10 @@ def _ece_at(logits: Array, temperature: float, chosen: Array, truth: Array) -> f
     scaled -= scaled.max(axis=1, keepdims=True)
     chances = np.exp(scaled)
     chances /= chances.sum(axis=1, keepdims=True)
-    bins = ReliabilityBins(15)
-    bins.add(chances[np.arange(len(chosen)), chosen], chosen == truth)
-    return 100 * bins.ece()
+    confidence = chances[np.arange(len(chosen)), chosen]
+    bins = GroupBins(15)
+    bins.add(judged_rows(confidence, chosen == truth, bin_edges(15)))
+    return 100 * bins.together().ece()
 
 
 def shifts(data: Path | None) -> dict[str, Callable[[], Shift]]:

@@ -12,7 +12,7 @@ from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.metrics.bootstrap import intervals
 from covcal_cli.metrics.metrics import MetricsAccumulator
-from covcal_cli.softmax import class_major, log_softmax
+from covcal_cli.softmax import class_major, softmax
 
 
 def judge_file(path: Path) -> None:
@@ -32,7 +32,7 @@ def judge_arrays() -> None:
     logits = 2 * rng.normal(size=(2000, 5))
     labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
     accumulator = MetricsAccumulator(bins=15, n_classes=5, keep_losses=True)
-    accumulator.add(log_softmax(class_major(logits), 1.0), logits.argmax(axis=1), labels)
+    accumulator.add(softmax(class_major(logits), 1.0), logits.argmax(axis=1), labels)
     metrics = accumulator.result()
     low, high = intervals(metrics, resamples=500, seed=0)["ece"]
     print(f"arrays: ECE {metrics.ece:.2%} ({low:.2%} to {high:.2%}), AURC {metrics.aurc:.3f}")

@@ -1,6 +1,7 @@
 """Runs covcal's command line: in this process (fast), or as a process of its own."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import typer
@@ -61,6 +63,17 @@ def covcal(*arguments: Argument, cwd: Path | None = None) -> Outcome:
     ):
         code = frame.run([str(argument) for argument in arguments])
     return Outcome(code, _text(out), _text(err))
+
+
+def printed_json(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
+    """Run a command with ``-o -`` and return what it prints, read as strict JSON."""
+
+    def refuse(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    done = covcal(*arguments, "-o", "-", cwd=cwd).require_success()
+    content: dict[str, Any] = json.loads(done.out, parse_constant=refuse)
+    return content
 
 
 def covcal_process(

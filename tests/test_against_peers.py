@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from covcal_cli.metrics.adaptive_bins import adaptive_bins
 from covcal_cli.metrics.classwise import ClasswiseBins
 from covcal_cli.metrics.debiased import debiased_ece
-from covcal_cli.metrics.metrics import ReliabilityBins
-from covcal_cli.metrics.rankedrows import ranked_rows
 from covcal_cli.metrics.smooth_ece import smooth_ece
+from tests.made_bins import binned, ranked
 
 pytestmark = [
     pytest.mark.real,
@@ -31,12 +30,6 @@ def made_rows(seed: int, n: int, gap: float) -> tuple[Floats, NDArray[np.int64]]
     return confidence, (rng.random(n) < np.clip(confidence - gap, 0, 1)).astype(np.int64)
 
 
-def bins_of(confidence: Floats, correct: NDArray[np.int64], bins: int = 15) -> ReliabilityBins:
-    counted = ReliabilityBins(bins)
-    counted.add(confidence, correct == 1)
-    return counted
-
-
 @pytest.fixture
 def netcal(monkeypatch: pytest.MonkeyPatch) -> Any:
     """netcal's metrics; its other parts load training packages that they do not use."""
@@ -51,7 +44,7 @@ def test_smooth_ece_equals_relplot(seed: int, n: int, gap: float) -> None:
     relplot = pytest.importorskip("relplot")
     confidence, correct = made_rows(seed, n, gap)
     expected = relplot.smECE(confidence, correct.astype(float))
-    assert smooth_ece(ranked_rows(confidence, correct == 1)) == pytest.approx(expected, abs=1e-6)
+    assert smooth_ece(ranked(confidence, correct == 1)) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(("seed", "n", "gap"), CASES)
@@ -76,9 +69,7 @@ def test_debiased_ece_equals_uncertainty_calibration(
     )
     expected = calibration.normal_debiased_ce(filled, power=1, resamples=draws)
     kept = np.concatenate(filled)
-    counted = bins_of(kept[:, 0], kept[:, 1].astype(np.int64))
-    found = debiased_ece(counted.counts, counted.hits, counted.confidence_sums)
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert debiased_ece(binned(kept[:, 0], kept[:, 1] == 1)) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(("seed", "n", "gap"), CASES)
@@ -86,7 +77,7 @@ def test_adaptive_ece_equals_netcal(seed: int, n: int, gap: float, netcal: Any) 
     """netcal's ECE in bins of equal mass."""
     confidence, correct = made_rows(seed, n, gap)
     expected = netcal.ECE(15, equal_intervals=False).measure(confidence, correct)
-    found = adaptive_bins(ranked_rows(confidence, correct == 1), 15).ece()
+    found = adaptive_bins(ranked(confidence, correct == 1), 15).ece()
     assert found == pytest.approx(expected, abs=1e-6)
 
 
@@ -111,7 +102,7 @@ def test_classwise_ece_equals_netcal(seed: int, netcal: Any) -> None:
 def test_ece_and_its_maximum_equal_netcal(seed: int, n: int, gap: float, netcal: Any) -> None:
     """netcal's ECE and MCE in bins of equal width."""
     confidence, correct = made_rows(seed, n, gap)
-    counted = bins_of(confidence, correct)
+    counted = binned(confidence, correct == 1)
     expected = netcal.ECE(15).measure(confidence, correct)
     assert counted.ece() == pytest.approx(expected, abs=1e-6)
     assert counted.mce() == pytest.approx(netcal.MCE(15).measure(confidence, correct), abs=1e-6)

@@ -15,7 +15,7 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 from covcal_cli.discriminator import LogisticDiscriminator, fit_discriminator
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.metrics.metrics import MetricsAccumulator
-from covcal_cli.softmax import class_major, log_mean_softmax, log_softmax
+from covcal_cli.softmax import class_major, log_mean_softmax, log_softmax, softmax
 from covcal_cli.temperature import fit_temperature
 from covcal_cli.weights import importance_weights
 from tests.made_files import Arrays, made_domain, write_features
@@ -58,7 +58,7 @@ def test_nll_and_brier_equal_scikit_learns() -> None:
     logits, labels, _ = made_rows(2.0)
     logs = log_softmax(class_major(logits), 1.5)
     accumulator = MetricsAccumulator(15, 4)
-    accumulator.add(logs, logits.argmax(axis=1), labels)
+    accumulator.add(softmax(class_major(logits), 1.5), logits.argmax(axis=1), labels)
     found = accumulator.result()
     p = np.exp(logs.T)
     p /= p.sum(axis=1, keepdims=True)

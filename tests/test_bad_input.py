@@ -290,7 +290,7 @@ class TestValues:
         """Without target labels evaluate names the command that needs none."""
         set_values("target/labels", -1)(work / "features.h5")
         line = refusal(work, "evaluate", "features.h5", "-o", "m.json")
-        assert line.endswith("covcal estimate prints the accuracy to expect without labels")
+        assert "covcal estimate features.h5 -c cal.json prints what to expect" in line
 
     def test_no_label_at_calibrate(self, work: Path) -> None:
         """Without source labels there is no temperature."""
@@ -366,7 +366,7 @@ DAMAGE: dict[str, Edit] = {
     "metrics instead": put("schema", "covcal.metrics/1"),
 }
 MORE_DAMAGE: dict[str, Edit] = {
-    "unknown method": put("method_used", "magic"),
+    "unknown forecaster": put("forecaster", "magic"),
     "method a number": put("method_used", 3),
     "inputs empty": put("inputs", []),
     "model without a hash": put("model", {}),

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from covcal_cli.metrics.bootstrap import ece_interval, intervals, mean_interval, over, under, wilson
+from covcal_cli.metrics.bootstrap import ece_interval, intervals, mean_interval, wilson
 from covcal_cli.metrics.metrics import Metrics, MetricsAccumulator
+from covcal_cli.metrics.reliability import Bins, over, under
 from covcal_cli.metrics.valuecells import ValueCells
-from covcal_cli.softmax import class_major, log_softmax
+from covcal_cli.softmax import class_major, softmax
 
 Floats = NDArray[np.float64]
 BINS, REPEATS = 15, 500
@@ -25,8 +26,8 @@ class World:
     draw: Callable[[np.random.Generator, int], Floats]
     accuracy: Callable[[Floats], Floats]
 
-    def counts(self, n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any], Floats]:
-        """Return counts, hits and sums of confidence per bin of a sample."""
+    def sample(self, n: int, seed: int) -> Bins:
+        """Return a sample in bins."""
         rng = np.random.default_rng(seed)
         confidence = self.draw(rng, n)
         correct = rng.random(n) < self.accuracy(confidence)
@@ -40,11 +41,11 @@ class World:
         return float(np.abs(gap).sum()), float(gap[gap > 0].sum()), float(-gap[gap < 0].sum())
 
 
-def binned(confidence: Floats, correct: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], Floats]:
+def binned(confidence: Floats, correct: NDArray[Any]) -> Bins:
     index = np.ceil(confidence * BINS).astype(int) - 1
     hits = np.bincount(index, correct, BINS).astype(int)
     sums = np.bincount(index, confidence, BINS).astype(np.float64)
-    return np.bincount(index, minlength=BINS), hits, sums
+    return Bins(np.bincount(index, minlength=BINS), hits, sums)
 
 
 def skewed(rng: np.random.Generator, n: int) -> Floats:
@@ -66,7 +67,7 @@ def covered(
     """Return the share of samples whose 95 % interval holds the true value."""
     inside = 0
     for seed in range(repeats):
-        low, high = ece_interval(*world.counts(n, seed), resamples=120, seed=seed, part=part)
+        low, high = ece_interval(world.sample(n, seed), resamples=120, seed=seed, part=part)
         inside += low <= truth <= high
     return inside / repeats
 
@@ -96,42 +97,40 @@ class TestCoverage:
 
     def test_percentiles_would_never_cover(self) -> None:
         """Why not percentiles of resampled ECEs: of a calibrated forecaster none comes near 0."""
-        counts, hits, sums = CALIBRATED.counts(2000, 0)
-        drawn = np.random.default_rng(0).binomial(counts, hits / np.maximum(counts, 1), (500, BINS))
-        resampled = np.abs(sums - drawn).sum(axis=1) / 2000
+        sample = CALIBRATED.sample(2000, 0)
+        shares = sample.hits / np.maximum(sample.counts, 1)
+        drawn = np.random.default_rng(0).binomial(sample.counts, shares, (500, BINS))
+        resampled = np.abs(sample.confidence_sums - drawn).sum(axis=1) / 2000
         assert np.quantile(resampled, 0.025) > 0.005
-        assert ece_interval(counts, hits, sums, resamples=500, seed=0)[0] == 0
+        assert ece_interval(sample, resamples=500, seed=0)[0] == 0
 
 
 class TestEceInterval:
     def test_more_rows_narrow_it(self) -> None:
         """A hundred times as many rows: about a tenth of the width, around the truth."""
         few, many = (
-            ece_interval(*OVERCONFIDENT.counts(n, 1), resamples=400, seed=0)
-            for n in (1000, 100_000)
+            ece_interval(OVERCONFIDENT.sample(n, 1), resamples=400, seed=0) for n in (1000, 100_000)
         )
         assert 6 < (few[1] - few[0]) / (many[1] - many[0]) < 16
         assert many[0] < 0.05 < many[1]
 
     def test_one_row_and_empty_bins(self) -> None:
         """A single row says next to nothing, and does not fail."""
-        low, high = ece_interval(*binned(np.array([0.95]), np.array([True])), resamples=50, seed=0)
+        low, high = ece_interval(binned(np.array([0.95]), np.array([True])), resamples=50, seed=0)
         assert low == 0
         assert high > 0.3
 
     def test_all_wrong_and_sure(self) -> None:
         """Always wrong at 99 % is an ECE of about 99 %, beyond doubt, and never above 1."""
-        counts = binned(np.full(500, 0.99), np.zeros(500, bool))
-        low, high = ece_interval(*counts, resamples=200, seed=0)
+        sample = binned(np.full(500, 0.99), np.zeros(500, bool))
+        low, high = ece_interval(sample, resamples=200, seed=0)
         assert 0.95 < low <= high <= 1
-        assert ece_interval(*counts, resamples=200, seed=0, part=under)[1] < 0.05
+        assert ece_interval(sample, resamples=200, seed=0, part=under)[1] < 0.05
 
     def test_seeds(self) -> None:
         """Equal seeds give equal intervals; another seed moves them a little."""
-        counts = OVERCONFIDENT.counts(1000, 0)
-        first, again, other = (
-            ece_interval(*counts, resamples=300, seed=seed) for seed in (0, 0, 1)
-        )
+        sample = OVERCONFIDENT.sample(1000, 0)
+        first, again, other = (ece_interval(sample, resamples=300, seed=seed) for seed in (0, 0, 1))
         assert first == again
         assert other != first
         assert other == pytest.approx(first, abs=0.01)
@@ -142,7 +141,7 @@ class TestMeans:
     def test_wilson_equals_scipy(self, hits: int, n: int) -> None:
         """The accuracy's interval is SciPy's; it has a width when all rows are right."""
         expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
-        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
+        assert wilson(hits / n, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
     def test_cells_equal_a_bootstrap_of_rows(self) -> None:
         """Resampling cells gives the percentiles of resampling the rows one by one."""
@@ -181,7 +180,7 @@ def made_metrics(n: int, seed: int = 0) -> Metrics:
     truth = 2 * rng.normal(size=(n, 5))
     labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
     accumulator = MetricsAccumulator(BINS, 5, keep_losses=True)
-    accumulator.add(log_softmax(class_major(1.5 * truth), 1.0), truth.argmax(axis=1), labels)
+    accumulator.add(softmax(class_major(1.5 * truth), 1.0), truth.argmax(axis=1), labels)
     return accumulator.result()
 
 
@@ -217,14 +216,8 @@ def test_no_part_exceeds_the_whole(n: int) -> None:
     for seed in range(40):
         metrics = made_metrics(n, seed)
         found = intervals(metrics, resamples=60, seed=seed)
-        bins = metrics.bins
         for name, part in (("ece", np.abs), ("over_ece", over), ("under_ece", under)):
-            alone = ece_interval(
-                *(bins.counts, bins.hits, bins.confidence_sums),
-                resamples=60,
-                seed=seed,
-                part=part,
-            )
+            alone = ece_interval(metrics.bins, resamples=60, seed=seed, part=part)
             assert found[name][0] <= alone[0] <= alone[1] <= found[name][1]
             assert found[name][0] <= found["ece"][0]
             assert found[name][1] <= found["ece"][1]

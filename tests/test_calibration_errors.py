@@ -11,10 +11,10 @@ from scipy import integrate, stats
 from covcal_cli.metrics.adaptive_bins import adaptive_bins
 from covcal_cli.metrics.classwise import ClasswiseBins
 from covcal_cli.metrics.debiased import debiased_ece
-from covcal_cli.metrics.metrics import ReliabilityBins
-from covcal_cli.metrics.rankedrows import RowCollector, confidence_of, correct_of, ranked_rows
+from covcal_cli.metrics.rankedrows import RowCollector, confidence_of, correct_of
 from covcal_cli.metrics.riskcoverage import aurc
 from covcal_cli.metrics.smooth_ece import smooth_ece
+from tests.made_bins import binned, ranked
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -41,10 +41,12 @@ class TestRankedRows:
         collector = RowCollector()
         for part in (slice(700, 1000), slice(0, 0), slice(0, 700)):
             collector.add(confidence[part], correct[part])
-        ranked = collector.ranked()
+        rows = collector.ranked()
         expected = sorted(zip(confidence.tolist(), correct.tolist(), strict=True))
         found = zip(
-            confidence_of(ranked.keys).tolist(), correct_of(ranked.keys).tolist(), strict=True
+            confidence_of(rows.keys).tolist(),
+            correct_of(rows.keys).tolist(),
+            strict=True,
         )
         assert list(found) == expected
 
@@ -53,22 +55,22 @@ class TestRankedRows:
         """Rows are cut at values, and runs summed, however many are looked at together."""
         monkeypatch.setattr("covcal_cli.metrics.rankedrows._CHUNK", 7)
         confidence, correct = made_rows(kind, 500)
-        ranked = ranked_rows(confidence, correct)
+        rows = ranked(confidence, correct)
         values = np.array([0.0, 0.3, 0.7, 0.8, 0.9])
-        starts = ranked.starts_of(values)
+        starts = rows.starts_of(values)
         assert starts.tolist() == [int((confidence < value).sum()) for value in values]
         starts = np.unique(starts)
-        sums, hits = ranked.sums_from(starts)
+        sums, hits = rows.sums_from(starts)
         order = np.lexsort((correct, confidence))
-        for number, rows in enumerate(np.split(order, starts[1:])):
-            assert sums[number] == pytest.approx(confidence[rows].sum())
-            assert hits[number] == correct[rows].sum()
+        for number, part in enumerate(np.split(order, starts[1:])):
+            assert sums[number] == pytest.approx(confidence[part].sum())
+            assert hits[number] == correct[part].sum()
 
     def test_zero_one_and_the_smallest_number(self) -> None:
         """The ends of the interval, -0.0 and subnormal numbers keep their value."""
         values = np.array([1.0, -0.0, 1e-45, 0.0], dtype=np.float32)
-        ranked = ranked_rows(values, np.array([True, True, False, False]))
-        assert confidence_of(ranked.keys).tolist() == [0.0, 0.0, float(np.float32(1e-45)), 1.0]
+        found = ranked(values, np.array([True, True, False, False]))
+        assert confidence_of(found.keys).tolist() == [0.0, 0.0, float(np.float32(1e-45)), 1.0]
 
 
 class TestAdaptiveBins:
@@ -83,21 +85,21 @@ class TestAdaptiveBins:
             number = sum(value >= start for start in starts)
             inside.setdefault(number, []).append(value - hit)
         expected = sum(abs(math.fsum(gaps)) for gaps in inside.values()) / n
-        found = adaptive_bins(ranked_rows(confidence, correct), bins)
+        found = adaptive_bins(ranked(confidence, correct), bins)
         assert found.ece() == pytest.approx(expected, abs=1e-12)
         assert int(found.counts.sum()) == n
         assert int(found.hits.sum()) == correct.sum()
 
     def test_bins_hold_about_as_many_rows(self) -> None:
         """Without ties the sizes differ by one at most."""
-        found = adaptive_bins(ranked_rows(*made_rows("spread", 998)), 15)
+        found = adaptive_bins(ranked(*made_rows("spread", 998)), 15)
         assert set(found.counts.tolist()) <= {66, 67}
 
     def test_no_rows(self) -> None:
         """Nothing to cut is an error, not 0."""
         for measure in (lambda rows: adaptive_bins(rows, 15), smooth_ece, aurc):
             with pytest.raises(ValueError, match="no rows"):
-                measure(ranked_rows(np.empty(0), np.empty(0, bool)))
+                measure(ranked(np.empty(0), np.empty(0, bool)))
 
 
 class TestClasswise:
@@ -153,8 +155,7 @@ class TestDebiased:
     def test_equals_quadrature(self) -> None:
         """2 ECE - E[ECE*], the expectation by numerical integration over each bin's normal."""
         confidence, correct = made_rows("spread", 800)
-        bins = ReliabilityBins(15)
-        bins.add(confidence, correct)
+        bins = binned(confidence, correct)
         expected = 2 * bins.ece()
         for count, accuracy, mean in zip(bins.counts, bins.accuracy, bins.confidence, strict=True):
             if count == 0:
@@ -164,7 +165,7 @@ class TestDebiased:
                 expected -= count / 800 * abs(mean - accuracy)
                 continue
             expected -= count / 800 * mean_magnitude(mean - accuracy, deviation)
-        found = debiased_ece(bins.counts, bins.hits, bins.confidence_sums)
+        found = debiased_ece(bins)
         assert found == pytest.approx(expected, abs=1e-9)
         assert found < bins.ece()
 
@@ -172,18 +173,17 @@ class TestDebiased:
         """Over samples of a calibrated forecaster its mean is well below that of the ECE."""
         plain, debiased = [], []
         for seed in range(60):
-            bins = ReliabilityBins(15)
-            bins.add(*made_rows("spread", 500, seed=seed, gap=0.0))
+            bins = binned(*made_rows("spread", 500, seed=seed, gap=0.0))
             plain.append(bins.ece())
-            debiased.append(debiased_ece(bins.counts, bins.hits, bins.confidence_sums))
+            debiased.append(debiased_ece(bins))
         assert np.mean(debiased) < 0.65 * np.mean(plain)
         assert min(debiased) < 0
 
     def test_no_rows(self) -> None:
         """Nothing counted is an error, not 0."""
-        empty = ReliabilityBins(15)
+        empty = binned(np.empty(0), np.empty(0, bool))
         with pytest.raises(ValueError, match="no rows"):
-            debiased_ece(empty.counts, empty.hits, empty.confidence_sums)
+            debiased_ece(empty)
 
 
 def smooth_by_definition(confidence: Floats, correct: Flags, bandwidth: float) -> float:
@@ -205,14 +205,14 @@ class TestSmoothECE:
     def test_equals_the_definition_at_its_own_bandwidth(self, kind: str) -> None:
         """The fixed point: at the bandwidth s = smECE the plain integral gives s again."""
         confidence, correct = made_rows(kind, 400, gap=0.08)
-        found = smooth_ece(ranked_rows(confidence, correct))
+        found = smooth_ece(ranked(confidence, correct))
         assert smooth_by_definition(confidence, correct, found) == pytest.approx(found, abs=1.5e-3)
 
     def test_many_rows_equal_few(self) -> None:
         """Rows gathered in cells, above 65 536, give what the rows themselves give."""
         confidence, correct = made_rows("spread", 50_000, gap=0.004)
-        few = smooth_ece(ranked_rows(confidence, correct))
-        many = smooth_ece(ranked_rows(np.tile(confidence, 2), np.tile(correct, 2)))
+        few = smooth_ece(ranked(confidence, correct))
+        many = smooth_ece(ranked(np.tile(confidence, 2), np.tile(correct, 2)))
         assert many == pytest.approx(few, abs=2e-6)
 
     @pytest.mark.parametrize("value", [0.0, 1.0])
@@ -220,8 +220,8 @@ class TestSmoothECE:
         """The ends are counted: certain and wrong is near 1, certain and right is 0."""
         confidence = np.full(50, value)
         right = np.full(50, value == 1.0)
-        assert smooth_ece(ranked_rows(confidence, right)) == pytest.approx(0, abs=1e-9)
-        assert smooth_ece(ranked_rows(confidence, ~right)) > 0.9
+        assert smooth_ece(ranked(confidence, right)) == pytest.approx(0, abs=1e-9)
+        assert smooth_ece(ranked(confidence, ~right)) > 0.9
 
 
 def aurc_by_shuffling(confidence: Floats, correct: Flags, orders: int) -> float:
@@ -240,23 +240,23 @@ class TestAURC:
         """Without ties: the mean over k of the error rate among the k most confident rows."""
         confidence, correct = made_rows("spread", 700)
         assert len(set(confidence.tolist())) == 700
-        found = aurc(ranked_rows(confidence, correct))
+        found = aurc(ranked(confidence, correct))
         assert found == pytest.approx(aurc_by_shuffling(confidence, correct, 1), abs=1e-12)
 
     @pytest.mark.parametrize("kind", ["ties", "sure"])
     def test_ties_count_by_the_mean_over_their_orders(self, kind: str) -> None:
         """With ties the order of the file does not matter, and the mean over orders is found."""
         confidence, correct = made_rows(kind, 300)
-        found = aurc(ranked_rows(confidence, correct))
+        found = aurc(ranked(confidence, correct))
         assert found == pytest.approx(aurc_by_shuffling(confidence, correct, 3000), abs=3e-4)
-        assert aurc(ranked_rows(confidence[::-1], correct[::-1])) == found
+        assert aurc(ranked(confidence[::-1], correct[::-1])) == found
 
     def test_pieces_add_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many rows are looked at together, the area is the same."""
-        ranked: Any = ranked_rows(*made_rows("ties", 500))
-        whole = aurc(ranked)
+        rows: Any = ranked(*made_rows("ties", 500))
+        whole = aurc(rows)
         monkeypatch.setattr("covcal_cli.metrics.riskcoverage._CHUNK", 7)
-        assert aurc(ranked) == pytest.approx(whole, abs=1e-12)
+        assert aurc(rows) == pytest.approx(whole, abs=1e-12)
 
     def test_many_rows_equal_a_sum_over_runs(self) -> None:
         """A third of a million rows, many of them tied, against fractions summed one by one."""
@@ -270,11 +270,11 @@ class TestAURC:
             steps = np.arange(1, size + 1)
             area += float(((wrong + steps * errors / size) / (rank + steps)).sum())
             rank, wrong = rank + size, wrong + errors
-        found = aurc(ranked_rows(confidence, correct))
+        found = aurc(ranked(confidence, correct))
         assert found == pytest.approx(area / len(confidence), abs=1e-12)
 
     def test_the_ends(self) -> None:
         """All right is 0, all wrong is 1."""
         confidence = np.linspace(0.1, 0.9, 40)
-        assert aurc(ranked_rows(confidence, np.ones(40, bool))) == 0
-        assert aurc(ranked_rows(confidence, np.zeros(40, bool))) == pytest.approx(1)
+        assert aurc(ranked(confidence, np.ones(40, bool))) == 0
+        assert aurc(ranked(confidence, np.zeros(40, bool))) == pytest.approx(1)

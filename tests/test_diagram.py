@@ -11,8 +11,11 @@ from matplotlib.colors import to_hex
 from covcal_cli import diagram
 from covcal_cli.diagram import accuracy_above, draw_diagram, text_diagram
 from covcal_cli.errors import CovcalError
-from covcal_cli.metrics.metrics import Metrics, MetricsAccumulator, ReliabilityBins
+from covcal_cli.metrics.metrics import Metrics, MetricsAccumulator
+from covcal_cli.metrics.reliability import ReliabilityBins
+from covcal_cli.softmax import class_major, softmax
 from tests.cli_runner import covcal
+from tests.made_bins import binned
 
 OVER, UNDER = "#d55e00", "#0072b2"
 STARTS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
@@ -21,9 +24,7 @@ STARTS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
 def bins_of(
     confidence: Sequence[float], correct: Sequence[bool], bins: int = 10
 ) -> ReliabilityBins:
-    found = ReliabilityBins(bins)
-    found.add(np.array(confidence), np.array(correct))
-    return found
+    return binned(np.array(confidence), np.array(correct), bins)
 
 
 def metrics_of(confidence: Sequence[float], correct: Sequence[bool], bins: int = 10) -> Metrics:
@@ -31,9 +32,9 @@ def metrics_of(confidence: Sequence[float], correct: Sequence[bool], bins: int =
     values = np.array(confidence, dtype=np.float64)
     collected = MetricsAccumulator(bins, 2)
     with np.errstate(divide="ignore"):
-        logs = np.log(np.stack([values, 1 - values]))
+        logs = np.log(np.stack([values, 1 - values], axis=1))
     labels = np.where(correct, 0, 1)
-    collected.add(logs, np.zeros(len(values), np.int64), labels)
+    collected.add(softmax(class_major(logs), 1.0), np.zeros(len(values), np.int64), labels)
     return collected.result()
 
 

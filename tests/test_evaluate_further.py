@@ -1,6 +1,5 @@
 """``covcal evaluate`` with groups, intervals, every metric, other files' networks, no labels."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,11 @@ import numpy as np
 import pytest
 
 from covcal_cli.networks import networks_sha256, read_networks
-from tests.cli_runner import Argument, covcal
+from tests.cli_runner import Argument, covcal, printed_json
 
 
 def report(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
-    done = covcal("evaluate", *arguments, "-o", "-", cwd=cwd).require_success()
-    found: dict[str, Any] = json.loads(done.out)
-    return found
+    return printed_json("evaluate", *arguments, cwd=cwd)
 
 
 @pytest.fixture
@@ -74,6 +71,17 @@ class TestGroups:
         assert "by region" in out
         assert "(n) 27" in out
         assert "(n): fewer than 100 rows, so the ECE is mostly noise" in out
+
+    def test_names_are_shown_as_they_are(self, grouped: Path) -> None:
+        """A name that looks like markup or an emoji's is no command to the table."""
+        with h5py.File(grouped, "r+") as file:
+            names = np.array([b"[bold]nord", b":smile:", b"[/]"])
+            n = len(file["target/labels"])
+            del file["target/columns/region"]
+            file["target/columns/region"] = names[np.arange(n) % 3]
+        out = covcal("evaluate", grouped, "--by", "region").require_success().out
+        for name in ("[bold]nord", ":smile:", "[/]"):
+            assert f" {name} " in out
 
     def test_an_unknown_column(self, grouped: Path) -> None:
         """What there is to group by is listed."""
@@ -195,72 +203,3 @@ class TestNetworks:
         """Without an fl calibration the option is a mistake."""
         done = covcal("evaluate", "features.h5", "--networks", "adapted.h5", cwd=networks_folder)
         assert "has a use for it" in done.usage_error()
-
-
-class TestEstimate:
-    @pytest.fixture
-    def unlabelled(self, adapted: Path) -> Path:
-        """adapted.h5 without a single target label."""
-        with h5py.File(adapted, "r+") as file:
-            file["target/labels"][...] = -1
-        return adapted
-
-    def test_every_line_says_so(self, unlabelled: Path, small_files: Path) -> None:
-        """Exit 0, and no line can be taken for a measurement."""
-        arguments = ("evaluate", unlabelled, "-c", small_files / "temp.json", "--estimate")
-        lines = covcal(*arguments).require_success().out.splitlines()
-        assert len(lines) == 3
-        assert all(line.startswith("estimate, no label read: ") for line in lines)
-        assert "temp (T = " in lines[1]
-
-    def test_labels_change_nothing(self, adapted: Path, unlabelled: Path) -> None:
-        """With labels in the file the output is the same: they are not read."""
-        assert adapted == unlabelled
-        without = covcal("evaluate", unlabelled, "--estimate", "-o", "-").require_success().out
-        with h5py.File(unlabelled, "r+") as file:
-            file["target/labels"][...] = 1
-        assert covcal("evaluate", unlabelled, "--estimate", "-o", "-").out == without
-
-    def test_numbers(self, adapted: Path, small_files: Path) -> None:
-        """Confidence is measured, accuracy is estimate's, the ECE at least their distance."""
-        arguments = (adapted, "-c", small_files / "temp.json")
-        found = report(*arguments, "--estimate")
-        assert found["estimated"] is True
-        estimates = json.loads(covcal("estimate", adapted, "-o", "-").require_success().out)
-        measured = report(*arguments)["metrics"]
-        for name, entry in found["estimated_metrics"].items():
-            expected = estimates["estimates"][0]["accuracy"]
-            assert entry["estimated_accuracy"] == expected
-            confidence = measured[name]["mean_confidence"]
-            assert entry["mean_confidence"] == pytest.approx(confidence, rel=1e-6)
-            assert entry["estimated_least_ece"] == pytest.approx(abs(confidence - expected))
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ("--fail-above", "ece=0.1"),
-            ("--baseline", "old.json", "--fail-regression", "ece=0.1"),
-            ("--by", "class"),
-            ("--bootstrap", 10),
-            ("--diagram", "a.png"),
-        ],
-    )
-    def test_what_needs_labels_is_refused(
-        self, adapted: Path, arguments: tuple[Argument, ...]
-    ) -> None:
-        """A gate on estimates proves nothing: a usage error."""
-        done = covcal("evaluate", adapted, "--estimate", *arguments)
-        assert "needs target labels" in done.usage_error()
-
-    def test_the_files(self, adapted: Path) -> None:
-        """-o writes the JSON, which is no baseline; Markdown is a list."""
-        path = adapted.with_name("estimated.json")
-        covcal("evaluate", adapted, "--estimate", "-o", path).require_success()
-        assert json.loads(path.read_text())["schema"] == "covcal.estimated-metrics/1"
-        done = covcal(
-            *("evaluate", adapted, "--baseline", path, "--fail-regression", "ece=1"),
-        )
-        assert "has schema 'covcal.estimated-metrics/1'" in done.error_line()
-        shown = covcal("evaluate", adapted, "--estimate", "--format", "markdown")
-        lines = shown.require_success().out.splitlines()
-        assert all(line.startswith("- estimate, no label read: ") for line in lines)

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from covcal_cli.evaluate.junit import GateCase, junit_report
-from covcal_cli.evaluate.limits import HIGHER_IS_BETTER
-from covcal_cli.evaluate.regression import NEITHER_IS_BETTER
 from covcal_cli.metrics.metrics import METRICS
 from tests.cli_runner import Argument, Outcome, covcal
 
@@ -46,8 +44,8 @@ class TestRegression:
         """Against itself every metric that has a direction passes with an allowance of 0."""
         limits = [
             part
-            for name in METRICS
-            if name not in NEITHER_IS_BETTER
+            for name, metric in METRICS.items()
+            if metric.better != "neither"
             for part in ("--fail-regression", f"{name}=0")
         ]
         done = against(small_files, tmp_path, baseline, *limits).require_success()
@@ -59,7 +57,7 @@ class TestRegression:
     ) -> None:
         """Worse is higher for errors and lower for the accuracy; better never fails."""
         now = baseline["metrics"]["temp"][metric]
-        sign = 1 if metric in HIGHER_IS_BETTER else -1
+        sign = 1 if metric in ("accuracy", "agreement") else -1
         for before, allowed, code in (
             (now + sign * 0.02, 0.01, 3),
             (now + sign * 0.02, 0.03, 0),

@@ -128,23 +128,6 @@ def test_a_file_of_another_program(digits: Path, name: str) -> None:
     assert line.startswith(f"{digits / name} is not")
 
 
-def test_estimated_metrics(small_files: Path, tmp_path: Path) -> None:
-    """What evaluate --estimate writes: per calibration the estimates, named as such."""
-    path = tmp_path / "m.json"
-    arguments = ("adapted.h5", "-c", "temp.json", "--estimate", "-o", path)
-    covcal("evaluate", *arguments, cwd=small_files).require_success()
-    content = json.loads(path.read_text())["estimated_metrics"]
-    found = shown(path)
-    assert found["schema"] == "covcal.estimated-metrics/1"
-    assert found["split"].startswith("test of the target; estimates")
-    for name in ("none", "temp"):
-        entry = content[name]
-        assert found[name].startswith(
-            f"{entry['n']} rows, confidence {entry['mean_confidence']:.2%}"
-        )
-        assert f"estimated accuracy {entry['estimated_accuracy']:.1%} (" in found[name]
-
-
 @pytest.mark.parametrize(
     ("name", "what"),
     [("rows.csv", "a table of text"), ("rows.npz", "a NumPy archive"), ("rows.parquet", "Parquet")],
@@ -162,7 +145,7 @@ def test_tables_that_apply_writes(small_files: Path, tmp_path: Path, name: str, 
     assert "extract" not in line
 
 
-@pytest.mark.parametrize("schema", ["metrics", "estimated-metrics", "estimate", "calibration"])
+@pytest.mark.parametrize("schema", ["metrics", "estimate", "calibration"])
 def test_damage_is_told_in_plain_words(tmp_path: Path, schema: str) -> None:
     """The field that is missing is named, in no language of a program."""
     path = tmp_path / "x.json"

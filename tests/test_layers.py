@@ -206,6 +206,7 @@ def test_imports_for_types_alone_are_allowed() -> None:
         "fitting",
         "auto",
         "estimation",
+        "expected",
         "methods",
         "on_source",
         "on_target",

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
+import covcal_cli
 from covcal_cli import fitting
 from covcal_cli.cli.options import MethodName
 from covcal_cli.methods import AUTO, METHODS, Method
 from tests.cli_runner import covcal
 from tests.made_files import write_adapted
 
-PAGE = Path(__file__).resolve().parents[1] / "README.md"
+PAGE = Path(covcal_cli.__file__).parent / "calibrate" / "README.md"
 """The page that documents the methods: a row of a table for each."""
 
 
 def undocumented(page: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if not re.search(rf"^\| {re.escape(name)} \|", page, re.M)]
+    return [name for name in names if not re.search(rf"^\| `{re.escape(name)}` \|", page, re.M)]
 
 
 def unexplained(help_page: str, methods: Iterable[Method]) -> list[str]:

@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.metrics.metrics import METRICS, Metrics, MetricsAccumulator, ReliabilityBins
-from covcal_cli.softmax import class_major, log_softmax, softmax
+from covcal_cli.metrics.binning import bin_edges
+from covcal_cli.metrics.groups import GroupBins, judged_rows
+from covcal_cli.metrics.metrics import METRICS, Metrics, MetricsAccumulator
+from covcal_cli.softmax import Softmax, class_major, log_softmax, softmax
+from tests.made_bins import binned
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 BIN_COUNTS = (1, 7, 10, 15, 49, 100)
-
-
-def filled(confidence: Floats, correct: NDArray[np.bool_], bins: int = 15) -> ReliabilityBins:
-    result = ReliabilityBins(bins)
-    result.add(confidence, correct)
-    return result
 
 
 def loop_ece(confidence: Floats, correct: NDArray[np.bool_], bins: int) -> tuple[float, float]:
@@ -48,9 +45,14 @@ def made_rows(n: int = 500, classes: int = 4, seed: int = 0) -> tuple[Floats, La
     return log_softmax(class_major(logits), 1.3), truth.argmax(axis=1), labels
 
 
+def forecast(logs: Floats) -> Softmax:
+    """Return probabilities of their logarithms."""
+    return softmax(class_major(logs.T), 1.0)
+
+
 def metrics_of(logs: Floats, predictions: Labels, labels: Labels, bins: int = 15) -> Metrics:
     accumulator = MetricsAccumulator(bins, len(logs))
-    accumulator.add(logs, predictions, labels)
+    accumulator.add(forecast(logs), predictions, labels)
     return accumulator.result()
 
 
@@ -61,7 +63,7 @@ def test_equals_a_loop_over_rows_and_bins(bins: int) -> None:
     edges = [number / bins for number in range(bins + 1)]
     confidence = np.concatenate([rng.random(400), edges, edges, [0.0, 1.0]])
     correct = rng.random(len(confidence)) < 0.6 * confidence + 0.2
-    counted = filled(confidence, correct, bins)
+    counted = binned(confidence, correct, bins)
     over, under = loop_ece(confidence, correct, bins)
     assert counted.over_ece() == pytest.approx(over, abs=1e-12)
     assert counted.under_ece() == pytest.approx(under, abs=1e-12)
@@ -80,7 +82,7 @@ def test_every_edge_and_its_neighbours_land_in_one_known_bin(bins: int) -> None:
         for value in (math.nextafter(edge, -1), edge, math.nextafter(edge, 2)):
             if not 0 <= value <= 1:
                 continue
-            index = ReliabilityBins(bins).add(np.array([value]), np.array([True]))
+            index = judged_rows(np.array([value]), np.array([True]), bin_edges(bins)).index
             expected = bisect_left([k / bins for k in range(1, bins)], value)
             assert index.tolist() == [expected], f"{value!r} in {bins} bins"
 
@@ -89,9 +91,8 @@ def test_every_edge_and_its_neighbours_land_in_one_known_bin(bins: int) -> None:
 def test_edges_as_published_are_the_edges_in_force(bins: int) -> None:
     """Counting with `edges`, as a reader of metrics.json would, gives the same counts."""
     rng = np.random.default_rng(0)
-    counted = ReliabilityBins(bins)
-    values = np.concatenate([rng.random(1000), counted.edges, np.arange(bins + 1) / bins])
-    counted.add(values, values > 0.5)
+    values = np.concatenate([rng.random(1000), bin_edges(bins), np.arange(bins + 1) / bins])
+    counted = binned(values, values > 0.5, bins)
     by_hand = np.clip(np.searchsorted(counted.edges, values, side="left") - 1, 0, None)
     assert counted.counts.tolist() == np.bincount(by_hand, minlength=bins).tolist()
     assert counted.edges[[0, -1]].tolist() == [0.0, 1.0]
@@ -99,26 +100,26 @@ def test_edges_as_published_are_the_edges_in_force(bins: int) -> None:
 
 def test_one_right_at_95_and_one_wrong_at_100_percent() -> None:
     """{0.95 right, 1.0 wrong} is 0.475; torchmetrics 1.9 says 0.525."""
-    assert filled(np.array([0.95, 1.0]), np.array([True, False])).ece() == pytest.approx(0.475)
+    assert binned(np.array([0.95, 1.0]), np.array([True, False])).ece() == pytest.approx(0.475)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_zero_and_one_are_counted(value: float, dtype: type[Any]) -> None:
     """Confidence 0 lands in the first bin and 1 in the last, in every float type."""
-    counted = ReliabilityBins(15)
-    counted.add(np.full(3, value, dtype=dtype), np.array([True, False, False]))
+    counted = binned(np.full(3, value, dtype=dtype), np.array([True, False, False]))
     assert counted.counts[-1 if value else 0] == counted.n == 3
     assert counted.ece() == pytest.approx(abs(value - 1 / 3))
 
 
 def test_thirty_million_rows_lose_nothing() -> None:
     """3e7 rows of confidence 0.967 and accuracy 0.6 give 0.367; torchmetrics 1.9 gives 0.0."""
-    counted = ReliabilityBins(15)
     confidence = np.full(1_000_000, 0.967)
     correct = np.arange(1_000_000) % 5 < 3
+    collected = GroupBins(15)
     for _ in range(30):
-        counted.add(confidence, correct)
+        collected.add(judged_rows(confidence, correct, bin_edges(15)))
+    counted = collected.together()
     assert counted.n == 30_000_000
     assert counted.ece() == counted.over_ece() == pytest.approx(0.367, abs=1e-9)
     assert counted.counts.dtype.kind == counted.hits.dtype.kind == "i"
@@ -130,7 +131,7 @@ def test_blocks_of_any_size_add_up() -> None:
     whole = metrics_of(logs, predictions, labels)
     parts = MetricsAccumulator(15, len(logs))
     for start, stop in [(0, 1), (1, 1), (1, 170), (170, 500)]:
-        parts.add(logs[:, start:stop], predictions[start:stop], labels[start:stop])
+        parts.add(forecast(logs[:, start:stop]), predictions[start:stop], labels[start:stop])
     found = parts.result()
     assert found.bins.counts.tolist() == whole.bins.counts.tolist()
     assert found.to_json() == pytest.approx(whole.to_json(), rel=1e-12)
@@ -141,33 +142,31 @@ def test_over_and_under_add_up_to_the_ece() -> None:
     rng = np.random.default_rng(0)
     for bins in (1, 5, 15):
         confidence = rng.random(300)
-        mixed = filled(confidence, rng.random(300) < 0.5, bins)
+        mixed = binned(confidence, rng.random(300) < 0.5, bins)
         assert min(mixed.over_ece(), mixed.under_ece()) >= 0
         assert mixed.over_ece() + mixed.under_ece() == pytest.approx(mixed.ece(), abs=1e-15)
-        assert filled(confidence, np.zeros(300, bool), bins).under_ece() == 0
-        assert filled(confidence, np.ones(300, bool), bins).over_ece() == 0
+        assert binned(confidence, np.zeros(300, bool), bins).under_ece() == 0
+        assert binned(confidence, np.ones(300, bool), bins).over_ece() == 0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.01, 1.01, 1.00001])
 def test_a_confidence_that_is_no_probability_is_refused(value: float) -> None:
-    """NaN and values outside [0, 1] raise, and the block that holds one counts for nothing."""
-    counted = filled(np.array([0.3]), np.array([True]))
+    """NaN and values outside [0, 1] raise: a block that holds one cannot be counted."""
     with pytest.raises(ValueError, match="NaN or outside"):
-        counted.add(np.array([0.5, value, 0.5]), np.array([True, True, True]))
-    assert counted.n == 1
+        binned(np.array([0.5, value, 0.5]), np.array([True, True, True]))
 
 
 @pytest.mark.parametrize("value", [1 + 1e-7, -1e-7])
 def test_rounding_beyond_the_ends_is_accepted(value: float) -> None:
     """1.0000001 counts as 1 and -0.0000001 as 0: float32 probabilities do that."""
-    counted = filled(np.array([value]), np.array([value > 0.5]))
+    counted = binned(np.array([value]), np.array([value > 0.5]))
     assert counted.counts[-1 if value > 0.5 else 0] == 1
     assert counted.ece() == 0
 
 
 def test_an_empty_bin_is_nan_and_counts_for_nothing() -> None:
     """Mean confidence and accuracy of an empty bin are NaN, of the others numbers."""
-    counted = filled(np.array([0.05, 0.95]), np.array([False, True]), bins=10)
+    counted = binned(np.array([0.05, 0.95]), np.array([False, True]), bins=10)
     assert np.isnan(counted.confidence).tolist() == [False] + [True] * 8 + [False]
     assert np.isnan(counted.accuracy).tolist() == [False] + [True] * 8 + [False]
     assert counted.accuracy[[0, -1]].tolist() == [0.0, 1.0]
@@ -176,7 +175,7 @@ def test_an_empty_bin_is_nan_and_counts_for_nothing() -> None:
 
 def test_no_rows_are_refused() -> None:
     """Metrics of nothing raise ValueError instead of being 0 or NaN."""
-    for empty in (ReliabilityBins(15).ece, MetricsAccumulator(15, 3).result):
+    for empty in (GroupBins(15).together().ece, MetricsAccumulator(15, 3).result):
         with pytest.raises(ValueError, match="no rows"):
             empty()
 
@@ -279,12 +278,12 @@ def test_the_judged_label_is_the_classifiers_not_the_forecasters() -> None:
 def test_memory_grows_by_four_bytes_a_row() -> None:
     """Two hundred blocks leave four bytes a row behind, and need no more on the way than two."""
     logs, predictions, labels = made_rows(n=2000)
-    accumulator = MetricsAccumulator(15, len(logs))
+    accumulator, block = MetricsAccumulator(15, len(logs)), forecast(logs)
 
     def kept_and_peak(blocks: int) -> tuple[int, int]:
         tracemalloc.reset_peak()
         for _ in range(blocks):
-            accumulator.add(logs, predictions, labels)
+            accumulator.add(block, predictions, labels)
         return tracemalloc.get_traced_memory()
 
     tracemalloc.start()
@@ -308,9 +307,9 @@ def test_the_largest_gap_of_a_bin() -> None:
         abs(confidence[index == number].mean() - correct[index == number].mean())
         for number in set(index.tolist())
     ]
-    assert filled(confidence, correct, 40).mce() == pytest.approx(max(gaps))
+    assert binned(confidence, correct, 40).mce() == pytest.approx(max(gaps))
     with pytest.raises(ValueError, match="no rows"):
-        ReliabilityBins(15).mce()
+        GroupBins(15).together().mce()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.3])
@@ -319,6 +318,6 @@ def test_a_softmax_counts_as_its_logarithms_do(temperature: float) -> None:
     logs, predictions, labels = made_rows()
     block = class_major(logs.T)
     given = MetricsAccumulator(15, len(logs))
-    given.add_softmax(softmax(block, temperature), predictions, labels)
+    given.add(softmax(block, temperature), predictions, labels)
     expected = metrics_of(log_softmax(block, temperature), predictions, labels)
     assert given.result().to_json() == pytest.approx(expected.to_json(), abs=1e-7)

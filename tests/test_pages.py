@@ -10,8 +10,6 @@ import pytest
 import typer
 
 from covcal_cli.cli.app import app
-from covcal_cli.methods import AUTO, METHODS
-from covcal_cli.metrics.metrics import METRICS
 from tests.readme_blocks import README, ROOT
 
 GROUP: Any = typer.main.get_command(app)
@@ -163,11 +161,3 @@ def test_the_mathematics_that_code_cites_is_there() -> None:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for numbers in cited.findall(path.read_text(encoding="utf-8")):
                 assert set(re.findall(r"\d\.\d+", numbers)) <= headings, path
-
-
-def test_every_method_and_metric_is_explained() -> None:
-    """A new entry of either table needs a line on the page for users."""
-    methods = (ROOT / "covcal_cli" / "calibrate" / "README.md").read_text(encoding="utf-8")
-    metrics = (ROOT / "covcal_cli" / "formats" / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `([^`]+)` \|", methods, re.MULTILINE)) >= {*METHODS, AUTO}
-    assert {name for name in METRICS if f"`{name}`" not in metrics} == set()

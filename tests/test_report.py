@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli_runner import covcal
+from tests.cli_runner import covcal, printed_json
 from tests.made_files import clusters_domain, made_domain, write_features
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -81,8 +81,7 @@ def test_the_page_loads_nothing_and_runs_nothing(folder: Path) -> None:
 def test_its_numbers_are_those_of_evaluate(folder: Path) -> None:
     document = calibrated(folder)
     page = reported(folder, "-c", str(document))
-    run = covcal("evaluate", "features.h5", "-c", str(document), "-o", "-", cwd=folder)
-    metrics = json.loads(run.require_success().out)["metrics"]
+    metrics = printed_json("evaluate", "features.h5", "-c", document, cwd=folder)["metrics"]
     for name in ("none", "temp"):
         assert f"{name}: ECE {100 * metrics[name]['ece']:.2f} %" in page.words
         for metric in ("accuracy", "mean_confidence", "smooth_ece", "classwise_ece"):
@@ -93,10 +92,8 @@ def test_its_numbers_are_those_of_evaluate(folder: Path) -> None:
 def test_every_filled_bin_is_drawn_and_no_other(folder: Path) -> None:
     document = calibrated(folder)
     reported(folder, "-c", str(document), "--bins", "10")
-    run = covcal(
-        "evaluate", "features.h5", "-c", str(document), "--bins", "10", "-o", "-", cwd=folder
-    )
-    bins = json.loads(run.require_success().out)["bins"]["calibrations"]
+    arguments = ("features.h5", "-c", document, "--bins", 10)
+    bins = printed_json("evaluate", *arguments, cwd=folder)["bins"]["calibrations"]
     text = (folder / "report.html").read_text()
     drawn = [int(rows) for rows in re.findall(r"<g><title>[^<]*, (\d+) rows</title>", text)]
     assert drawn == [rows for name in ("none", "temp") for rows in bins[name]["count"] if rows]

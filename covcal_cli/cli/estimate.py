@@ -1,7 +1,7 @@
 """``covcal estimate``: the target accuracy without target labels."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from covcal_cli.cli.options import (
     Force,
     InputFile,
     MaxWeight,
+    Networks,
     Quiet,
     Seed,
     TargetPrior,
@@ -20,13 +21,24 @@ from covcal_cli.cli.options import (
 
 
 def estimate(
+    context: typer.Context,
     file: InputFile = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--calibration",
+            "-c",
+            metavar="CAL.JSON",
+            help="A calibration to see against the estimate; repeats.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, output("Write estimate.json there; - prints it instead of the table.")
     ] = None,
     target_prior: TargetPrior = "source",
     max_weight: MaxWeight = 1000.0,
     seed: Seed = 0,
+    networks: Networks = None,
     format: Annotated[
         EstimateFormatName, typer.Option(help="Of the result.")
     ] = EstimateFormatName.table,
@@ -39,36 +51,51 @@ def estimate(
     The combined estimate is the one to act on. Its interval reaches as far as the others lie, as
     no estimate knows whether its own assumption holds.
 
+    With -c, --target-prior, --max-weight and --seed are those of the first calibration unless
+    given. The distance of a calibration's mean confidence from the estimated accuracy is the least
+    that its ECE can be, if the estimate is right.
+
     \b
     Examples:
       covcal estimate
       covcal estimate features.h5 --target-prior uniform
+      covcal estimate features.h5 -c cal.json
       covcal estimate adapted.h5 --format markdown -o estimate.json
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
     """
-    from covcal_cli.cli.render_estimate import RENDERERS
-    from covcal_cli.estimation import estimate as compute
-    from covcal_cli.estimation import write_estimation
+    from covcal_cli.cli.render_estimate import rendered
+    from covcal_cli.errors import UnusedOptionError
+    from covcal_cli.expected import expect, write_expectation
     from covcal_cli.files import check_output
     from covcal_cli.problem import EstimateSettings
 
+    def given(option: str) -> bool:
+        source = context.get_parameter_source(option)
+        return source is not None and source.name != "DEFAULT"
+
+    said: dict[str, Any] = {"target_prior": target_prior, "max_weight": max_weight, "seed": seed}
+    asked = {name: value for name, value in said.items() if given(name)}
     with usage():
-        settings = EstimateSettings(max_weight=max_weight, target_prior=target_prior, seed=seed)
+        EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
-    path = file or file_here(console)
+    path, documents = file or file_here(console), calibration or []
     to_stdout = str(output) == "-"
     if output is not None and not to_stdout:
-        check_output(output, force=force, inputs=[path])
-    found = compute(path, settings)
-    for text in found.notes:
+        check_output(output, force=force, inputs=[path, *documents])
+
+    try:
+        found = expect(path, documents, asked, networks=networks)
+    except UnusedOptionError as error:
+        raise typer.BadParameter(error.reason, param_hint=error.option) from error
+    for text in found.estimation.notes:
         console.note(text)
     if verbose:
-        for one in found.estimates:
+        for one in found.estimation.estimates:
             for guard in one.guards:
                 state = "passed" if guard.passed else "failed"
                 console.detail(f"{one.name}, {guard.name} {state}: {guard.sentence}")
     if output is not None and not to_stdout:
-        write_estimation(found, output, force=force)
-    console.result(RENDERERS["json" if to_stdout else format.value](found))
+        write_expectation(found, output, force=force)
+    console.result(rendered(found, "json" if to_stdout else format.value))
     if output is not None and not to_stdout:
         console.wrote(output)

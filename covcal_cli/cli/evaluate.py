@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import (
     Force,
     FormatName,
+    JudgedFile,
     PredictionsName,
     Quiet,
     Seed,
@@ -21,7 +22,6 @@ from covcal_cli.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from covcal_cli.cli.render_evaluation import Report
     from covcal_cli.evaluate.limits import Limit
 
 
@@ -33,14 +33,7 @@ class MetricsName(StrEnum):
 
 
 def evaluate(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE",
-            help="A features or adapted file; what the calibration was fitted on, when left out.",
-            show_default=False,
-        ),
-    ] = None,
+    file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
         typer.Option(
@@ -101,10 +94,6 @@ def evaluate(
     junit: Annotated[
         Path | None, typer.Option(help="Write the gates as a JUnit report there.")
     ] = None,
-    estimate: Annotated[
-        bool,
-        typer.Option("--estimate", help="Without target labels: print estimates instead."),
-    ] = False,
     networks: Annotated[
         Path | None,
         typer.Option(
@@ -131,24 +120,11 @@ def evaluate(
       covcal evaluate adapted.h5 -c cal.json --fail-above ece=0.05
       covcal evaluate -c cal.json --baseline old.json --fail-regression ece=0.005
     """
-    from covcal_cli.calibration import read_calibration
-    from covcal_cli.calibrationfiles import require_unchanged
-    from covcal_cli.cli.render_estimated import RENDERERS as ESTIMATED
-    from covcal_cli.cli.render_evaluation import RENDERERS, Report, gate_cases
-    from covcal_cli.diagram import check_diagram, draw_diagram
-    from covcal_cli.errors import LimitExceededError
-    from covcal_cli.evaluate.estimatedevaluation import estimate_evaluation, write_estimated
-    from covcal_cli.evaluate.evaluation import evaluate, named, write_metrics
-    from covcal_cli.evaluate.junit import errors_reported, junit_report
-    from covcal_cli.evaluate.limits import judge, parse_limit
-    from covcal_cli.evaluate.regression import (
-        compare,
-        other_rows,
-        parse_regression,
-        read_baseline,
-        require_comparable,
-    )
-    from covcal_cli.files import check_output, write_text
+    from covcal_cli.cli.render_evaluation import as_markdown, rendered
+    from covcal_cli.errors import LimitExceededError, UnusedOptionError
+    from covcal_cli.evaluate.gates import Gates, Outputs, judged
+    from covcal_cli.evaluate.limits import parse_limit
+    from covcal_cli.evaluate.regression import parse_regression
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = _parsed(fail_above, parse_limit, "--fail-above")
@@ -156,112 +132,45 @@ def evaluate(
     to_stdout = str(output) == "-"
     if to_stdout and format not in (FormatName.table, FormatName.json):
         raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
-    written = {
-        option: path
-        for option, path in (("-o", output), ("--diagram", diagram), ("--junit", junit))
-        if path is not None and not (path is output and to_stdout)
-    }
-    _require_different(written)
+    document = None if to_stdout else output
+    _require_different({"-o": document, "--diagram": diagram, "--junit": junit})
     if allowed and baseline is None:
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
-    if estimate:
-        _require_unused(
-            {
-                "--fail-above": limits,
-                "--fail-regression": allowed,
-                "--junit": junit,
-                "--diagram": diagram,
-                "--by": by,
-                "--bootstrap": bootstrap,
-            }
-        )
     if junit is not None and not (limits or allowed):
         raise typer.BadParameter("needs --fail-above or --fail-regression", param_hint="--junit")
-    with errors_reported(junit, force=force):
-        documents = calibration or []
-        if file is None and not documents:
-            documents = [Path("cal.json")]
-        read = [(document, read_calibration(document)) for document in documents]
-        if networks is not None and all(one.forecaster == "original" for _, one in read):
-            raise typer.BadParameter(
-                "no calibration given has a use for it", param_hint="--networks"
-            )
-        if file is None:
-            document, first = read[0]
-            file = require_unchanged(first, document, purpose="evaluate")
-            console.note(f"judging {document} on {file}")
-        inputs = [file, *documents, *(path for path in (baseline, networks) if path is not None)]
-        if diagram is not None:
-            check_diagram(diagram)
-        for path in written.values():
-            check_output(path, force=force, inputs=inputs)
-        calibrations = named(read)
-        if estimate:
-            found = estimate_evaluation(
-                file,
-                calibrations,
-                split=split.value,
-                documents=documents,
-                networks=networks,
-                seed=seed,
-            )
-            if output is not None and not to_stdout:
-                write_estimated(found, output, force=force)
-            console.result(ESTIMATED["json" if to_stdout else format.value](found))
-            for path in written.values():
-                console.wrote(path)
-            return
-        earlier = None if baseline is None else read_baseline(baseline)
-        own = predictions is PredictionsName.own
-        if earlier is not None:
-            settings = {"split": split.value, "bins": bins, "predictions": predictions.value}
-            require_comparable(earlier, settings)
-        evaluation = evaluate(
+
+    outputs = Outputs(document, diagram, junit, force)
+    try:
+        found = judged(
             file,
-            calibrations,
+            calibration or [],
             split=split.value,
             bins=bins,
-            predictions="own" if own else "original",
-            documents=documents,
+            predictions="own" if predictions is PredictionsName.own else "original",
             by=by,
             resamples=bootstrap,
             seed=seed,
             networks=networks,
+            gates=Gates(limits, allowed, baseline),
+            outputs=outputs,
+            tell=console.note,
         )
-        verdicts = judge(evaluation.metrics, limits, calibrations)
-        changes = (
-            [] if earlier is None else compare(evaluation.metrics, earlier, allowed, calibrations)
-        )
-        report = Report(evaluation, verdicts, changes, every_metric=metrics is MetricsName.all)
-        for note in evaluation.notes:
-            console.note(note)
-        differing = None if earlier is None else other_rows(earlier, evaluation.n)
-        if differing is not None:
-            console.note(differing)
-        if evaluation.unlabelled:
-            console.note(f"{evaluation.unlabelled} rows without a label are left out")
-        if evaluation.left_out:
-            console.note(
-                f"{evaluation.left_out} rows that a temperature was fitted to are left out"
-            )
-        if output is not None and not to_stdout:
-            write_metrics(evaluation, verdicts, output, force=force, changes=changes)
-        if diagram is not None:
-            title = f"{file.name}, target {split.value} rows"
-            draw_diagram(evaluation.metrics, diagram, title=title, force=force)
-        if junit is not None:
-            write_text(junit, junit_report(gate_cases(report)), force=force)
-        console.result(RENDERERS["json" if to_stdout else format.value](report))
-        if format is FormatName.github:
-            _append_to_step_summary(report)
-        if not documents:
-            console.note("no -c given: only the classifier as it is was judged")
-        for path in written.values():
-            console.wrote(path)
-        if any(case.failed for case in gate_cases(report)):
-            raise LimitExceededError
+    except UnusedOptionError as error:
+        raise typer.BadParameter(error.reason, param_hint=error.option) from error
+
+    every_metric = metrics is MetricsName.all
+    kind = "json" if to_stdout else format.value
+    console.result(rendered(found, kind, every_metric=every_metric))
+    if format is FormatName.github:
+        _append_to_step_summary(as_markdown(found, every_metric=every_metric))
+    if file is not None and not calibration:
+        console.note("no -c given: only the classifier as it is was judged")
+    for path in outputs.paths:
+        console.wrote(path)
+    if found.failed:
+        raise LimitExceededError
 
 
 def _parsed(texts: list[str] | None, parse: "Callable[[str], Limit]", option: str) -> "list[Limit]":
@@ -271,25 +180,18 @@ def _parsed(texts: list[str] | None, parse: "Callable[[str], Limit]", option: st
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _require_different(written: Mapping[str, Path]) -> None:
+def _require_different(written: Mapping[str, Path | None]) -> None:
     """Refuse one file for two outputs."""
     seen: dict[Path, str] = {}
     for option, path in written.items():
         if path in seen:
             raise typer.BadParameter(f"is the file of {seen[path]} too", param_hint=option)
-        seen[path] = option
+        if path is not None:
+            seen[path] = option
 
 
-def _require_unused(options: Mapping[str, Any]) -> None:
-    """Refuse with ``--estimate`` whatever needs a label: an estimate is no proof."""
-    for option, value in options.items():
-        if value:
-            raise typer.BadParameter(f"{option} needs target labels", param_hint="--estimate")
-
-
-def _append_to_step_summary(report: "Report") -> None:
-    """Append the Markdown to the summary of a GitHub job, where this is one."""
-    from covcal_cli.cli.render_evaluation import as_markdown
+def _append_to_step_summary(text: str) -> None:
+    """Append Markdown to the summary of a GitHub job, where this is one."""
     from covcal_cli.errors import CovcalError
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -297,7 +199,7 @@ def _append_to_step_summary(report: "Report") -> None:
         return
     try:
         with Path(path).open("a", encoding="utf-8") as summary:
-            summary.write(as_markdown(report) + "\n\n")
+            summary.write(f"{text}\n\n")
     except OSError as error:
         raise CovcalError(
             f"{path} cannot be written ({error.strerror}): unset GITHUB_STEP_SUMMARY, or pass "

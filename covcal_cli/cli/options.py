@@ -92,6 +92,20 @@ InputFile = Annotated[
         show_default=False,
     ),
 ]
+JudgedFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="A features or adapted file; what the calibration was fitted on, when left out.",
+        show_default=False,
+    ),
+]
+Networks = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="The adapted file with an fl method's networks, if it has moved."
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, warnings and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More detail on stderr.")]

@@ -1,43 +1,12 @@
 """Results as text: percent with two decimals on screen, fractions in JSON."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from covcal_cli.adapt.report import AdaptReport
 from covcal_cli.calibration import Calibration, Candidate
-
-
-def table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, texts: Sequence[str] = ()
-) -> str:
-    """Return a table of text: the first column and `texts` to the left, numbers to the right."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        left = index == 0 or column in texts
-        drawn.add_column(column, justify="left" if left else "right", no_wrap=True)
-    for row in rows:
-        drawn.add_row(*row)
-    page = io.StringIO()
-    Console(file=page, width=200, color_system=None).print(drawn)
-    lines = (line.strip() for line in page.getvalue().splitlines())
-    return "\n".join(line for line in lines if line)
-
-
-def markdown_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, texts: Sequence[str] = ()
-) -> str:
-    """Return a Markdown table: the first column and `texts` to the left, numbers to the right."""
-    rule = "".join("|---" if column in texts else "|---:" for column in columns[1:])
-    lines = ["| " + " | ".join(columns) + " |", f"|---{rule}|"]
-    for row in rows:
-        cells = (cell.replace("|", "\\|") for cell in row)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+from covcal_cli.cli import tables
+from covcal_cli.tables import Table
 
 
 def adapt_summary(report: AdaptReport) -> str:
@@ -74,7 +43,7 @@ def adapt_summary(report: AdaptReport) -> str:
             f"{report.n_features} features -> {report.n_inputs} inputs of psi",
             f"train {counts['source train']} source + {counts['target train']} target rows, "
             f"validation {counts['source validation']} + {counts['target validation']}",
-            table(columns, rows),
+            tables.text(Table(columns, rows)),
         ]
     )
 
@@ -143,7 +112,7 @@ def _candidates(candidates: Sequence[Candidate]) -> str:
         for candidate in candidates
     ]
     columns = ("candidate", "T", "confidence", "est. accuracy", "expected ECE", "why")
-    return table(columns, rows, texts=("why",))
+    return tables.text(Table(columns, rows, texts=(0, 5)))
 
 
 def _meaning(calibration: Calibration) -> str:

@@ -1,64 +1,80 @@
 """The estimates of ``covcal estimate`` as text: percent with one decimal, fractions in JSON."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
-from covcal_cli.cli.render import markdown_table, table
+from covcal_cli.cli import tables
 from covcal_cli.estimation import Estimation
+from covcal_cli.expected import Expectation, ExpectedCalibration, expectation_document
 from covcal_cli.labelfree.estimate import Estimate
 from covcal_cli.records import document_text
-
-_COLUMNS = ("estimate", "accuracy", "interval", "trusted", "assumption")
-_TEXTS = ("trusted", "assumption")
+from covcal_cli.tables import Table
 
 
-def _rows(estimation: Estimation) -> list[list[str]]:
-    return [
-        [
-            one.name,
-            f"{one.accuracy:.1%}",
-            f"{one.low:.1%} to {one.high:.1%}",
-            trust(one),
-            one.assumption,
-        ]
-        for one in estimation.estimates
-    ]
+def rendered(expectation: Expectation, kind: str) -> str:
+    """Return estimates as ``table``, ``json`` or ``markdown``."""
+    if kind == "json":
+        document = expectation_document(expectation, Path("estimate.json"))
+        return document_text(document, Path("estimate.json"))
+    estimates = _estimates(expectation.estimation)
+    calibrations = _calibrations(expectation.calibrations)
+    if kind == "table":
+        parts = [_as_text(expectation.estimation, estimates), tables.text(calibrations)]
+    else:
+        parts = [tables.markdown(estimates), tables.markdown(calibrations)]
+    return "\n\n".join(parts if calibrations.rows else parts[:1])
 
 
-def trust(estimate: Estimate) -> str:
-    """Return ``yes``, or the guards that failed."""
-    failed = [guard.name for guard in estimate.guards if not guard.passed]
-    return f"no: {', '.join(failed)}" if failed else "yes"
-
-
-def _as_table(estimation: Estimation) -> str:
-    rows = _rows(estimation)
+def _as_text(estimation: Estimation, estimates: Table) -> str:
+    """Return the table with the assumptions, its last column, below it, where they have room."""
+    narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     best = estimation.estimates[0]
-    assumptions = [(row[0], row[-1]) for row in rows]
-    width = max(len(name) for name, _ in assumptions)
+    width = max(len(one.name) for one in estimation.estimates)
     return "\n".join(
         [
             f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}), "
             f"from {estimation.source_rows} source and {estimation.target_rows} target rows",
             "",
-            table(_COLUMNS[:-1], [row[:-1] for row in rows], texts=_TEXTS),
+            tables.text(narrow),
             "",
             "each is right if",
-            *(f"{name:<{width}}  {text}" for name, text in assumptions),
+            *(f"{one.name:<{width}}  {one.assumption}" for one in estimation.estimates),
         ]
     )
 
 
-def _as_markdown(estimation: Estimation) -> str:
-    return markdown_table(_COLUMNS, _rows(estimation), texts=_TEXTS)
+def _estimates(estimation: Estimation) -> Table:
+    rows = [
+        [
+            one.name,
+            f"{one.accuracy:.1%}",
+            f"{one.low:.1%} to {one.high:.1%}",
+            _trust(one),
+            one.assumption,
+        ]
+        for one in estimation.estimates
+    ]
+    columns = ("estimate", "accuracy", "interval", "trusted", "assumption")
+    return Table(columns, rows, texts=(0, 3, 4))
 
 
-def _as_json(estimation: Estimation) -> str:
-    return document_text(estimation, Path("estimate.json"))
+def _trust(estimate: Estimate) -> str:
+    """Return ``yes``, or the guards that failed."""
+    failed = [guard.name for guard in estimate.guards if not guard.passed]
+    return f"no: {', '.join(failed)}" if failed else "yes"
 
 
-RENDERERS: dict[str, Callable[[Estimation], str]] = {
-    "table": _as_table,
-    "json": _as_json,
-    "markdown": _as_markdown,
-}
+def _calibrations(calibrations: Sequence[ExpectedCalibration]) -> Table:
+    rows = [
+        [
+            entry.name,
+            f"{entry.temperature:.4g}",
+            f"{entry.mean_confidence_before:.1%}",
+            f"{entry.mean_confidence:.1%}",
+            f"{entry.estimated_accuracy:.1%}",
+            f"{entry.distance:.1%}",
+        ]
+        for entry in calibrations
+    ]
+    columns = ("calibration", "T", "confidence before", "after", "est. accuracy", "distance")
+    return Table(columns, rows)

@@ -6,18 +6,20 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Force, Quiet, Seed, SplitName, Verbose, output
+from covcal_cli.cli.options import (
+    Force,
+    JudgedFile,
+    Networks,
+    Quiet,
+    Seed,
+    SplitName,
+    Verbose,
+    output,
+)
 
 
 def report(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE",
-            help="A features or adapted file; what the calibration was fitted on, when left out.",
-            show_default=False,
-        ),
-    ] = None,
+    file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
         typer.Option(
@@ -33,12 +35,7 @@ def report(
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Resamples behind the intervals; 0 for none.")
     ] = 1000,
-    networks: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The adapted file with an fl method's networks, if it has moved."
-        ),
-    ] = None,
+    networks: Networks = None,
     seed: Seed = 0,
     force: Force = False,
     quiet: Quiet = False,

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from covcal_cli.evaluate.limits import NONE, Verdict
+from covcal_cli.evaluate.limits import Verdict
 from covcal_cli.evaluate.regression import Change, WrittenMetrics
 from covcal_cli.metrics.bootstrap import LEVEL, Interval
 from covcal_cli.metrics.groups import GroupMetrics
 from covcal_cli.metrics.metrics import Metrics
+from covcal_cli.namedcalibrations import NONE
 from covcal_cli.records import Input, write_document
 from covcal_cli.softmax import Array
 
@@ -19,24 +20,22 @@ Predictions = Literal["original", "own"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of ``none`` and of every calibration on the same rows."""
+    """Metrics of ``none`` and of every calibration on the same rows, by the calibration's name."""
 
     split: str
     predictions: Predictions  # whose label the confidence is about
     unlabelled: int  # rows of the split without a label, left out
     left_out: int  # rows of the split that a calibration was fitted to, left out for all
     metrics: dict[str, Metrics]  # ``none`` first, then in the order given
-    temperatures: dict[str, float]  # T_f of each
+    temperatures: dict[str, float]  # T_f
     inputs: tuple[Input, ...]
-    # Per calibration, the rows by the label whose confidence is judged, in the order of the file's
-    # classes; empty where there are too many to count.
+    # Rows by the label that is judged, in the order of the file's classes; not for too many.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     by: str | None = None  # what `groups` are by
-    groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)  # per calibration
+    groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     resamples: int = 0  # of the bootstrap; 0: none was asked for
-    seed: int = 0
-    # Per calibration and metric, 95 %, where a bootstrap was asked for.
-    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
+    seed: int = 0  # of the bootstrap
+    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)  # by metric, 95 %
     notes: tuple[str, ...] = ()  # what a reader should know of the rows
 
     @property

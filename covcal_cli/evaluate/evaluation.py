@@ -1,35 +1,32 @@
-"""What ``covcal evaluate`` does: the metrics of calibrations on labelled target rows.
+"""The metrics of calibrations on labelled target rows.
 
 One pass over the file in blocks, whatever the number of calibrations. Besides `labelled` this is
 the only place where target labels are read; the rows that it used are left out here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.calibration import Calibration
-from covcal_cli.calibrationfiles import networks_for
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluated import Evaluation, Predictions, metrics_document, write_metrics
 from covcal_cli.evaluate.grouping import Grouping, grouping
-from covcal_cli.evaluate.limits import NONE
-from covcal_cli.featurefile import Domain, FeatureFile, ForecasterName, Rows
+from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.files import sha256_of
 from covcal_cli.forecasters import forecaster_logits
 from covcal_cli.metrics.bootstrap import intervals
 from covcal_cli.metrics.groups import GroupBins
 from covcal_cli.metrics.metrics import MetricsAccumulator
+from covcal_cli.namedcalibrations import NONE, ScaledLogits, scaled_logits
 from covcal_cli.records import Input
 from covcal_cli.softmax import Array, Softmax, class_major, softmax
 from covcal_cli.target_labels import target_labels
 
-__all__ = ["Evaluation", "Predictions", "evaluate", "metrics_document", "named", "write_metrics"]
+__all__ = ["Evaluation", "Predictions", "evaluate", "metrics_document", "write_metrics"]
 
 _CACHED_VALUES = 1 << 16  # so many float64 logits at a time stay in the processor's cache
 Labels = NDArray[np.int64]
@@ -55,10 +52,7 @@ def evaluate(
     path : Path
         A features or adapted file with labelled target rows in `split`.
     calibrations : mapping of str to Calibration
-        By the name to report them under; see `named`.
-    split : {"train", "validation", "test"}
-    bins : int
-        Bins of confidence, at least 1.
+        By the name to report them under; see `namedcalibrations`.
     predictions : {"original", "own"}
         Judge the confidence in the classifier's label, or in the forecaster's own.
     documents : sequence of Path
@@ -79,15 +73,10 @@ def evaluate(
         If the split is empty, a calibration does not fit the file, or `by` is unknown.
     """
     with FeatureFile(path) as file:
-        judged = {NONE: _Judged("original", 1.0, None)}
-        for number, (name, calibration) in enumerate(calibrations.items()):
-            document = documents[number] if number < len(documents) else Path("cal.json")
-            aligned = calibration.forecaster == "aligned"
-            judged[name] = _Judged(
-                calibration.forecaster,
-                calibration.forecaster_temperature,
-                networks_for(calibration, document, file, networks if aligned else None),
-            )
+        judged = {
+            NONE: ScaledLogits("original", 1.0),
+            **scaled_logits(file, calibrations, documents, networks),
+        }
         target = file.require_target()
         rows = target.require_rows(split)
         rows, left_out = _without_fitted(target, rows, calibrations)
@@ -98,9 +87,10 @@ def evaluate(
         }
         unlabelled = _collect(target, rows, judged, collected, predictions)
         if unlabelled == len(rows):
+            given = "".join(f" -c {document}" for document in documents or (Path("cal.json"),))
             raise UnlabelledError(
                 f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
-                "needs them; covcal estimate prints the accuracy to expect without labels"
+                f"needs them; covcal estimate {path}{given} prints what to expect without labels"
             )
         metrics = {name: entry.metrics.result() for name, entry in collected.items()}
         role = "adapted" if file.is_adapted else "features"
@@ -137,27 +127,6 @@ def evaluate(
         )
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """A forecaster with its temperature, and its networks where the file lacks its logits."""
-
-    forecaster: ForecasterName
-    temperature: float
-    networks: AlignedNetworks | None
-
-    @property
-    def reads(self) -> str:
-        """What of a file its logits are made of."""
-        if self.networks is not None:
-            return "features"
-        return "logits" if self.forecaster == "original" else "aligned_logits"
-
-    @property
-    def key(self) -> str:
-        """What tells its logits from others'."""
-        return self.forecaster if self.networks is None else self.networks.sha256
-
-
 class _Collected:
     """What is counted for one calibration."""
 
@@ -169,15 +138,15 @@ class _Collected:
         self.groups = None if by is None else GroupBins(bins, len(by.names))
 
     def add(self, forecast: Softmax, judged: Labels, labels: Labels, rows: Rows) -> None:
-        counted = self.metrics.add_softmax(forecast, judged, labels)
+        counted = self.metrics.add(forecast, judged, labels)
         if self.groups is not None and self.by is not None:
-            self.groups.add(self.by.numbers(rows, labels, judged), counted)
+            self.groups.add(counted, self.by.numbers(rows, labels, judged))
 
 
 def _collect(
     target: Domain,
     rows: Rows,
-    judged: Mapping[str, _Judged],
+    judged: Mapping[str, ScaledLogits],
     collected: Mapping[str, _Collected],
     predictions: Predictions,
 ) -> int:
@@ -219,27 +188,6 @@ def _top_class(logits: Array) -> Labels:
         np.maximum(rank, (row == 0).view(np.uint8) * np.uint8(classes - number), out=rank)
     top: Labels = classes - rank.astype(np.int64)
     return top
-
-
-def named(calibrations: Sequence[tuple[Path, Calibration]]) -> dict[str, Calibration]:
-    """Name calibrations by their method, or by their file's stem where two share one.
-
-    A calibration by none is ``none`` itself.
-
-    Raises
-    ------
-    CovcalError
-        If two files share method and stem.
-    """
-    methods = [calibration.method_used for _, calibration in calibrations]
-    names: dict[str, Calibration] = {}
-    for path, calibration in calibrations:
-        method = calibration.method_used
-        name = path.stem if methods.count(method) > 1 and method != NONE else method
-        if name in names or (name == NONE and method != NONE):
-            raise CovcalError(f"two calibrations would be named {name!r}: rename {path}")
-        names[name] = calibration
-    return names
 
 
 def _without_fitted(

@@ -1,4 +1,4 @@
-"""Which group a row belongs to: its class, its predicted label, or what a column says."""
+"""Groups of rows: by class, by predicted label, or by what a column says."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,35 +18,18 @@ Numbers = Callable[[Rows, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int6
 
 @dataclass(frozen=True)
 class Grouping:
-    """The groups of rows.
+    """The groups of rows."""
 
-    Attributes
-    ----------
-    by : str
-        ``"class"``, ``"predicted"`` or the column's name.
-    names : sequence of str
-        Of the groups, by number.
-    numbers : function
-        From row numbers, true labels and judged labels, shape (m,) each, to groups.
-    """
-
-    by: str
-    names: Sequence[str]
-    numbers: Numbers
+    names: Sequence[str]  # by number
+    numbers: Numbers  # of m rows' groups, from their row numbers, true labels and judged labels
 
 
 def grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> Grouping:
-    """Return the groups of `rows`.
-
-    Raises
-    ------
-    CovcalError
-        If `by` is no column of the file, or one of more than a thousand values.
-    """
+    """Return the groups of `rows`, which `by` may not cut into more than a thousand."""
     if by == BY_CLASS:
-        return Grouping(by, classes, lambda _rows, labels, _judged: labels)
+        return Grouping(classes, lambda _rows, labels, _judged: labels)
     if by == BY_PREDICTED:
-        return Grouping(by, classes, lambda _rows, _labels, judged: judged)
+        return Grouping(classes, lambda _rows, _labels, judged: judged)
     if by not in target.columns:
         known = ", ".join([*target.columns, BY_CLASS, BY_PREDICTED])
         raise CovcalError(f"{target.path} has no target column {by!r} to group by: take {known}")
@@ -64,7 +47,7 @@ def grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> Gro
     ) -> NDArray[np.int64]:
         return np.searchsorted(values, target.column(by, block)).astype(np.int64)
 
-    return Grouping(by, [_text(value) for value in values.tolist()], numbers)
+    return Grouping([_text(value) for value in values.tolist()], numbers)
 
 
 def _text(value: Any) -> str:

@@ -17,20 +17,11 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class GateCase:
-    """One gate applied to one calibration.
-
-    Attributes
-    ----------
-    calibration, gate : str
-        As ``temp`` and ``ece <= 0.05``.
-    sentence : str
-        What was found.
-    failed : bool
-    """
+    """One gate applied to one calibration."""
 
     calibration: str
-    gate: str
-    sentence: str
+    gate: str  # such as ``ece <= 0.05``
+    sentence: str  # what was found
     failed: bool
 
 

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.metrics.metrics import METRICS, Metrics
-
-NONE = "none"
-HIGHER_IS_BETTER = frozenset({"accuracy", "sharpness", "agreement"})
-_HIGHEST = {"nll": math.inf, "brier": 2.0}
+from covcal_cli.namedcalibrations import NONE
 
 
 @dataclass(frozen=True)
@@ -33,15 +30,12 @@ class Verdict:
 def parse_limit(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05``.
 
-    Raises
-    ------
-    ValueError
-        Saying what is wrong. A metric that is better for being higher has no such limit: a gate on
-        the accuracy would pass whatever is bad and stop whatever is good.
+    Raises ValueError saying what is wrong. A metric that is better for being higher has no such
+    limit: a gate on the accuracy would pass whatever is bad and stop whatever is good.
     """
     metric = text.partition("=")[0]
-    if metric in HIGHER_IS_BETTER:
-        allowed = ", ".join(name for name in METRICS if name not in HIGHER_IS_BETTER)
+    if metric in METRICS and METRICS[metric].better == "higher":
+        allowed = ", ".join(name for name, known in METRICS.items() if known.better != "higher")
         raise ValueError(
             f"{metric} is better for being higher, so being above a limit is no failure (limits "
             f"are for {allowed}): use --baseline with --fail-regression {metric}=0.01"
@@ -60,7 +54,7 @@ def parse_metric(text: str) -> Limit:
         raise ValueError(f"{number!r} is not a number: limits are fractions, as ece=0.05") from None
     if not math.isfinite(limit):
         raise ValueError(f"the limit {number} is not a finite number")
-    highest = _HIGHEST.get(metric, 1.0)
+    highest = METRICS[metric].highest
     if not 0 <= limit <= highest:
         hint = f"; did you mean {limit / 100:g}?" if highest < limit <= 100 else ""
         raise ValueError(f"{metric} lies between 0 and {highest:g}, not at {number}{hint}")
@@ -72,16 +66,13 @@ def judge(
 ) -> list[Verdict]:
     """Apply every limit to every calibration given, or to ``none`` where there is none.
 
-    Raises
-    ------
-    CovcalError
-        If a metric has no value, which never passes for one below the limit.
+    Raises `CovcalError` if a metric has no value, which never passes for one below the limit.
     """
     judged = [name for name in metrics if name in given] or [NONE]
     verdicts = []
     for limit in limits:
         for name in judged:
-            value = getattr(metrics[name], limit.metric)
+            value = metrics[name].value(limit.metric)
             if value is None or not math.isfinite(value):
                 raise CovcalError(f"{limit.metric} of {name} has no value, so it cannot be judged")
             verdicts.append(Verdict(limit, name, value, value > limit.limit))

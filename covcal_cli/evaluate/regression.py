@@ -7,35 +7,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.limits import HIGHER_IS_BETTER, NONE, Limit, parse_metric
-from covcal_cli.metrics.metrics import Metrics
+from covcal_cli.evaluate.limits import Limit, parse_metric
+from covcal_cli.metrics.metrics import METRICS, Metrics
+from covcal_cli.namedcalibrations import NONE
 from covcal_cli.records import Document, at, read_document
-
-NEITHER_IS_BETTER = frozenset({"mean_confidence"})
 
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of one calibration, then and now.
+    """A metric of one calibration, then and now."""
 
-    Attributes
-    ----------
-    limit : Limit
-        By how much the metric may get worse.
-    calibration : str
-    before, now : float
-    worse_by : float
-        How much it got worse; negative where it got better.
-    exceeded : bool
-        Whether that is strictly more than the limit.
-    """
-
-    limit: Limit
+    limit: Limit  # by how much the metric may get worse
     calibration: str
     before: float
     now: float
-    worse_by: float
-    exceeded: bool
+    worse_by: float  # negative where it got better
+    exceeded: bool  # strictly more than the limit
 
     def to_json(self) -> dict[str, str | float | bool]:
         """Return everything under its public name."""
@@ -65,29 +52,18 @@ class WrittenMetrics(Document):
 
 @dataclass(frozen=True)
 class Baseline:
-    """An earlier metrics.json.
-
-    Attributes
-    ----------
-    path : Path
-    settings : mapping
-        ``split``, ``predictions`` and ``bins``, which must be the same now.
-    n : int
-        Rows that were judged.
-    metrics : mapping of str to mapping
-        Of every calibration, by name.
-    """
+    """An earlier metrics.json."""
 
     path: Path
-    n: int
-    settings: Mapping[str, Any]
-    metrics: Mapping[str, Mapping[str, Any]]
+    n: int  # rows that were judged
+    settings: Mapping[str, Any]  # ``split``, ``predictions`` and ``bins``: the same now
+    metrics: Mapping[str, Mapping[str, Any]]  # of every calibration, by name
 
 
 def parse_regression(text: str) -> Limit:
     """Read ``METRIC=CHANGE``, such as ``ece=0.005``; raise ValueError saying what is wrong."""
     limit = parse_metric(text)
-    if limit.metric in NEITHER_IS_BETTER:
+    if METRICS[limit.metric].better == "neither":
         raise ValueError(f"{limit.metric} is neither better nor worse for being higher")
     return limit
 
@@ -137,10 +113,8 @@ def compare(
 ) -> list[Change]:
     """Compare every calibration given, or ``none`` where there is none, with its baseline.
 
-    Raises
-    ------
-    CovcalError
-        If a calibration or a metric is missing on one side, which never passes for no change.
+    Raises `CovcalError` if a calibration or a metric is missing on one side, which never passes for
+    no change.
     """
     judged = [name for name in metrics if name in given] or [NONE]
     changes = []
@@ -153,8 +127,9 @@ def compare(
                     "baseline"
                 )
             before = _value(baseline.metrics[name].get(limit.metric), limit, name, baseline.path)
-            now = _value(getattr(metrics[name], limit.metric), limit, name, "this evaluation")
-            worse_by = before - now if limit.metric in HIGHER_IS_BETTER else now - before
+            now = _value(metrics[name].value(limit.metric), limit, name, "this evaluation")
+            higher = METRICS[limit.metric].better == "higher"
+            worse_by = before - now if higher else now - before
             changes.append(Change(limit, name, before, now, worse_by, worse_by > limit.limit))
     return changes
 

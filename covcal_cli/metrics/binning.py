@@ -17,13 +17,17 @@ def bin_edges(bins: int) -> Array:
     return edges
 
 
+def require_rows(n: int) -> int:
+    """Return the number of rows; raise ValueError where there are none to measure."""
+    if n == 0:
+        raise ValueError("no rows were counted")
+    return n
+
+
 def checked_probabilities(values: NDArray[np.floating[Any]]) -> Array:
     """Return values as float64 within [0, 1].
 
-    Raises
-    ------
-    ValueError
-        If one is NaN or, beyond rounding, outside [0, 1].
+    Raises ValueError if one is NaN or, beyond rounding, outside [0, 1].
     """
     checked = np.asarray(values, dtype=np.float64)
     if len(checked) == 0:

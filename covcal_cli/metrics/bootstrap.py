@@ -34,46 +34,44 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.metrics.metrics import Metrics
+from covcal_cli.metrics.metrics import METRICS, Metrics
+from covcal_cli.metrics.reliability import Bins, over, under
 from covcal_cli.softmax import Array
 
 LEVEL = 0.95
 Interval = tuple[float, float]
+Part = Callable[[Array], Array]
+"""What counts of gaps: their magnitude for the ECE, ``over`` or ``under`` for its parts."""
 
 _Z = 1.959963984540054
 _SIGNIFICANT = 2.0
 _GRID = 48
 _BEYOND = 5.0  # standard errors around the ECE found, between which true ECEs are tried
 _MAX_DRAWS = 1 << 20
+_PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
 def intervals(metrics: Metrics, *, resamples: int, seed: int) -> dict[str, Interval]:
     """Return the interval of every metric that has one, by name.
 
-    Parameters
-    ----------
-    metrics : Metrics
-        With the distributions of the rows' losses kept.
-    resamples : int
-        At least 1; a thousand is usual.
-    seed : int
-        Equal seeds give equal intervals.
+    The distributions of the rows' losses must have been kept. A thousand resamples are usual, and
+    equal seeds give equal intervals.
     """
-    found = {"accuracy": wilson(int(metrics.bins.hits.sum()), metrics.n)}
-    for name, cells in metrics.losses.items():
-        found[name] = mean_interval(
-            *cells.filled(), resamples=resamples, rng=np.random.default_rng(seed)
-        )
-    bins, adaptive = metrics.bins, metrics.adaptive
-    for name, part in _PARTS.items():
-        found[name] = ece_interval(
-            bins.counts, bins.hits, bins.confidence_sums, resamples=resamples, seed=seed, part=part
-        )
-    found |= _agreeing({name: found[name] for name in _PARTS})
-    found["adaptive_ece"] = ece_interval(
-        adaptive.counts, adaptive.hits, adaptive.confidence_sums, resamples=resamples, seed=seed
-    )
-    return found
+    found = {name: wilson(getattr(metrics, name), metrics.n) for name in _of_kind("share")}
+    for name in _of_kind("mean"):
+        cells = metrics.losses[name].filled()
+        rng = np.random.default_rng(seed)
+        found[name] = mean_interval(*cells, resamples=resamples, rng=rng)
+    gaps = {}
+    for name in _of_kind("gaps"):
+        bins = metrics.adaptive if name == "adaptive_ece" else metrics.bins
+        part = _PARTS.get(name, np.abs)
+        gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part)
+    return found | gaps | _agreeing({name: gaps[name] for name in _PARTS})
+
+
+def _of_kind(kind: str) -> list[str]:
+    return [name for name, metric in METRICS.items() if metric.interval == kind]
 
 
 def _agreeing(found: dict[str, Interval]) -> dict[str, Interval]:
@@ -83,9 +81,9 @@ def _agreeing(found: dict[str, Interval]) -> dict[str, Interval]:
     return widened | {"ece": (least, max(high for _, high in found.values()))}
 
 
-def wilson(hits: int, n: int) -> Interval:
-    """Return Wilson's interval of a share."""
-    share, pull = hits / n, _Z**2 / n
+def wilson(share: float, n: int) -> Interval:
+    """Return Wilson's interval of a share of `n` rows."""
+    pull = _Z**2 / n
     centre = (share + pull / 2) / (1 + pull)
     half = _Z * math.sqrt(share * (1 - share) / n + pull / (4 * n)) / (1 + pull)
     return max(0.0, centre - half), min(1.0, centre + half)
@@ -105,51 +103,43 @@ def mean_interval(
     return float(low), float(high)
 
 
-def ece_interval(
-    counts: NDArray[np.int64],
-    hits: NDArray[np.int64],
-    confidence_sums: Array,
-    *,
-    resamples: int,
-    seed: int,
-    part: Callable[[Array], Array] = np.abs,
-) -> Interval:
-    """Return the interval of a binned error of calibration, as the module describes it.
-
-    Parameters
-    ----------
-    counts, hits, confidence_sums : arrays, shape (bins,)
-    resamples, seed : int
-    part : function
-        What counts of a gap: its magnitude for the ECE, ``over`` or ``under`` for its parts.
-    """
-    n, filled = int(counts.sum()), counts > 0
-    sizes = counts[filled]
+def ece_interval(bins: Bins, *, resamples: int, seed: int, part: Part = np.abs) -> Interval:
+    """Return the interval of a binned error of calibration, as the module describes it."""
+    n, filled = int(bins.counts.sum()), bins.counts > 0
+    sizes = bins.counts[filled]
     shares = sizes / n
-    gaps = (confidence_sums[filled] - hits[filled]) / sizes
-    # Half a hit and half a miss more, so that a bin of three right rows is not free of noise.
-    accuracy = (hits[filled] + 0.5) / (sizes + 1)
+    gaps = (bins.confidence_sums[filled] - bins.hits[filled]) / sizes
+
+    # Resample the sizes of the bins, and in each the noise e_b = n*_b/n (acc_b - acc*_b). Half a
+    # hit and half a miss more, so that a bin of three right rows is not free of noise.
+    accuracy = (bins.hits[filled] + 0.5) / (sizes + 1)
     errors = np.sqrt(accuracy * (1 - accuracy) / sizes)
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(n, shares, size=resamples)
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
+    # What the calibrated world gives. A part is tried while the significant gaps in the other
+    # direction stay as they are: they keep their bins' noise from counting.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
     cut = float(np.median(calibrated))
     found = float(part(gaps) @ shares)
     observed = max(0.0, found - cut)
+
+    # True ECEs to try: around the one found, as far as its standard error lets it have strayed,
+    # which has a share from within the bins and one from how many rows fall into each.
     between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - found**2) / n
     error = math.sqrt(float((shares * errors) @ (shares * errors)) + between_rows)
     reach = cut + _BEYOND * error
     grid = np.linspace(max(0.0, found - reach), min(1.0, found + reach), _GRID)
 
+    # Of each family, the worlds that do not contradict what was observed; the interval spans all.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
-        unit = direction / float(part(direction) @ shares)
-        size = max(1, _MAX_DRAWS // noise.size)
+        unit = direction / float(part(direction) @ shares)  # a world of true ECE 1
+        size = max(1, _MAX_DRAWS // noise.size)  # worlds at a time, so that memory stays bounded
         consistent = np.concatenate(
             [
                 _shares_as_far(
@@ -162,27 +152,12 @@ def ece_interval(
     return (min(bounds), max(bounds)) if bounds else (found, found)
 
 
-def over(gaps: Array) -> Array:
-    """Return what of gaps is over-confidence."""
-    return np.maximum(gaps, 0.0)
-
-
-def under(gaps: Array) -> Array:
-    """Return what of gaps is under-confidence."""
-    return np.maximum(-gaps, 0.0)
-
-
-_PARTS: dict[str, Callable[[Array], Array]] = {"ece": np.abs, "over_ece": over, "under_ece": under}
-
-
-def _kept(gaps: Array, part: Callable[[Array], Array]) -> Array:
+def _kept(gaps: Array, part: Part) -> Array:
     """Return the gaps that a part counts, 0 elsewhere."""
     return np.where(part(gaps) > 0, gaps, 0.0)
 
 
-def _directions(
-    gaps: Array, significant: Array, fixed: Array, part: Callable[[Array], Array]
-) -> Iterator[Array]:
+def _directions(gaps: Array, significant: Array, fixed: Array, part: Part) -> Iterator[Array]:
     """Yield the gaps of the two families, to any scale."""
     concentrated = _kept(significant, part)
     if concentrated.any():

@@ -3,12 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.metrics.binning import approximate_bin_index
+from covcal_cli.metrics.binning import approximate_bin_index, require_rows
 from covcal_cli.softmax import Array
 
+# Copies of every cell that neighbouring rows count in by turns: most probabilities are small, and
+# adding to the same number over and over makes each addition wait for the one before.
 _LANES = 4
-"""Copies of every cell that neighbouring rows count in by turns: most probabilities are small, and
-adding to the same number over and over makes each addition wait for the one before."""
 
 
 class ClasswiseBins:
@@ -16,10 +16,6 @@ class ClasswiseBins:
 
     Probabilities carry the rounding of their exponentials, so those less than 1e-15 above an edge
     count as on it.
-
-    Parameters
-    ----------
-    bins, n_classes : int
     """
 
     def __init__(self, bins: int, n_classes: int) -> None:
@@ -30,14 +26,7 @@ class ClasswiseBins:
         self._first = self._first_cells(0)
 
     def add(self, probabilities: Array, labels: NDArray[np.int64]) -> None:
-        """Count a block of rows.
-
-        Parameters
-        ----------
-        probabilities : array of float64, shape (K, m)
-            Classes first, within [0, 1].
-        labels : array of int64, shape (m,)
-        """
+        """Count a block of rows, given probabilities of shape (K, m), within [0, 1]."""
         m, size = len(labels), len(self._sums)
         if self._first.shape[1] != m:
             self._first = self._first_cells(m)
@@ -50,10 +39,9 @@ class ClasswiseBins:
 
     def ece_by_class(self) -> Array:
         """Return the ECE of each class's probability over all rows, shape (K,)."""
-        if self._n == 0:
-            raise ValueError("no rows were counted")
+        n = require_rows(self._n)
         gaps = (self._sums - self._hits).reshape(self._classes, _LANES, self._bins).sum(axis=1)
-        result: Array = np.abs(gaps).sum(axis=1) / self._n
+        result: Array = np.abs(gaps).sum(axis=1) / n
         return result
 
     def ece(self) -> float:

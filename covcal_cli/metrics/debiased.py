@@ -3,33 +3,24 @@
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.softmax import Array
+from covcal_cli.metrics.binning import require_rows
+from covcal_cli.metrics.reliability import Bins
 
 
-def debiased_ece(
-    counts: NDArray[np.int64], hits: NDArray[np.int64], confidence_sums: Array
-) -> float:
-    """Return 2 ECE - E[ECE*], of counts per bin, shape (bins,) each.
+def debiased_ece(bins: Bins) -> float:
+    """Return 2 ECE - E[ECE*].
 
     ECE* is the ECE with the accuracy of each bin drawn anew from a normal distribution around
     the one found, of variance acc (1 - acc) / n_b. Its mean has a closed form, which is what
     uncertainty-calibration's ``get_ece(debias=True)`` draws a thousand samples for. The result
     may be below 0: that says that chance explains the whole ECE.
-
-    Raises
-    ------
-    ValueError
-        If there are no rows.
     """
-    n = int(counts.sum())
-    if n == 0:
-        raise ValueError("no rows were counted")
-    filled = counts > 0
-    sizes = counts[filled]
-    accuracy = hits[filled] / sizes
-    gaps = confidence_sums[filled] / sizes - accuracy
+    n = require_rows(bins.n)
+    filled = bins.counts > 0
+    sizes = bins.counts[filled]
+    accuracy = bins.hits[filled] / sizes
+    gaps = bins.confidence_sums[filled] / sizes - accuracy
     deviations = np.sqrt(accuracy * (1 - accuracy) / sizes)
     expected = [
         _mean_of_magnitude(gap, deviation)

@@ -1,31 +1,22 @@
-"""The same metrics for every group of rows: by class, by predicted label, or by a column."""
+"""Rows counted per group and bin: by class, by predicted label, by a column, or all together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.metrics.binning import bin_index, checked_probabilities
+from covcal_cli.metrics.reliability import ReliabilityBins
 from covcal_cli.softmax import Array
 
-SMALL_GROUP = 100
-"""Below so many rows, the ECE of a group is mostly the noise of its bins."""
+SMALL_GROUP = 100  # rows; with fewer, the ECE of a group is mostly the noise of its bins
 
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """What a confidence is worth on one group of rows; fractions.
-
-    Attributes
-    ----------
-    name : str
-    n : int
-        Rows; the other values are None where there are none.
-    accuracy, mean_confidence, ece, over_ece : float or None
-        As in `metrics.Metrics`, over the group's rows alone.
-    small : bool
-        Whether there are fewer rows than `SMALL_GROUP`.
-    """
+    """What a confidence is worth on one group of rows; fractions, None where it has no rows."""
 
     name: str
     n: int
@@ -54,58 +45,59 @@ class GroupMetrics:
 
 @dataclass(frozen=True)
 class JudgedRows:
-    """A block of rows as they were counted.
+    """A block of m rows with the bin of each; every array has shape (m,)."""
 
-    Attributes
-    ----------
-    confidence : array of float64, shape (m,)
-        Within [0, 1].
-    correct : bool array, shape (m,)
-    index : array of int64, shape (m,)
-        The bin of each row.
-    """
-
-    confidence: Array
+    confidence: Array  # within [0, 1]
     correct: NDArray[np.bool_]
-    index: NDArray[np.int64]
+    index: NDArray[np.int64]  # of the bin
+
+
+def judged_rows(
+    confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_], edges: Array
+) -> JudgedRows:
+    """Return rows with their bins between `edges`.
+
+    Raises ValueError if a confidence is NaN or, beyond rounding, outside [0, 1].
+    """
+    values = checked_probabilities(confidence)
+    return JudgedRows(values, correct, bin_index(values, edges))
 
 
 class GroupBins:
-    """Counts of rows, hits and confidence per group and bin, filled block by block.
+    """Counts of rows, hits and confidence per group and bin, filled block by block."""
 
-    Parameters
-    ----------
-    bins, n_groups : int
-    """
-
-    def __init__(self, bins: int, n_groups: int) -> None:
+    def __init__(self, bins: int, n_groups: int = 1) -> None:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
         self.hits = np.zeros((n_groups, bins), dtype=np.int64)
         self.confidence_sums = np.zeros((n_groups, bins))
 
-    def add(self, groups: NDArray[np.int64], rows: JudgedRows) -> None:
-        """Count a block of rows, given the number of each row's group, shape (m,)."""
+    def add(self, rows: JudgedRows, groups: NDArray[np.int64] | None = None) -> None:
+        """Count a block of rows, given the number of each row's group; None: all in group 0."""
         shape, size = self.counts.shape, self.counts.size
-        cells = groups * shape[1] + rows.index
+        cells = rows.index if groups is None else groups * shape[1] + rows.index
         self.counts += np.bincount(cells, minlength=size).reshape(shape)
         self.hits += np.bincount(cells[rows.correct], minlength=size).reshape(shape)
         self.confidence_sums += np.bincount(cells, rows.confidence, minlength=size).reshape(shape)
+
+    def together(self) -> ReliabilityBins:
+        """Return the counts of all groups in one."""
+        arrays = (self.counts, self.hits, self.confidence_sums)
+        return ReliabilityBins(*(array.sum(axis=0) for array in arrays))
 
     def result(self, names: Sequence[str]) -> tuple[GroupMetrics, ...]:
         """Return the metrics of every group, in the order of its number."""
         return tuple(self._of(group, name) for group, name in enumerate(names))
 
     def _of(self, group: int, name: str) -> GroupMetrics:
-        n = int(self.counts[group].sum())
-        if n == 0:
+        arrays = (self.counts, self.hits, self.confidence_sums)
+        bins = ReliabilityBins(*(array[group] for array in arrays))
+        if bins.n == 0:
             return GroupMetrics(name, 0, None, None, None, None)
-        gaps = (self.confidence_sums[group] - self.hits[group]) / n
-        over = float(np.maximum(gaps, 0.0).sum())
         return GroupMetrics(
             name=name,
-            n=n,
-            accuracy=int(self.hits[group].sum()) / n,
-            mean_confidence=float(self.confidence_sums[group].sum()) / n,
-            ece=over + float(np.maximum(-gaps, 0.0).sum()),
-            over_ece=over,
+            n=bins.n,
+            accuracy=bins.mean_accuracy(),
+            mean_confidence=bins.mean_confidence(),
+            ece=bins.ece(),
+            over_ece=bins.over_ece(),
         )

@@ -1,6 +1,4 @@
-"""How honest a confidence is: reliability bins, the ECE family, NLL, Brier, sharpness.
-
-The rules (DESIGN 3.7):
+"""The one table of metrics of how honest a confidence is, and what each is made of.
 
 - The confidence of a row is the probability of the label that the classifier predicted; the row is
   a hit when that label is right.
@@ -10,120 +8,209 @@ The rules (DESIGN 3.7):
   the under-confident ECE is the rest.
 - Counts are integers and sums are float64; four bytes are kept for each row, see `rankedrows`.
 - The further errors of calibration (adaptive, class-wise, debiased, smooth) have a module each.
+
+To add a metric, give it an entry in `METRICS` and a property of `Metrics` of the same name, or a
+field of it where sums over all rows are needed, which `MetricsAccumulator` then collects.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.metrics.adaptive_bins import AdaptiveBins, adaptive_bins
-from covcal_cli.metrics.binning import bin_edges, bin_index, checked_probabilities
+from covcal_cli.metrics.adaptive_bins import adaptive_bins
+from covcal_cli.metrics.binning import bin_edges, require_rows
 from covcal_cli.metrics.classwise import ClasswiseBins
 from covcal_cli.metrics.debiased import debiased_ece
-from covcal_cli.metrics.groups import GroupBins, JudgedRows
-from covcal_cli.metrics.rankedrows import RowCollector
-from covcal_cli.metrics.reliability import ReliabilityBins, ratio
+from covcal_cli.metrics.groups import GroupBins, JudgedRows, judged_rows
+from covcal_cli.metrics.rankedrows import RankedRows, RowCollector
+from covcal_cli.metrics.reliability import Bins, ReliabilityBins, ratio
 from covcal_cli.metrics.riskcoverage import aurc
 from covcal_cli.metrics.smooth_ece import smooth_ece
 from covcal_cli.metrics.valuecells import ValueCells
-from covcal_cli.softmax import Array, Softmax, exp
+from covcal_cli.softmax import Softmax, exp
 
-__all__ = ["METRICS", "Metrics", "MetricsAccumulator", "ReliabilityBins"]
+_MAX_CELLS = 1_000_000  # counts to keep; with more, what rests on them has no value
 
-_MAX_CELLS = 1_000_000
 
-METRICS = (
-    "accuracy",
-    "mean_confidence",
-    "ece",
-    "over_ece",
-    "under_ece",
-    "nll",
-    "brier",
-    "calibration",
-    "sharpness",
-    "agreement",
-    "adaptive_ece",
-    "classwise_ece",
-    "debiased_ece",
-    "smooth_ece",
-    "mce",
-    "aurc",
+@dataclass(frozen=True)
+class Shown:
+    """How a table shows a metric."""
+
+    label: str
+    late: int = 0  # the higher, the further behind; equal ones stand in the order of `METRICS`
+    percent: bool = True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What every user of a metric needs to know of it."""
+
+    name: str  # of the attribute of `Metrics`, in metrics.json and on the command line
+    screen: Shown | None  # as the head of a column of ``covcal evaluate``; None: not there
+    report: Shown | None  # in words, as a line of the page; None: not there
+    better: Literal["lower", "higher", "neither"] = "lower"
+    # How chance enters: a share of rows, a mean over rows, or gaps of bins; None: no interval.
+    interval: Literal["share", "mean", "gaps"] | None = None
+    main: bool = False  # on screen without ``--metrics all`` too
+    highest: float = 1.0  # that a limit may be
+
+
+_TABLE = (
+    Metric("accuracy", Shown("accuracy"), Shown("Accuracy"), "higher", "share", main=True),
+    Metric(
+        "mean_confidence", Shown("confidence"), Shown("Mean confidence"), "neither", "mean", True
+    ),
+    Metric("ece", Shown("ECE"), Shown("ECE"), interval="gaps", main=True),
+    Metric("over_ece", Shown("over ECE"), Shown("over-confident ECE"), "lower", "gaps", main=True),
+    Metric("under_ece", Shown("under ECE"), Shown("under-confident ECE"), interval="gaps"),
+    Metric(
+        "nll",
+        Shown("NLL", late=1, percent=False),
+        Shown("Negative log-likelihood", late=3, percent=False),
+        interval="mean",
+        main=True,
+        highest=np.inf,
+    ),
+    Metric(
+        "brier",
+        Shown("Brier", late=1, percent=False),
+        Shown("Brier score", late=2, percent=False),
+        interval="mean",
+        main=True,
+        highest=2.0,
+    ),
+    Metric("calibration", None, None),
+    Metric("sharpness", None, None, "higher"),
+    Metric("agreement", Shown("agreement", late=1), None, "higher"),
+    Metric(
+        "adaptive_ece", Shown("adaptive ECE"), Shown("ECE, bins of equal mass"), "lower", "gaps"
+    ),
+    Metric("classwise_ece", Shown("class-wise ECE"), Shown("class-wise ECE", late=1)),
+    Metric("debiased_ece", Shown("debiased ECE"), Shown("ECE without the part of chance")),
+    Metric("smooth_ece", Shown("smooth ECE"), Shown("ECE without bins (smooth)")),
+    Metric("mce", Shown("MCE"), Shown("Largest gap of a bin")),
+    Metric(
+        "aurc", Shown("AURC"), Shown("Area under the risk-coverage curve", late=4, percent=False)
+    ),
 )
-"""The names of `Metrics` that are numbers: the keys of metrics.json and of ``--fail-above``."""
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+"""Every metric by name, in the order of metrics.json."""
+
+
+def on_screen() -> list[tuple[str, Shown, Metric]]:
+    """Return the metrics with a column, by name and in the order of the columns."""
+    found = [(name, metric.screen, metric) for name, metric in METRICS.items() if metric.screen]
+    return sorted(found, key=lambda entry: entry[1].late)
+
+
+def in_report() -> list[tuple[str, Shown]]:
+    """Return the metrics with a line on the page, by name and in the order of the lines."""
+    found = [(name, metric.report) for name, metric in METRICS.items() if metric.report]
+    return sorted(found, key=lambda entry: entry[1].late)
 
 
 @dataclass(frozen=True)
 class Metrics:
     """What one calibration is worth on labelled rows; fractions, not percent.
 
-    Attributes
-    ----------
-    n : int
-        Rows.
-    accuracy, mean_confidence, ece, over_ece, under_ece : float
-        Of the label that the classifier predicted.
-    nll, brier : float
-        Of the whole calibrated distribution against the true label; Brier lies in [0, 2].
-    calibration, sharpness : float or None
-        Brier = calibration + 1 - sharpness (the paper's equation 2), where sharpness is
-        E||c||^2 and c the label frequencies in cells of equal predicted label and confidence bin.
-        None where there are more than a million counts to keep (many classes).
-    agreement : float
-        Share of rows where no label has a higher calibrated probability than the classifier's.
-    adaptive_ece, debiased_ece, smooth_ece, mce : float
-        Of the label that the classifier predicted: the ECE in bins of equal mass
-        (`adaptive_bins`), the ECE less what chance adds (`debiased`; may be negative), the ECE
-        without bins (`smooth_ece`), and the largest gap of a bin.
-    classwise_ece : float or None
-        Of the whole distribution (`classwise`); None for more than a million counts.
-    aurc : float
-        Area under the risk-coverage curve (`riskcoverage`).
-    bins : ReliabilityBins
-    adaptive : AdaptiveBins
-    by_class : GroupBins or None
-        Rows by the label whose confidence is judged; None for more than a million counts.
-    losses : mapping of str to ValueCells
-        Of ``mean_confidence``, ``nll`` and ``brier`` by row, where they were asked for.
+    The confidence is that in the label which the classifier predicted, unless said otherwise.
     """
 
-    n: int
-    accuracy: float
-    mean_confidence: float
-    ece: float
-    over_ece: float
-    under_ece: float
-    nll: float
-    brier: float
-    calibration: float | None
+    nll: float  # of the whole calibrated distribution against the true label
+    brier: float  # of the whole distribution, in [0, 2]
+    # E||c||^2, with c the label frequencies in cells of equal predicted label and confidence bin;
+    # None for more than a million counts (many classes).
     sharpness: float | None
-    agreement: float
-    adaptive_ece: float
-    classwise_ece: float | None
-    debiased_ece: float
-    smooth_ece: float
-    mce: float
-    aurc: float
+    agreement: float  # share of rows where no label is more probable than the classifier's
+    classwise_ece: float | None  # of the whole distribution; None for more than a million counts
     bins: ReliabilityBins
-    adaptive: AdaptiveBins
-    by_class: GroupBins | None
-    losses: Mapping[str, ValueCells]
+    ranked: RankedRows
+    by_class: GroupBins | None  # by the label that is judged; None for more than a million counts
+    losses: Mapping[str, ValueCells]  # of metrics that are means over rows, where asked for
+
+    @property
+    def n(self) -> int:
+        """Rows."""
+        return self.bins.n
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right labels."""
+        return self.bins.mean_accuracy()
+
+    @property
+    def mean_confidence(self) -> float:
+        """Mean confidence."""
+        return self.bins.mean_confidence()
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error."""
+        return self.bins.ece()
+
+    @property
+    def over_ece(self) -> float:
+        """Over-confident part of the ECE."""
+        return self.bins.over_ece()
+
+    @property
+    def under_ece(self) -> float:
+        """Under-confident part of the ECE."""
+        return self.bins.under_ece()
+
+    @property
+    def calibration(self) -> float | None:
+        """Brier = calibration + 1 - sharpness (the paper's equation 2)."""
+        return None if self.sharpness is None else self.brier - 1 + self.sharpness
+
+    @cached_property
+    def adaptive(self) -> Bins:
+        """The rows in bins of equal mass."""
+        return adaptive_bins(self.ranked, len(self.bins.counts))
+
+    @property
+    def adaptive_ece(self) -> float:
+        """ECE in bins of equal mass."""
+        return self.adaptive.ece()
+
+    @property
+    def debiased_ece(self) -> float:
+        """ECE less what chance adds; may be negative."""
+        return debiased_ece(self.bins)
+
+    @cached_property
+    def smooth_ece(self) -> float:
+        """ECE without bins."""
+        return smooth_ece(self.ranked)
+
+    @property
+    def mce(self) -> float:
+        """Largest gap of a bin."""
+        return self.bins.mce()
+
+    @cached_property
+    def aurc(self) -> float:
+        """Area under the risk-coverage curve."""
+        return aurc(self.ranked)
+
+    def value(self, name: str) -> float | None:
+        """Return a metric of the table by name."""
+        found: float | None = getattr(self, name)
+        return found
 
     def to_json(self) -> dict[str, float | int | None]:
         """Return n and every metric under its public name."""
-        return {"n": self.n} | {name: getattr(self, name) for name in METRICS}
+        return {"n": self.n} | {name: self.value(name) for name in METRICS}
 
 
 class MetricsAccumulator:
     """Collects the metrics of one calibration, block by block.
 
-    Parameters
-    ----------
-    bins, n_classes : int
-    keep_losses : bool
-        Whether the distribution of the rows' losses is kept, for the bootstrap.
+    With `keep_losses` the distribution of the rows' losses is kept too, for the bootstrap.
     """
 
     def __init__(self, bins: int, n_classes: int, *, keep_losses: bool = False) -> None:
@@ -135,53 +222,36 @@ class MetricsAccumulator:
         self._counts = GroupBins(bins, n_classes if self._few else 1)
         self._classwise = ClasswiseBins(bins, n_classes) if self._few else None
         self._rows = RowCollector()
-        names = ("mean_confidence", "nll", "brier") if keep_losses else ()
-        self._losses = {name: ValueCells() for name in names}
+        means = [name for name, metric in METRICS.items() if metric.interval == "mean"]
+        self._losses = {name: ValueCells() for name in means if keep_losses}
         self._nll = self._brier = 0.0
         self._agreeing = 0
 
     def add(
-        self,
-        log_probabilities: Array,
-        predictions: NDArray[np.int64],
-        labels: NDArray[np.int64],
-    ) -> JudgedRows:
-        """Count a block of rows.
-
-        Parameters
-        ----------
-        log_probabilities : array of float64, shape (K, m)
-            Classes first, as `softmax.log_softmax` returns them.
-        predictions, labels : arrays of int64, shape (m,)
-            The label whose confidence is judged, and the true one, both 0 .. K-1.
-        """
-        highest = log_probabilities.max(axis=0)
-        return self.add_softmax(
-            Softmax(log_probabilities - highest, 1.0, -highest, exp(log_probabilities)),
-            predictions,
-            labels,
-        )
-
-    def add_softmax(
         self, forecast: Softmax, predictions: NDArray[np.int64], labels: NDArray[np.int64]
     ) -> JudgedRows:
-        """Count a block of rows, as `add` does, where the caller has more than the logarithms."""
+        """Count a block of m rows.
+
+        `predictions` are the labels whose confidence is judged, `labels` the true ones, both of
+        shape (m,) and 0 .. K-1.
+        """
         probabilities = forecast.probabilities
         m = len(labels)
         columns = np.arange(m)
         logs = forecast.logs_at(predictions * m + columns)
+        rows = judged_rows(exp(logs), predictions == labels, self._edges)
+        # Sums of the proper scores: the Brier score is p.p - 2 p_y + 1 of every row.
         at_labels = labels * m + columns
-        confidence = checked_probabilities(exp(logs))
-        rows = JudgedRows(confidence, predictions == labels, bin_index(confidence, self._edges))
         losses = -forecast.logs_at(at_labels)
         of_labels = probabilities.take(at_labels)
         self._nll += float(losses.sum())
         self._brier += float(np.vdot(probabilities, probabilities)) + m - 2 * float(of_labels.sum())
+        # The highest log probability of a row is minus its log sum.
         self._agreeing += int(np.count_nonzero(logs == -forecast.log_sums))
-        self._rows.add(confidence, rows.correct)
+        self._rows.add(rows.confidence, rows.correct)
         if self._losses:
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
-            of_rows = {"mean_confidence": confidence, "nll": losses, "brier": scores}
+            of_rows = {"mean_confidence": rows.confidence, "nll": losses, "brier": scores}
             for name, cells in self._losses.items():
                 cells.add(of_rows[name])
         if self._classwise is not None:
@@ -195,7 +265,7 @@ class MetricsAccumulator:
         """Count rows once, in the finest cells kept; `result` adds the coarser ones up."""
         counts = self._counts
         if self._cells is None:
-            counts.add(predictions if self._few else np.zeros_like(predictions), rows)
+            counts.add(rows, predictions if self._few else None)
             return
         cells = predictions * len(self._edges[1:]) + rows.index
         sums = np.bincount(cells, rows.confidence, minlength=counts.confidence_sums.size)
@@ -210,33 +280,16 @@ class MetricsAccumulator:
         if self._cells is not None:
             cells = self._cells.reshape(self._n_classes, -1, self._n_classes)
             counts.counts, counts.hits = cells.sum(axis=2), np.einsum("kbk->kb", cells)
-        bins = ReliabilityBins.of_groups(counts)
-        n = bins.n
-        ece = bins.ece()
-        brier = self._brier / n
-        sharpness = self._sharpness()
-        rows = self._rows.ranked()
-        adaptive = adaptive_bins(rows, len(bins.counts))
+        bins = counts.together()
+        n = require_rows(bins.n)
         return Metrics(
-            n=n,
-            accuracy=int(bins.hits.sum()) / n,
-            mean_confidence=float(bins.confidence_sums.sum()) / n,
-            ece=ece,
-            over_ece=bins.over_ece(),
-            under_ece=bins.under_ece(),
             nll=self._nll / n,
-            brier=brier,
-            calibration=None if sharpness is None else brier - 1 + sharpness,
-            sharpness=sharpness,
+            brier=self._brier / n,
+            sharpness=self._sharpness(),
             agreement=self._agreeing / n,
-            adaptive_ece=adaptive.ece(),
             classwise_ece=None if self._classwise is None else self._classwise.ece(),
-            debiased_ece=debiased_ece(bins.counts, bins.hits, bins.confidence_sums),
-            smooth_ece=smooth_ece(rows),
-            mce=bins.mce(),
-            aurc=aurc(rows),
             bins=bins,
-            adaptive=adaptive,
+            ranked=self._rows.ranked(),
             by_class=counts if self._few else None,
             losses=self._losses,
         )

@@ -18,15 +18,9 @@ _CHUNK = 1 << 16  # rows whose arrays stay in the processor's cache
 
 @dataclass(frozen=True)
 class RankedRows:
-    """Rows by ascending confidence.
+    """Rows by ascending confidence."""
 
-    Attributes
-    ----------
-    keys : array of uint32, shape (n,)
-        Ascending; see `confidence_of` and `correct_of`.
-    """
-
-    keys: NDArray[np.uint32]
+    keys: NDArray[np.uint32]  # shape (n,), ascending; see `confidence_of` and `correct_of`
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -40,10 +34,7 @@ class RankedRows:
     def sums_from(self, starts: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
         """Return confidence and right rows, summed from each of `starts` to the next.
 
-        Parameters
-        ----------
-        starts : array of int64, shape (r,)
-            Row numbers, strictly ascending from 0.
+        `starts` are row numbers, strictly ascending from 0; both results have their shape.
         """
         sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
         for start in range(0, len(self.keys), _CHUNK):  # so that memory stays bounded
@@ -67,14 +58,7 @@ class RowCollector:
         self._blocks: list[NDArray[np.uint32]] = []
 
     def add(self, confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_]) -> None:
-        """Keep a block of rows.
-
-        Parameters
-        ----------
-        confidence : float array, shape (m,)
-            Between 0 and 1; kept as float32.
-        correct : bool array, shape (m,)
-        """
+        """Keep a block of rows; their confidence, between 0 and 1, as float32."""
         bits = (np.asarray(confidence).astype(np.float32) + np.float32(0)).view(np.uint32)
         self._blocks.append((bits << np.uint32(1)) | np.asarray(correct, dtype=np.uint32))
 
@@ -84,13 +68,6 @@ class RowCollector:
         self._blocks = [keys]
         keys.sort()
         return RankedRows(keys)
-
-
-def ranked_rows(confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_]) -> RankedRows:
-    """Rank rows given at once; see `RowCollector.add`."""
-    collector = RowCollector()
-    collector.add(confidence, correct)
-    return collector.ranked()
 
 
 def confidence_of(keys: NDArray[np.uint32]) -> Array:

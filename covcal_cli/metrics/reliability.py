@@ -1,106 +1,92 @@
-"""Reliability bins: the ECE, its two parts and the MCE, from counts in equally wide bins."""
+"""Rows counted in bins of confidence: the ECE, its two parts and the MCE."""
 
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.metrics.binning import bin_edges, bin_index, checked_probabilities
-from covcal_cli.metrics.groups import GroupBins
+from covcal_cli.metrics.binning import bin_edges, require_rows
 from covcal_cli.softmax import Array
 
 
-class ReliabilityBins:
-    """Counts of rows, hits and confidence in equally wide bins, filled block by block.
+@dataclass(frozen=True)
+class Bins:
+    """Rows in bins of confidence, however those are cut; each array has shape (bins,)."""
 
-    Attributes
-    ----------
-    edges : array of float64, shape (bins + 1,)
-        From 0 to 1.
-    counts, hits : arrays of int64, shape (bins,)
-        Rows, and right rows, per bin.
-    confidence_sums : array of float64, shape (bins,)
-    """
-
-    def __init__(self, bins: int = 15) -> None:
-        self.edges = bin_edges(bins)
-        self.counts = np.zeros(bins, dtype=np.int64)
-        self.hits = np.zeros(bins, dtype=np.int64)
-        self.confidence_sums = np.zeros(bins)
-
-    @classmethod
-    def of_groups(cls, groups: GroupBins) -> Self:
-        """Return the counts of all groups together."""
-        bins = cls(groups.counts.shape[1])
-        bins.counts, bins.hits = groups.counts.sum(axis=0), groups.hits.sum(axis=0)
-        bins.confidence_sums = groups.confidence_sums.sum(axis=0)
-        return bins
-
-    def add(
-        self, confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
-        """Count a block of rows, and return the bin of each.
-
-        Parameters
-        ----------
-        confidence : float array, shape (m,)
-            Between 0 and 1, up to rounding.
-        correct : bool array, shape (m,)
-
-        Raises
-        ------
-        ValueError
-            If a confidence is NaN or outside [0, 1].
-        """
-        bins = len(self.counts)
-        values = checked_probabilities(confidence)
-        index = bin_index(values, self.edges)
-        self.counts += np.bincount(index, minlength=bins)
-        self.hits += np.bincount(index[np.asarray(correct, dtype=bool)], minlength=bins)
-        self.confidence_sums += np.bincount(index, weights=values, minlength=bins)
-        return index
+    counts: NDArray[np.int64]  # rows
+    hits: NDArray[np.int64]  # right rows
+    confidence_sums: Array
 
     @property
     def n(self) -> int:
-        """Rows counted so far."""
+        """Rows in all bins."""
         return int(self.counts.sum())
 
     @property
     def confidence(self) -> Array:
-        """Mean confidence per bin, shape (bins,); NaN where a bin is empty."""
+        """Mean confidence per bin; NaN where a bin is empty."""
         return ratio(self.confidence_sums, self.counts)
 
     @property
     def accuracy(self) -> Array:
-        """Share of right rows per bin, shape (bins,); NaN where a bin is empty."""
-        return ratio(self.hits.astype(np.float64), self.counts)
+        """Share of right rows per bin; NaN where a bin is empty."""
+        return ratio(self.hits, self.counts)
+
+    def ece(self) -> float:
+        """Return the expected calibration error, sum_b n_b/n |conf_b - acc_b|."""
+        return float(np.abs(self.confidence_sums - self.hits).sum() / require_rows(self.n))
+
+
+class ReliabilityBins(Bins):
+    """Rows in equally wide bins."""
+
+    @property
+    def edges(self) -> Array:
+        """From 0 to 1, shape (bins + 1,)."""
+        return bin_edges(len(self.counts))
+
+    def mean_accuracy(self) -> float:
+        """Return the share of right rows."""
+        return int(self.hits.sum()) / self.n
+
+    def mean_confidence(self) -> float:
+        """Return the mean confidence of all rows."""
+        return float(self.confidence_sums.sum()) / self.n
 
     def over_ece(self) -> float:
         """Return the part of the ECE from bins whose confidence exceeds their accuracy."""
-        return float(np.maximum(self._gaps(), 0.0).sum())
+        return float(over(self._gaps()).sum())
 
     def under_ece(self) -> float:
         """Return the part of the ECE from bins whose accuracy exceeds their confidence."""
-        return float(np.maximum(-self._gaps(), 0.0).sum())
+        return float(under(self._gaps()).sum())
 
     def ece(self) -> float:
-        """Return the expected calibration error, the sum of its two parts."""
+        """Return the expected calibration error, to the last bit the sum of its two parts."""
         return self.over_ece() + self.under_ece()
 
     def mce(self) -> float:
         """Return the maximum calibration error, the largest |conf_b - acc_b| of a filled bin."""
-        if self.n == 0:
-            raise ValueError("no rows were counted")
+        require_rows(self.n)
         return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
 
     def _gaps(self) -> Array:
         """Return n_b/n (conf_b - acc_b); an empty bin has none."""
-        if self.n == 0:
-            raise ValueError("no rows were counted")
-        return (self.confidence_sums - self.hits) / self.n
+        return (self.confidence_sums - self.hits) / require_rows(self.n)
 
 
-def ratio(numerator: Array, denominator: NDArray[Any]) -> Array:
+def over(gaps: Array) -> Array:
+    """Return what of gaps is over-confidence."""
+    return np.maximum(gaps, 0.0)
+
+
+def under(gaps: Array) -> Array:
+    """Return what of gaps is under-confidence."""
+    return np.maximum(-gaps, 0.0)
+
+
+def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Array:
     """Divide, giving NaN where the denominator is zero."""
     quotient = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)

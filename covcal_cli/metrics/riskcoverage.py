@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from covcal_cli.metrics.binning import require_rows
 from covcal_cli.metrics.rankedrows import RankedRows, correct_of
 
 _CHUNK = 1 << 16  # rows whose arrays stay in the processor's cache
@@ -13,15 +14,8 @@ def aurc(rows: RankedRows) -> float:
     The lower the better; temperature scaling barely moves it. (Geifman & El-Yaniv 2017; the area
     of Geifman, Uziel & El-Yaniv 2019.) Rows of equal confidence count by the mean over all their
     orders, so that the order of the rows in the file does not matter.
-
-    Raises
-    ------
-    ValueError
-        If there are no rows.
     """
-    n = len(rows)
-    if n == 0:
-        raise ValueError("no rows were counted")
+    n = require_rows(len(rows))
     area, before, errors_before = 0.0, 0, 0
     stop = n
     while stop > 0:

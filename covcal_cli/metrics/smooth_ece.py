@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covcal_cli.metrics.binning import require_rows
 from covcal_cli.metrics.rankedrows import RankedRows, confidence_of, correct_of
 from covcal_cli.softmax import Array
 
@@ -30,13 +31,13 @@ _DENSITY_OFFSET = 1e-4
 
 
 def smooth_ece(rows: RankedRows) -> float:
-    """Return smECE of ranked rows at the bandwidth that equals it; ValueError without rows."""
-    if len(rows) == 0:
-        raise ValueError("no rows were counted")
+    """Return smECE of ranked rows at the bandwidth that equals it."""
+    require_rows(len(rows))
     mass = _mass_of(rows)
-    bandwidth, too_small = 1.0, 0.0
     if _is_too_small(1.0, mass):
         return smooth_ece_at(1.0, mass)
+    # smECE falls as the bandwidth grows, so the two cross once: by bisection.
+    bandwidth, too_small = 1.0, 0.0
     for _ in range(_HALVINGS):
         middle = (bandwidth + too_small) / 2
         if _is_too_small(middle, mass):
@@ -48,25 +49,18 @@ def smooth_ece(rows: RankedRows) -> float:
 
 @dataclass(frozen=True)
 class Mass:
-    """Rows, or groups of rows, as the kernel sees them.
+    """Rows, or groups of rows, as the kernel sees them; each array has shape (m,)."""
 
-    Attributes
-    ----------
-    positions : array of float64, shape (m,)
-        Their confidence.
-    residuals, rows : arrays of float64, shape (m,)
-        Sum of (confidence - correct), and number of rows, at each position.
-    """
-
-    positions: Array
-    residuals: Array
-    rows: Array
+    positions: Array  # their confidence
+    residuals: Array  # sum of (confidence - correct) at each position
+    rows: Array  # number of rows at each position
 
 
 def smooth_ece_at(bandwidth: float, mass: Mass) -> float:
     """Return smECE at a bandwidth above 0."""
     nodes = max(2000, round(20 / bandwidth)) // 2 + 1
     points = np.linspace(0, 1, max(round(10 / bandwidth), _EVALUATIONS))
+    # Convolve what lies on a fine grid, then read the result off at the points of the integral.
     grid = np.linspace(0, 1, nodes)
     kernel = np.exp(-((grid - 0.5) ** 2) / (2 * bandwidth**2)) / (np.sqrt(2 * np.pi) * bandwidth)
     residuals, density = (

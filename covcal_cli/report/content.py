@@ -1,53 +1,33 @@
-"""What a report is about, gathered from a file and its calibrations; nothing is drawn here."""
+"""The content of a report, gathered from a file and its calibrations; nothing is drawn here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from covcal_cli.calibration import Calibration, read_calibration
+from covcal_cli.calibration import Calibration
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.estimation import Estimation, estimate
-from covcal_cli.evaluate.evaluation import Evaluation, evaluate, named
+from covcal_cli.evaluate.evaluation import Evaluation, evaluate
 from covcal_cli.featurefile import SPLITS, FeatureFile
+from covcal_cli.namedcalibrations import read_named
 from covcal_cli.problem import EstimateSettings
 
 
 @dataclass(frozen=True)
 class ReportContent:
-    """Everything that a report shows.
+    """Everything that a report shows."""
 
-    Attributes
-    ----------
-    path : Path
-        The features or adapted file.
-    documents : tuple of Path
-        The calibrations' files, in the order given.
-    calibrations : mapping of str to Calibration
-        By the name to show; the first is the one that the verdict is about.
-    evaluation : Evaluation or None
-        None where the target rows have no labels.
-    estimation : Estimation or None
-        What can be said without labels; None where the file has too little for it.
-    attributes : mapping of str to str
-        Where the file comes from, as its root attributes say.
-    rows : mapping of str to str
-        Per domain, its rows by split in words.
-    split : str
-    resamples, seed : int
-        Of the bootstrap.
-    """
-
-    path: Path
-    documents: tuple[Path, ...]
-    calibrations: Mapping[str, Calibration]
-    evaluation: Evaluation | None
-    estimation: Estimation | None
-    attributes: Mapping[str, str]
-    rows: Mapping[str, str]
+    path: Path  # of the features or adapted file
+    documents: tuple[Path, ...]  # the calibrations' files, in the order given
+    calibrations: Mapping[str, Calibration]  # by name; the verdict is about the first
+    evaluation: Evaluation | None  # None where the target rows have no labels
+    estimation: Estimation | None  # None where the file has too little for an estimate
+    attributes: Mapping[str, str]  # where the file comes from, as its root attributes say
+    rows: Mapping[str, str]  # per domain, its rows by split in words
     split: str
-    resamples: int
-    seed: int
+    resamples: int  # of the bootstrap
+    seed: int  # of the bootstrap
 
     @property
     def name(self) -> str:
@@ -70,14 +50,8 @@ def gather(
     seed: int,
     networks: Path | None,
 ) -> ReportContent:
-    """Evaluate where there are labels, estimate where there can be estimates.
-
-    Raises
-    ------
-    CovcalError
-        If the file or a calibration cannot be used, or they do not fit one another.
-    """
-    calibrations = named([(document, read_calibration(document)) for document in documents])
+    """Evaluate where there are labels, estimate where there can be estimates."""
+    calibrations = read_named(documents)
     with FeatureFile(path) as file:
         attributes = {
             name: value.decode("utf-8") if isinstance(value, bytes) else str(value)

@@ -34,16 +34,8 @@ def report(
         Calibrations; the verdict is about the first.
     output : Path
         The page to write.
-    split : {"train", "validation", "test"}
-        Target rows to judge.
-    bins : int
-        Bins of confidence.
-    resamples, seed : int
-        Of the bootstrap behind the intervals.
-    networks : Path, optional
-        The adapted file with an fl method's networks, if it has moved.
-    force : bool
-        Replace `output` if it exists.
+    split, bins, resamples, seed, networks
+        As `evaluate` has them.
 
     Raises
     ------

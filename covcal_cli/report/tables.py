@@ -1,67 +1,39 @@
 """The tables of a report as HTML; every text from outside is escaped here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from covcal_cli.calibration import Calibration
 from covcal_cli.estimation import Estimation
 from covcal_cli.evaluate.evaluation import Evaluation
 from covcal_cli.metrics.groups import GroupMetrics
+from covcal_cli.metrics.metrics import in_report
 from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
+from covcal_cli.tables import Table
 
-_METRICS = {
-    "accuracy": "Accuracy",
-    "mean_confidence": "Mean confidence",
-    "ece": "ECE",
-    "over_ece": "over-confident ECE",
-    "under_ece": "under-confident ECE",
-    "adaptive_ece": "ECE, bins of equal mass",
-    "debiased_ece": "ECE without the part of chance",
-    "smooth_ece": "ECE without bins (smooth)",
-    "mce": "Largest gap of a bin",
-    "classwise_ece": "class-wise ECE",
-    "brier": "Brier score",
-    "nll": "Negative log-likelihood",
-    "aurc": "Area under the risk-coverage curve",
-}
-_PLAIN = {"brier", "nll", "aurc"}  # no shares, so no percent
 MAX_CLASSES = 50
 
 
-def html_table(
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    texts: Iterable[int] = (0,),
-    long_words: bool = False,
-) -> str:
+def html(table: Table, *, long_words: bool = False) -> str:
     """Return a table of escaped cells that scrolls on its own where it is too wide.
 
-    Parameters
-    ----------
-    header : sequence of str
-    rows : iterable of sequences of str
-        A line break within a cell stays one.
-    texts : iterable of int
-        Columns that hold text, not numbers.
-    long_words : bool
-        Whether words may be broken anywhere, as hashes and paths must be.
+    A line break within a cell stays one. With `long_words` words may be broken anywhere, as hashes
+    and paths must be.
     """
-    left = set(texts)
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{'' if index in left else ' class=number'}>"
+            f"<{tag}{'' if index in table.texts else ' class=number'}>"
             f"{escape(text).replace(chr(10), '<br>')}</{tag}>"
             for index, text in enumerate(row)
         )
 
-    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
     kind = "table long" if long_words else "table"
     return (
         f'<div class="{kind}" tabindex="0"><table>'
-        f"<thead><tr>{cells(header, 'th')}</tr></thead>\n"
+        f"<thead><tr>{cells(table.columns, 'th')}</tr></thead>\n"
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -71,17 +43,17 @@ def metrics_table(evaluation: Evaluation) -> str:
     names = list(evaluation.metrics)
     rows = [["Rows", *(str(evaluation.metrics[name].n) for name in names)]]
     rows.append(["Temperature", *(f"{evaluation.temperatures[name]:.3g}" for name in names)])
-    for metric, label in _METRICS.items():
-        cells = [label]
+    for metric, shown in in_report():
+        cells = [shown.label]
         for name in names:
-            value = getattr(evaluation.metrics[name], metric)
+            text = _number(evaluation.metrics[name].value(metric), shown.percent)
             interval = evaluation.intervals.get(name, {}).get(metric)
-            text = _number(metric, value)
             if interval is not None:
-                text += f"\n({_number(metric, interval[0])} to {_number(metric, interval[1])})"
+                low, high = (_number(end, shown.percent) for end in interval)
+                text += f"\n({low} to {high})"
             cells.append(text)
         rows.append(cells)
-    return html_table(["", *names], rows)
+    return html(Table(["", *names], rows))
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
@@ -101,7 +73,7 @@ def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
         for group in filled[:MAX_CLASSES]
     ]
     header = ["predicted class", "rows", "accuracy", "mean confidence", "ECE", "over-confident"]
-    return html_table(header, rows), max(0, len(filled) - MAX_CLASSES)
+    return html(Table(header, rows)), max(0, len(filled) - MAX_CLASSES)
 
 
 def weights_table(calibration: Calibration) -> str | None:
@@ -117,7 +89,7 @@ def weights_table(calibration: Calibration) -> str | None:
         ["weights cut at the limit", _percent(health["clipped_share"])],
         ["domain AUC (50 %: no shift seen)", _percent(health["domain_auc"])],
     ]
-    return html_table(["importance weights", ""], rows)
+    return html(Table(["importance weights", ""], rows))
 
 
 def candidates_table(calibration: Calibration) -> str | None:
@@ -135,7 +107,7 @@ def candidates_table(calibration: Calibration) -> str | None:
         for candidate in calibration.candidates
     ]
     header = ["candidate", "T", "target confidence", "expected accuracy", "why"]
-    return html_table(header, rows, texts=(0, 4))
+    return html(Table(header, rows, texts=(0, 4)))
 
 
 def guards_table(guards: Sequence[Guard]) -> str | None:
@@ -152,7 +124,8 @@ def guards_table(guards: Sequence[Guard]) -> str | None:
         ]
         for guard in guards
     ]
-    return html_table(["guard", "", "found", "threshold", "in words"], rows, texts=(0, 1, 4))
+    header = ["guard", "", "found", "threshold", "in words"]
+    return html(Table(header, rows, texts=(0, 1, 4)))
 
 
 def estimates_table(estimation: Estimation) -> str:
@@ -168,7 +141,7 @@ def estimates_table(estimation: Estimation) -> str:
         for one in estimation.estimates
     ]
     header = ["estimate", "accuracy", "interval", "guards passed", "right if"]
-    return html_table(header, rows, texts=(0, 3, 4))
+    return html(Table(header, rows, texts=(0, 3, 4)))
 
 
 def provenance_table(content: ReportContent) -> str:
@@ -186,13 +159,11 @@ def provenance_table(content: ReportContent) -> str:
     rows += [[f"{name} rows", text] for name, text in content.rows.items()]
     hidden = {"schema", "complete", "training"}
     rows += [[name, text] for name, text in content.attributes.items() if name not in hidden]
-    return html_table(["", ""], rows, texts=(0, 1), long_words=True)
+    return html(Table(["", ""], rows, texts=(0, 1)), long_words=True)
 
 
-def _number(metric: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if metric in _PLAIN else _percent(value)
+def _number(value: float | None, percent: bool) -> str:
+    return f"{value:.4f}" if value is not None and not percent else _percent(value)
 
 
 def _percent(value: float | None) -> str:

@@ -10,28 +10,20 @@ from typing import Literal
 
 from covcal_cli.calibration import Calibration
 from covcal_cli.evaluate.evaluation import Evaluation
-from covcal_cli.evaluate.limits import NONE
 from covcal_cli.metrics.bootstrap import Interval
 from covcal_cli.metrics.metrics import Metrics
+from covcal_cli.namedcalibrations import NONE
 from covcal_cli.report.content import ReportContent
 
 Tone = Literal["good", "mixed", "bad"]
-NEGLIGIBLE = 0.01
-"""An interval of the ECE that starts below this does not contradict an honest confidence."""
-NARROW = 0.05
-"""One that ends above this leaves room for an error that matters."""
+# An interval of the ECE that starts below NEGLIGIBLE does not contradict an honest confidence; one
+# that ends above NARROW leaves room for an error that matters.
+NEGLIGIBLE, NARROW = 0.01, 0.05
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A headline and the sentences under it.
-
-    Attributes
-    ----------
-    tone : {"good", "mixed", "bad"}
-    headline : str
-    sentences : tuple of str
-    """
+    """A headline and the sentences under it."""
 
     tone: Tone
     headline: str

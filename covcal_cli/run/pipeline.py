@@ -15,13 +15,14 @@ from typing import Any
 from covcal_cli import __version__
 from covcal_cli.calibration import Calibration, read_calibration, write_calibration
 from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.evaluate.evaluation import Evaluation, evaluate, named, write_metrics
+from covcal_cli.evaluate.evaluation import Evaluation, evaluate, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.methods import AUTO, METHODS
 from covcal_cli.models.opening import open_classifier
+from covcal_cli.namedcalibrations import read_named
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.run.journal import Journal, step_key
 
@@ -206,7 +207,7 @@ class _Steps:
         try:
             found = evaluate(
                 file,
-                named([(document, read_calibration(document))]),
+                read_named([document]),
                 documents=[document],
                 resamples=_RESAMPLES,
                 seed=seed,

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.labelfree.matching import match_accuracy
 from covcal_cli.labelfree.scores import confidences
-from covcal_cli.metrics.metrics import ReliabilityBins
+from covcal_cli.metrics.binning import bin_edges
+from covcal_cli.metrics.groups import GroupBins, judged_rows
 from covcal_cli.softmax import Array
 from covcal_cli.target_labels import target_labels
 
@@ -97,9 +98,9 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
 
 def ece(logits: NDArray[np.float32], right: NDArray[np.bool_], temperature: float) -> float:
     """Return the ECE, a fraction, of the confidence in the classifier's label."""
-    bins = ReliabilityBins(15)
-    bins.add(confidences(logits, temperature), right)
-    return bins.ece()
+    bins = GroupBins(15)
+    bins.add(judged_rows(confidences(logits, temperature), right, bin_edges(15)))
+    return bins.together().ece()
 
 
 def _total_variation(first: NDArray[np.int64], second: NDArray[np.int64], K: int) -> float:

@@ -23,7 +23,8 @@ from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import write_text
 from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.labelfree.guards import MAX_HALF_WIDTH, MAX_PLAUSIBLE_DRIFT, MIN_SIGMA
-from covcal_cli.metrics.metrics import Metrics, ReliabilityBins
+from covcal_cli.metrics.metrics import Metrics
+from covcal_cli.metrics.reliability import ReliabilityBins
 from covcal_cli.temperature import MIN_ERRORS
 from covcal_cli.weights import importance_weights
 from reproduction.batch import adapt_in_one_batch
@@ -240,12 +241,13 @@ def _measured(metrics: Metrics, calibration: Calibration | None) -> Record:
 
 def _none_on_all_rows(path: Path) -> Record:
     """Return the uncalibrated error over every target row, of all splits."""
-    together = ReliabilityBins()
-    for split in ("train", "validation", "test"):
-        bins = evaluate(path, {}, split=split).metrics["none"].bins
-        together.counts += bins.counts
-        together.hits += bins.hits
-        together.confidence_sums += bins.confidence_sums
+    splits = ("train", "validation", "test")
+    parts = [evaluate(path, {}, split=split).metrics["none"].bins for split in splits]
+    together = ReliabilityBins(
+        np.sum([part.counts for part in parts], axis=0),
+        np.sum([part.hits for part in parts], axis=0),
+        np.sum([part.confidence_sums for part in parts], axis=0),
+    )
     return {"n": together.n, "ece": together.ece(), "over_ece": together.over_ece()}
 
 

@@ -1,0 +1,193 @@
+"""An evaluation under gates: limits, regressions, and what is said of each."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from covcal_cli.calibrationfiles import require_unchanged
+from covcal_cli.diagram import check_diagram, draw_diagram
+from covcal_cli.evaluate.evaluation import Evaluation, Predictions, evaluate, write_metrics
+from covcal_cli.evaluate.junit import GateCase, errors_reported, junit_report
+from covcal_cli.evaluate.limits import Limit, Verdict, judge
+from covcal_cli.evaluate.regression import (
+    Baseline,
+    Change,
+    compare,
+    other_rows,
+    read_baseline,
+    require_comparable,
+)
+from covcal_cli.files import check_output, write_text
+from covcal_cli.metrics.bootstrap import Interval
+from covcal_cli.namedcalibrations import read_named
+
+_HERE = Path("cal.json")
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What an evaluation is held to."""
+
+    limits: Sequence[Limit] = ()  # that no metric may exceed
+    allowed: Sequence[Limit] = ()  # by how much a metric may be worse than in the baseline
+    baseline: Path | None = None  # an earlier metrics.json
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files to write; an existing one is replaced with `force` alone."""
+
+    metrics: Path | None = None
+    diagram: Path | None = None
+    junit: Path | None = None
+    force: bool = False
+
+    @property
+    def paths(self) -> list[Path]:
+        """Those asked for."""
+        return [path for path in (self.metrics, self.diagram, self.junit) if path is not None]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An evaluation with what its gates found."""
+
+    evaluation: Evaluation
+    verdicts: Sequence[Verdict] = ()  # of the limits
+    changes: Sequence[Change] = ()  # since the baseline
+
+    @property
+    def cases(self) -> list[GateCase]:
+        """Every gate as it is reported, limits first."""
+        intervals = self.evaluation.intervals
+        return [
+            *(_of_limit(one, intervals) for one in self.verdicts),
+            *map(_of_change, self.changes),
+        ]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a gate was exceeded."""
+        return any(case.failed for case in self.cases)
+
+
+def judged(
+    path: Path | None,
+    documents: Sequence[Path],
+    *,
+    split: str = "test",
+    bins: int = 15,
+    predictions: Predictions = "original",
+    by: str | None = None,
+    resamples: int = 0,
+    seed: int = 0,
+    networks: Path | None = None,
+    gates: Gates = Gates(),
+    outputs: Outputs = Outputs(),
+    tell: Callable[[str], None] = lambda _note: None,
+) -> Judged:
+    """Evaluate calibrations, hold them to the gates, and write what was asked for.
+
+    Parameters
+    ----------
+    path : Path or None
+        A features or adapted file; None: the one that the first calibration was fitted on.
+    documents : sequence of Path
+        Calibrations; for no `path` and none given, cal.json.
+    split, bins, predictions, by, resamples, seed, networks
+        As `evaluation.evaluate` has them.
+    tell : function
+        Called with every note, as soon as it is known.
+
+    Raises
+    ------
+    CovcalError
+        As `evaluate`; if an output cannot be written; if a metric or the baseline has no value to
+        judge. Where a JUnit report was asked for, it says so too.
+    UnusedOptionError
+        If `networks` are given and no calibration needs any.
+    """
+    with errors_reported(outputs.junit, force=outputs.force):
+        # Whatever can be refused is refused before the work starts.
+        if path is None and not documents:
+            documents = [_HERE]
+        calibrations = read_named(documents, networks)
+        if path is None:
+            first = next(iter(calibrations.values()))
+            path = require_unchanged(first, documents[0], purpose="evaluate")
+            tell(f"judging {documents[0]} on {path}")
+        if outputs.diagram is not None:
+            check_diagram(outputs.diagram)
+        given = [one for one in (gates.baseline, networks) if one is not None]
+        for output in outputs.paths:
+            check_output(output, force=outputs.force, inputs=[path, *documents, *given])
+        baseline = None if gates.baseline is None else read_baseline(gates.baseline)
+        if baseline is not None:
+            settings = {"split": split, "bins": bins, "predictions": predictions}
+            require_comparable(baseline, settings)
+
+        evaluation = evaluate(
+            path,
+            calibrations,
+            split=split,
+            bins=bins,
+            predictions=predictions,
+            documents=documents,
+            by=by,
+            resamples=resamples,
+            seed=seed,
+            networks=networks,
+        )
+        found = Judged(
+            evaluation,
+            judge(evaluation.metrics, gates.limits, calibrations),
+            compare(evaluation.metrics, baseline, gates.allowed, calibrations) if baseline else (),
+        )
+        for note in _notes(evaluation, baseline):
+            tell(note)
+        _write(found, outputs, title=f"{path.name}, target {split} rows")
+        return found
+
+
+def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
+    yield from evaluation.notes
+    differing = None if baseline is None else other_rows(baseline, evaluation.n)
+    if differing is not None:
+        yield differing
+    if evaluation.unlabelled:
+        yield f"{evaluation.unlabelled} rows without a label are left out"
+    if evaluation.left_out:
+        yield f"{evaluation.left_out} rows that a temperature was fitted to are left out"
+
+
+def _write(found: Judged, outputs: Outputs, *, title: str) -> None:
+    evaluation, force = found.evaluation, outputs.force
+    if outputs.metrics is not None:
+        changes = found.changes
+        write_metrics(evaluation, found.verdicts, outputs.metrics, force=force, changes=changes)
+    if outputs.diagram is not None:
+        draw_diagram(evaluation.metrics, outputs.diagram, title=title, force=force)
+    if outputs.junit is not None:
+        write_text(outputs.junit, junit_report(found.cases), force=force)
+
+
+def _of_limit(verdict: Verdict, intervals: Mapping[str, Mapping[str, Interval]]) -> GateCase:
+    limit, name = verdict.limit, verdict.calibration
+    gate = f"{limit.metric} <= {limit.limit:g}"
+    state = "EXCEEDED" if verdict.exceeded else "kept"
+    sentence = f"limit {gate} {state} by {name}: {verdict.value:.6g}"
+    low, high = intervals.get(name, {}).get(limit.metric, (math.inf, math.inf))
+    if low <= limit.limit < high:
+        sentence += f" (the 95 % interval, {low:.4g} to {high:.4g}, holds the limit)"
+    return GateCase(name, gate, sentence, verdict.exceeded)
+
+
+def _of_change(change: Change) -> GateCase:
+    gate = f"{change.limit.metric} worse by <= {change.limit.limit:g}"
+    state = "EXCEEDED" if change.exceeded else "kept"
+    direction = "worse" if change.worse_by > 0 else "better"
+    found = "the same" if change.worse_by == 0 else f"{direction} by {abs(change.worse_by):.6g}"
+    values = f"{change.before:.6g} -> {change.now:.6g}, {found}"
+    sentence = f"regression {gate} {state} by {change.calibration}: {values}"
+    return GateCase(change.calibration, gate, sentence, change.exceeded)

@@ -1,0 +1,27 @@
+"""Rows counted in bins and ranked, as production counts and ranks them, for tests of metrics."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.metrics.binning import bin_edges
+from covcal_cli.metrics.groups import GroupBins, judged_rows
+from covcal_cli.metrics.rankedrows import RankedRows, RowCollector
+from covcal_cli.metrics.reliability import ReliabilityBins
+
+
+def binned(
+    confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_], bins: int = 15
+) -> ReliabilityBins:
+    """Count rows in equally wide bins."""
+    counted = GroupBins(bins)
+    counted.add(judged_rows(confidence, correct, bin_edges(bins)))
+    return counted.together()
+
+
+def ranked(confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_]) -> RankedRows:
+    """Rank rows by their confidence."""
+    collector = RowCollector()
+    collector.add(confidence, correct)
+    return collector.ranked()
