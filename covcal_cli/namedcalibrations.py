@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covcal_cli.alignednetworks import AlignedNetworks
-from covcal_cli.arrays import Floats
+from covcal_cli.arrays import Floats, Rows
 from covcal_cli.calibration import Calibration, read_calibration
 from covcal_cli.calibrationfiles import networks_for
 from covcal_cli.errors import CovcalError, UnusedOptionError
-from covcal_cli.featurefile import Domain, FeatureFile, ForecasterName, Rows
+from covcal_cli.featurefile import Domain, FeatureFile, ForecasterName
 from covcal_cli.forecasters import forecaster_logits
 
 NONE = "none"
