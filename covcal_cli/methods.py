@@ -113,14 +113,14 @@ METHODS = {
             "atc",
             "original",
             "on_target.by_threshold",
-            "the same with ATC's estimate of the accuracy",
+            "like cot, with ATC's estimate of the accuracy",
             _ESTIMATE,
         ),
         Method(
             "transcal",
             "original",
             "on_target.by_control_variates",
-            "the same with TransCal's",
+            "like cot, with TransCal's estimate",
             _WEIGHTS | _ESTIMATE,
         ),
         Method(
@@ -135,7 +135,7 @@ METHODS = {
             "pseudocal",
             "original",
             "on_target.on_mixtures",
-            "on mixtures of target rows",
+            "fitted on mixtures of target rows",
             _ESTIMATE,
         ),
     )
