@@ -10,7 +10,7 @@ from pathlib import Path
 from covcal_cli.arrays import Float32s, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import Domain, FeatureFile
-from covcal_cli.networks import Networks, aligned_logits, networks_sha256, read_networks
+from covcal_cli.maths.networks import Networks, aligned_logits, networks_sha256, read_networks
 
 
 @dataclass(frozen=True)

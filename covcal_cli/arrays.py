@@ -1,5 +1,6 @@
 """One name for every kind of array that covcal passes about."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,3 +12,22 @@ Float64s = NDArray[np.float64]  # in mathematics: class-major logits, weights, l
 Labels = NDArray[np.int64]  # classes 0 .. K-1; -1 where a label is unknown
 Rows = NDArray[np.int64]  # row numbers of a domain, ascending
 Booleans = NDArray[np.bool_]
+
+
+# A model's inputs as it declares them: what data must become before it is fed.
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """One input of a model."""
+
+    name: str
+    shape: Shape  # batch first; None where it is free
+    dtype: np.dtype[np.generic]
+
+    def describe(self) -> str:
+        """Return dtype and shape of a row, such as ``float32 [N, 1, 28, 28]``."""
+        sizes = ["N", *("?" if size is None else str(size) for size in self.shape[1:])]
+        return f"{self.dtype} [{', '.join(sizes)}]"

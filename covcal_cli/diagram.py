@@ -14,9 +14,9 @@ import numpy as np
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output
+from covcal_cli.maths.softmax import Array
 from covcal_cli.metrics.metrics import Metrics
 from covcal_cli.metrics.reliability import ReliabilityBins, ratio
-from covcal_cli.softmax import Array
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
-from covcal_cli.softmax import log_mean_softmax
+from covcal_cli.maths.softmax import log_mean_softmax
 
 FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`

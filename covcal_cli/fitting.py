@@ -14,6 +14,8 @@ from covcal_cli.calibration import Calibration, Candidate
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile, ForecasterName
 from covcal_cli.labelfree.guards import guards_on_weights
+from covcal_cli.maths.temperature import Loss
+from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.methods import AUTO, METHODS, SOURCE_PRIOR, TAKE_PRIOR, Method
 from covcal_cli.problem import (
     EstimateSettings,
@@ -25,8 +27,6 @@ from covcal_cli.problem import (
 )
 from covcal_cli.records import Guard
 from covcal_cli.remarks import notes_on_weights
-from covcal_cli.temperature import Loss
-from covcal_cli.weights import ImportanceWeights
 
 _FAMILIES = {"on_source": on_source, "on_target": on_target}
 

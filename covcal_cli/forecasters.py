@@ -7,7 +7,7 @@ the ORIGINAL classifier predicted; that label is never changed.
 from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.arrays import Float64s, Rows
 from covcal_cli.featurefile import Domain, ForecasterName
-from covcal_cli.softmax import class_major, log_mean_softmax, log_softmax
+from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax
 
 
 def forecaster_logits(

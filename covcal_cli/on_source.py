@@ -11,7 +11,6 @@
 from dataclasses import replace
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.bound import bound_terms
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import ForecasterName
 from covcal_cli.labelfree.guards import (
@@ -21,10 +20,10 @@ from covcal_cli.labelfree.guards import (
     sentences_of_failed,
 )
 from covcal_cli.labelfree.label_shift import label_shift
+from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.problem import MethodFit, Problem, warnings_on_temperature
 from covcal_cli.records import Guard
 from covcal_cli.remarks import notes_on_weights, warnings_on_weights
-from covcal_cli.weights import ImportanceWeights
 
 
 def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:

@@ -25,10 +25,10 @@ from covcal_cli.labelfree.matching import match_accuracy
 from covcal_cli.labelfree.pseudocal import pseudocal
 from covcal_cli.labelfree.transcal import transcal
 from covcal_cli.labelfree.utdc import utdc_temperature
+from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.problem import MethodFit, Problem
 from covcal_cli.records import Guard
 from covcal_cli.remarks import notes_on_weights
-from covcal_cli.weights import ImportanceWeights
 
 _PRIOR_DRIFT = "prior drift"
 

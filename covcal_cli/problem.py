@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.bound import BoundTerms
 from covcal_cli.calibration import model_of
 from covcal_cli.discriminator import fit_discriminator
 from covcal_cli.errors import CovcalError
@@ -26,10 +25,8 @@ from covcal_cli.labelfree.evidence import Aligned, Evidence
 from covcal_cli.labelfree.panel import panel
 from covcal_cli.labelfree.priors import target_prior
 from covcal_cli.labelfree.reading import read_evidence
-from covcal_cli.methods import SOURCE_PRIOR, Method
-from covcal_cli.records import Guard, Input
-from covcal_cli.softmax import class_major, exp, log_softmax
-from covcal_cli.temperature import (
+from covcal_cli.maths.softmax import class_major, exp, log_softmax
+from covcal_cli.maths.temperature import (
     MIN_ERRORS,
     ROW_LOSSES,
     Limit,
@@ -37,7 +34,14 @@ from covcal_cli.temperature import (
     TemperatureFit,
     fit_temperature,
 )
-from covcal_cli.weights import DEFAULT_MAX_WEIGHT, ImportanceWeights, importance_weights
+from covcal_cli.maths.weights import (
+    DEFAULT_MAX_WEIGHT,
+    BoundTerms,
+    ImportanceWeights,
+    importance_weights,
+)
+from covcal_cli.methods import SOURCE_PRIOR, Method
+from covcal_cli.records import Guard, Input
 
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
 

@@ -1,7 +1,7 @@
 """Findings on importance weights in words: notes inform, warnings warn."""
 
 from covcal_cli.labelfree.guards import MIN_ESS_SHARE
-from covcal_cli.weights import ImportanceWeights
+from covcal_cli.maths.weights import ImportanceWeights
 
 MIN_ESS_FIT = 100.0
 """A weighted T_f should rest on at least this many effective rows."""

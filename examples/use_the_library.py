@@ -10,9 +10,9 @@ import numpy as np
 
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.fitting import CalibrateSettings, calibrate
+from covcal_cli.maths.softmax import class_major, softmax
 from covcal_cli.metrics.bootstrap import intervals
 from covcal_cli.metrics.metrics import MetricsAccumulator
-from covcal_cli.softmax import class_major, softmax
 
 
 def judge_file(path: Path) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from covcal_cli import networks as forward_pass
 from covcal_cli.adapt import reading
 from covcal_cli.adapt.adaptation import adapt
 from covcal_cli.adapt.alignment import Aligner, probe_overlap
@@ -34,6 +33,7 @@ from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.featurewriter import HDF5Writer, utf8
 from covcal_cli.files import sha256_of
+from covcal_cli.maths import networks as forward_pass
 from covcal_cli.progress import Progress, silent
 
 CPU = torch.device("cpu")

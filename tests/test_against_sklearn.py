@@ -14,10 +14,10 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from covcal_cli.discriminator import LogisticDiscriminator, fit_discriminator
 from covcal_cli.featurefile import FeatureFile
+from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, softmax
+from covcal_cli.maths.temperature import fit_temperature
+from covcal_cli.maths.weights import importance_weights
 from covcal_cli.metrics.metrics import MetricsAccumulator
-from covcal_cli.softmax import class_major, log_mean_softmax, log_softmax, softmax
-from covcal_cli.temperature import fit_temperature
-from covcal_cli.weights import importance_weights
 from tests.made_files import Arrays, made_domain, write_features
 
 Floats = NDArray[np.float64]
@@ -120,7 +120,7 @@ def test_the_discriminator_equals_scikit_learns(
     """Coefficients and intercept agree: balanced and imbalanced, without shift and separable."""
     source = made_domain("source", sizes=(sizes[0], 5, 0))
     target = made_domain("target", sizes=(sizes[1], 5, 0), shift=shift)
-    monkeypatch.setattr("covcal_cli.logistic.RIDGE", ridge)
+    monkeypatch.setattr("covcal_cli.maths.logistic.RIDGE", ridge)
     ours, coefficients, intercept = both_discriminators(tmp_path / "f.h5", source, target, ridge)
     assert ours.coefficients == pytest.approx(coefficients, rel=1e-4, abs=1e-5)
     assert ours.intercept == pytest.approx(intercept, rel=1e-4, abs=1e-5)

@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from covcal_cli.maths.softmax import class_major, softmax
 from covcal_cli.metrics.bootstrap import ece_interval, intervals, mean_interval, wilson
 from covcal_cli.metrics.metrics import Metrics, MetricsAccumulator
 from covcal_cli.metrics.reliability import Bins, over, under
 from covcal_cli.metrics.valuecells import ValueCells
-from covcal_cli.softmax import class_major, softmax
 
 Floats = NDArray[np.float64]
 BINS, REPEATS = 15, 500

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.bound import bound_terms
-from covcal_cli.weights import discriminator_error
+from covcal_cli.maths.weights import bound_terms, discriminator_error
 
 Floats = NDArray[np.float64]
 TRIALS = 1500

@@ -22,10 +22,10 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from covcal_cli.fitting import CalibrateSettings, calibrate
+from covcal_cli.maths.weights import importance_weights
 from covcal_cli.methods import AUTO, METHODS
 from covcal_cli.records import encoded
 from covcal_cli.remarks import warnings_on_weights
-from covcal_cli.weights import importance_weights
 from tests.made_files import (
     Arrays,
     adapted_domain,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.inputs.images import decode_batches
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.modelinput import ModelInput
 from tests.made_rows import opened
 
 F4 = np.dtype(np.float32)

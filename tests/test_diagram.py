@@ -11,9 +11,9 @@ from matplotlib.colors import to_hex
 from covcal_cli import diagram
 from covcal_cli.diagram import accuracy_above, draw_diagram, text_diagram
 from covcal_cli.errors import CovcalError
+from covcal_cli.maths.softmax import class_major, softmax
 from covcal_cli.metrics.metrics import Metrics, MetricsAccumulator
 from covcal_cli.metrics.reliability import ReliabilityBins
-from covcal_cli.softmax import class_major, softmax
 from tests.cli_runner import covcal
 from tests.made_bins import binned
 

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli.networks import networks_sha256, read_networks
+from covcal_cli.maths.networks import networks_sha256, read_networks
 from tests.cli_runner import Argument, covcal, printed_json
 
 

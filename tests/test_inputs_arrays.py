@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
 from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.npy import NpyStream
 from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.modelinput import ModelInput
 from tests.made_rows import opened
 
 VECTORS = ModelInput("x", (None, 4), np.dtype(np.float32))

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs import parquet as parquet_store
 from covcal_cli.inputs.classes import named_classes, numbered_classes
 from covcal_cli.inputs.outputs import open_outputs
 from covcal_cli.inputs.stores import open_store
-from covcal_cli.modelinput import ModelInput
 from tests.made_rows import opened, parquet, write_parquet
 
 arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")

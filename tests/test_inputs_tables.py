@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import named_classes, numbered_classes
 from covcal_cli.inputs.domain import DomainData
 from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.modelinput import ModelInput
 from tests.made_rows import opened, write_parquet
 
 TWO = ModelInput("input.1", (None, 2), np.dtype(np.float32))

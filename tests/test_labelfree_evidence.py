@@ -12,7 +12,7 @@ from covcal_cli.featurefile import FeatureFile
 from covcal_cli.labelfree import reading
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.reading import read_evidence
-from covcal_cli.softmax import log_mean_softmax
+from covcal_cli.maths.softmax import log_mean_softmax
 from tests.made_files import made_domain, write_adapted, write_features
 
 Floats = NDArray[np.float64]

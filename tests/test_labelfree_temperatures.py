@@ -14,7 +14,7 @@ from covcal_cli.labelfree.matching import match_accuracy
 from covcal_cli.labelfree.pseudocal import pseudocal
 from covcal_cli.labelfree.transcal import tempering_power, transcal
 from covcal_cli.labelfree.utdc import utdc_temperature
-from covcal_cli.weights import effective_sample_size
+from covcal_cli.maths.weights import effective_sample_size
 from tests.test_labelfree_evidence import made_evidence
 
 Floats = NDArray[np.float64]

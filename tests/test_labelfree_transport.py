@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.semidual import transport
+from covcal_cli.maths.transport import transport
 from tests.test_labelfree_evidence import made_evidence, made_rows
 
 Floats = NDArray[np.float64]

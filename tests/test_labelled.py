@@ -12,8 +12,8 @@ from covcal_cli.calibration import read_calibration
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.labelled import LabelledSettings, calibrate_labelled
+from covcal_cli.maths.temperature import fit_temperature
 from covcal_cli.records import encoded
-from covcal_cli.temperature import fit_temperature
 from tests.cli_runner import covcal
 from tests.made_files import Arrays, made_domain, only_rows, write_features
 

@@ -162,20 +162,24 @@ def test_every_module_keeps_to_its_layer() -> None:
 @pytest.mark.parametrize(
     ("name", "source", "offence"),
     [
-        ("covcal_cli.weights", "import typer", "imports typer"),
-        ("covcal_cli.weights", "def f():\n    from rich.table import Table", "imports rich"),
-        ("covcal_cli.weights", "def f():\n    print(1)", "uses print"),
-        ("covcal_cli.weights", "import sys\nsys.stdout.write('')", "uses sys.stdout"),
-        ("covcal_cli.weights", "import sys\ndef f():\n    sys.exit(1)", "uses sys.exit"),
-        ("covcal_cli.weights", "raise SystemExit", "uses SystemExit"),
-        ("covcal_cli.weights", "def f():\n    import torch.nn", "imports torch"),
+        ("covcal_cli.maths.weights", "import typer", "imports typer"),
+        ("covcal_cli.maths.weights", "def f():\n    from rich.table import Table", "imports rich"),
+        ("covcal_cli.maths.weights", "def f():\n    print(1)", "uses print"),
+        ("covcal_cli.maths.weights", "import sys\nsys.stdout.write('')", "uses sys.stdout"),
+        ("covcal_cli.maths.weights", "import sys\ndef f():\n    sys.exit(1)", "uses sys.exit"),
+        ("covcal_cli.maths.weights", "raise SystemExit", "uses SystemExit"),
+        ("covcal_cli.maths.weights", "def f():\n    import torch.nn", "imports torch"),
         ("covcal_cli.adapt.losses", "import onnxruntime", "imports onnxruntime"),
         (
-            "covcal_cli.weights",
+            "covcal_cli.maths.weights",
             "from importlib import import_module\nimport_module('onnx')",
             "imports onnx",
         ),
-        ("covcal_cli.weights", "from covcal_cli.cli import console", "imports the command line"),
+        (
+            "covcal_cli.maths.weights",
+            "from covcal_cli.cli import console",
+            "imports the command line",
+        ),
         ("covcal_cli.fitting", "from covcal_cli import target_labels", "reads target labels"),
         ("covcal_cli.problem", "import covcal_cli.target_labels", "reads target labels"),
         ("covcal_cli.fitting", "from .target_labels import target_labels", "reads target labels"),
@@ -196,7 +200,10 @@ def test_imports_for_types_alone_are_allowed() -> None:
     """What is imported for a type checker alone is not loaded."""
     source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"
     assert (
-        offences({"covcal_cli.weights": parsed("covcal_cli.weights", source, "covcal_cli")}) == []
+        offences(
+            {"covcal_cli.maths.weights": parsed("covcal_cli.maths.weights", source, "covcal_cli")}
+        )
+        == []
     )
 
 

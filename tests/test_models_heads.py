@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from covcal_cli.modelinput import ModelInput
+from covcal_cli.arrays import ModelInput
 from covcal_cli.models.onnx_classifier import open_onnx
 from covcal_cli.models.opening import open_classifier
 from tests.onnx_case import head_of, run_whole

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covcal_cli import networks as forward_pass
 from covcal_cli.adapt import settings
 from covcal_cli.featurefile import FeatureFile
+from covcal_cli.maths import networks as forward_pass
 from tests.onnx_graphs import Graph, node
 from tests.real_data import real_data
 from tests.short_training import short_training

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.preprocessing import Preprocessing, Resize
+from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.preprocessing_files import found_preprocessing, load_preprocessing
+from covcal_cli.inputs.resizing import Resize
 from tests.made_rows import row_of
 
 F4 = np.dtype(np.float32)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from covcal_cli.softmax import class_major
-from covcal_cli.temperature import Loss, brier_rows, fit_temperature, nll_rows
+from covcal_cli.maths.softmax import class_major
+from covcal_cli.maths.temperature import Loss, brier_rows, fit_temperature, nll_rows
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
-from covcal_cli.weights import (
+from covcal_cli.maths.weights import (
     ImportanceWeights,
     discriminator_error,
     effective_sample_size,

@@ -21,8 +21,8 @@ from covcal_cli.adapt.probe import PROBE_ROWS, balanced_accuracy, probe_logits
 from covcal_cli.adapt.reversal import reverse_gradient
 from covcal_cli.adapt.rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.adapt.settings import Settings
+from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
-from covcal_cli.weights import importance_weights
 
 _PURPOSE = 1
 _EVALUATION_BLOCK = 16384

@@ -18,9 +18,9 @@ from covcal_cli.adapt.rows import TrainingRows
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.arrays import Float32s, Float64s, Labels
 from covcal_cli.errors import CovcalError
+from covcal_cli.maths.softmax import class_major, log_softmax
+from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import ProgressCallback
-from covcal_cli.softmax import class_major, log_softmax
-from covcal_cli.weights import importance_weights
 
 _ON_FEATURES, _ON_ALIGNED = 2, 3
 _REPORT_PRECISION = 6
@@ -39,7 +39,7 @@ class Trained:
     domain_error: float  # of the discriminator on features: squared, on validation rows
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return every weight, named as in ``/networks`` (see ``covcal_cli.networks``)."""
+        """Return every weight, named as in ``/networks`` (see ``covcal_cli.maths.networks``)."""
         parts = {
             "psi": self.psi,
             "head": self.head,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.featurefile import Domain, Floats, ForecasterName, Rows
 from covcal_cli.forecasters import forecaster_logits, log_probabilities
-from covcal_cli.softmax import exp
+from covcal_cli.maths.softmax import exp
 
 _FEW_CLASSES = 32
 """Below it NumPy reduces over classes far faster when they come first, above it when they follow

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from covcal_cli.cli import tables
 from covcal_cli.diagram import text_diagram
-from covcal_cli.evaluate.evaluation import Evaluation, metrics_document
+from covcal_cli.evaluate.evaluated import Evaluation, metrics_document
 from covcal_cli.evaluate.gates import Judged
 from covcal_cli.metrics.groups import SMALL_GROUP
 from covcal_cli.metrics.metrics import on_screen

@@ -18,12 +18,12 @@ from covcal_cli.evaluate.grouping import Grouping, grouping
 from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.files import sha256_of
 from covcal_cli.forecasters import forecaster_logits
+from covcal_cli.maths.softmax import Array, Softmax, class_major, softmax
 from covcal_cli.metrics.bootstrap import intervals
 from covcal_cli.metrics.groups import GroupBins
 from covcal_cli.metrics.metrics import MetricsAccumulator
 from covcal_cli.namedcalibrations import NONE, ScaledLogits, scaled_logits
 from covcal_cli.records import Input
-from covcal_cli.softmax import Array, Softmax, class_major, softmax
 from covcal_cli.target_labels import target_labels
 
 __all__ = ["Evaluation", "Predictions", "evaluate", "metrics_document", "write_metrics"]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from covcal_cli.calibrationfiles import require_unchanged
 from covcal_cli.diagram import check_diagram, draw_diagram
-from covcal_cli.evaluate.evaluation import Evaluation, Predictions, evaluate, write_metrics
+from covcal_cli.evaluate.evaluated import Evaluation, Predictions, write_metrics
+from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.evaluate.junit import GateCase, errors_reported, junit_report
 from covcal_cli.evaluate.limits import Limit, Verdict, judge
 from covcal_cli.evaluate.regression import (

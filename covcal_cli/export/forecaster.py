@@ -14,8 +14,8 @@ from covcal_cli.calibrationfiles import fitted_networks
 from covcal_cli.errors import CovcalError
 from covcal_cli.featurefile import FeatureFile, Floats
 from covcal_cli.forecasters import log_probabilities
-from covcal_cli.networks import aligned_logits
-from covcal_cli.softmax import class_major, log_mean_softmax
+from covcal_cli.maths.networks import aligned_logits
+from covcal_cli.maths.softmax import class_major, log_mean_softmax
 
 ADDED = ("probabilities", "label", "confidence")
 """Names of the outputs that are added, where the model does not have them."""

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import Merge, StoredRows
 from covcal_cli.featurefile import Floats
-from covcal_cli.modelinput import ModelInput
 
 ROWS = 16
 TOLERANCE = 1e-5

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.inputs.outputs import OutputKind, OutputTable, open_outputs
-from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.classifier import Floats, Inputs
 from covcal_cli.models.proof import Proof
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.arrays import ArrayData, ArrayFile
 from covcal_cli.inputs.domain import DomainData
@@ -14,7 +15,6 @@ from covcal_cli.inputs.domaincolumn import require_domain
 from covcal_cli.inputs.feeding import columns_of
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX, ID_NAMES, note_on_index
 from covcal_cli.inputs.rownumbers import numbering_columns
-from covcal_cli.modelinput import ModelInput
 
 
 def agree(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.domain import Batch, require_one_input
@@ -31,16 +32,9 @@ from covcal_cli.inputs.feeding import (
 from covcal_cli.inputs.images import Opener, decode_batches, openers_of
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.pixelpipeline import Pixels
-from covcal_cli.inputs.rowfacts import (
-    GROUP_PREFIX,
-    PATH_NAMES,
-    RowFacts,
-    is_reserved,
-    note_on_ids,
-)
+from covcal_cli.inputs.rowfacts import GROUP_PREFIX, PATH_NAMES, RowFacts, is_reserved, note_on_ids
 from covcal_cli.inputs.store import Piece, Rows, Store, regrouped
 from covcal_cli.inputs.stores import open_store
-from covcal_cli.modelinput import ModelInput
 
 
 class ArrayFile:

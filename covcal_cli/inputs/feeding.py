@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.listing import listed
 from covcal_cli.inputs.rowfacts import GROUP_PREFIX, is_reserved
 from covcal_cli.inputs.store import Entry, Rows, Store
-from covcal_cli.modelinput import ModelInput
 
 _ROWS_NAME = "x"
 

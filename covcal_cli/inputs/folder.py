@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.images import ImageFiles, Opener
 from covcal_cli.inputs.splits import SPLIT_NAMES
-from covcal_cli.modelinput import ModelInput
 
 _KINDS = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "ppm", "tif", "tiff", "webp")
 IMAGE_SUFFIXES = {f".{kind}" for kind in _KINDS}

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from covcal_cli.arrays import Shape
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import sha256_of
 from covcal_cli.inputs.pipeline import RowShape
-from covcal_cli.modelinput import Shape
 
 RowFunction = Callable[[Image.Image], Any]
 

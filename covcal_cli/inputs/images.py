@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import one_line
 from covcal_cli.inputs.buffers import BufferRing
 from covcal_cli.inputs.domain import Batch, require_one_input
 from covcal_cli.inputs.pipeline import ImagePipeline
-from covcal_cli.modelinput import ModelInput
 
 Opener = Callable[[], Image.Image]
 

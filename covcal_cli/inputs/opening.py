@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.agreement import agree
 from covcal_cli.inputs.arrays import ArrayFile
@@ -11,7 +12,6 @@ from covcal_cli.inputs.folder import FolderData
 from covcal_cli.inputs.parts import holds_parts, refuse_unnamed_parts
 from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.tar import TarData
-from covcal_cli.modelinput import ModelInput
 
 
 def open_domains(

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from covcal_cli.arrays import Shape
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.functionpipeline import FunctionPipeline, ImageFunction
 from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.inputs.pixelpipeline import Color, Layout, PixelPipeline, numbers
 from covcal_cli.inputs.resizing import CropRule, Resample, Resize, Size
-from covcal_cli.modelinput import Shape
 
 __all__ = ["Preprocessing", "Resample", "Resize"]
 

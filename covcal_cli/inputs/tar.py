@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.folder import IMAGE_SUFFIXES
@@ -24,7 +25,6 @@ from covcal_cli.inputs.images import ImageFiles, Opener
 from covcal_cli.inputs.labels import Labels
 from covcal_cli.inputs.shards import SHARD_REMEDY, find_shards
 from covcal_cli.inputs.splits import SPLIT_NAMES
-from covcal_cli.modelinput import ModelInput
 
 _BLOCK = 512
 _LABEL_KEYS = ("label", "cls", "class")

@@ -24,7 +24,7 @@ from covcal_cli.labelfree.estimate import Estimate, Z, from_variance, variance_o
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.guards import detectable_shift, precise, second_witness
 from covcal_cli.labelfree.scores import probabilities
-from covcal_cli.labelfree.semidual import Transport, transport
+from covcal_cli.maths.transport import Transport, transport
 from covcal_cli.records import Guard
 
 ASSUMPTION = (

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from covcal_cli.arrays import Float64s
+from covcal_cli.maths.temperature import Limit
+from covcal_cli.maths.weights import ImportanceWeights, effective_sample_size
 from covcal_cli.records import Guard
-from covcal_cli.temperature import Limit
-from covcal_cli.weights import ImportanceWeights, effective_sample_size
 
 MIN_SIGMA = 2.0
 MIN_SOURCE_ERRORS = 20

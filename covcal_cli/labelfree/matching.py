@@ -19,8 +19,8 @@ import numpy as np
 from covcal_cli.arrays import Floats, Labels
 from covcal_cli.labelfree.guards import not_clamped
 from covcal_cli.labelfree.scores import confidences
+from covcal_cli.maths.softmax import blocks_of
 from covcal_cli.records import Guard
-from covcal_cli.softmax import blocks_of
 
 _RANGE = 1e4
 _GRID_POINTS = 49

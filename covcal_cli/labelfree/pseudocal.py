@@ -14,8 +14,8 @@ import numpy as np
 from covcal_cli.arrays import Floats, Labels
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.guards import not_at_limit, pseudo_accuracy
+from covcal_cli.maths.temperature import fit_temperature
 from covcal_cli.records import Guard
-from covcal_cli.temperature import fit_temperature
 
 MIX = 0.65
 

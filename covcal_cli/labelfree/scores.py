@@ -3,7 +3,7 @@
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels
-from covcal_cli.softmax import blocks_of, class_major, exp
+from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
 
 def probabilities(logits: Floats, temperature: float) -> Float64s:

@@ -17,7 +17,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.weights import effective_sample_size
+from covcal_cli.maths.weights import effective_sample_size
 
 MIN_SHARE = 0.3
 _STEPS = 50

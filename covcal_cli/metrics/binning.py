@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.softmax import Array
+from covcal_cli.maths.softmax import Array
 
 _ROUNDING = 1e-6
 _FEW_ULPS = 2.0**-50

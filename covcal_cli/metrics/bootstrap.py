@@ -34,9 +34,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.maths.softmax import Array
 from covcal_cli.metrics.metrics import METRICS, Metrics
 from covcal_cli.metrics.reliability import Bins, over, under
-from covcal_cli.softmax import Array
 
 LEVEL = 0.95
 Interval = tuple[float, float]

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.maths.softmax import Array
 from covcal_cli.metrics.binning import approximate_bin_index, require_rows
-from covcal_cli.softmax import Array
 
 # Copies of every cell that neighbouring rows count in by turns: most probabilities are small, and
 # adding to the same number over and over makes each addition wait for the one before.

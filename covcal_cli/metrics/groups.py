@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.maths.softmax import Array
 from covcal_cli.metrics.binning import bin_index, checked_probabilities
 from covcal_cli.metrics.reliability import ReliabilityBins
-from covcal_cli.softmax import Array
 
 SMALL_GROUP = 100  # rows; with fewer, the ECE of a group is mostly the noise of its bins
 

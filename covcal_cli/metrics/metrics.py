@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.maths.softmax import Softmax, exp
 from covcal_cli.metrics.adaptive_bins import adaptive_bins
 from covcal_cli.metrics.binning import bin_edges, require_rows
 from covcal_cli.metrics.classwise import ClasswiseBins
@@ -31,7 +32,6 @@ from covcal_cli.metrics.reliability import Bins, ReliabilityBins, ratio
 from covcal_cli.metrics.riskcoverage import aurc
 from covcal_cli.metrics.smooth_ece import smooth_ece
 from covcal_cli.metrics.valuecells import ValueCells
-from covcal_cli.softmax import Softmax, exp
 
 _MAX_CELLS = 1_000_000  # counts to keep; with more, what rests on them has no value
 

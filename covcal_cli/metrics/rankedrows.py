@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.softmax import Array
+from covcal_cli.maths.softmax import Array
 
 _CHUNK = 1 << 16  # rows whose arrays stay in the processor's cache
 

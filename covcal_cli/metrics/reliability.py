@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.maths.softmax import Array
 from covcal_cli.metrics.binning import bin_edges, require_rows
-from covcal_cli.softmax import Array
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covcal_cli.maths.softmax import Array
 from covcal_cli.metrics.binning import require_rows
 from covcal_cli.metrics.rankedrows import RankedRows, confidence_of, correct_of
-from covcal_cli.softmax import Array
 
 _MAX_ATOMS = 1 << 16
 _FINE = 128_000

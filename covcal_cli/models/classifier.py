@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.modelinput import ModelInput
+from covcal_cli.arrays import ModelInput
 from covcal_cli.models.proof import Proof
 
 Floats = NDArray[np.float32]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
-from covcal_cli.modelinput import ModelInput
 from covcal_cli.models import proof
 from covcal_cli.models.classifier import Floats, Inputs
 from covcal_cli.models.kinds import REMEDY

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
-from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.onnx_graph import OnnxGraph
 
 

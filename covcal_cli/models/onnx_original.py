@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
-from covcal_cli.modelinput import ModelInput
 from covcal_cli.models import proof
 from covcal_cli.models.classifier import Inputs
 from covcal_cli.models.onnx_outputs import ClassOutput

@@ -8,8 +8,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError, one_line
-from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.classifier import Inputs
 from covcal_cli.models.onnx_linear import Exposed
 

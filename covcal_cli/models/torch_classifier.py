@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
-from covcal_cli.modelinput import ModelInput
 from covcal_cli.models import proof
 from covcal_cli.models.classifier import Floats, Inputs
 from covcal_cli.models.kinds import names_a_function

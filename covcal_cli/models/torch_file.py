@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covcal_cli.arrays import ModelInput, Shape
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
-from covcal_cli.modelinput import ModelInput, Shape
 from covcal_cli.models.torch_device import CPU, without_tensor_cores
 from covcal_cli.models.torch_inputs import ROWS, find_inputs
 from covcal_cli.models.torch_program import Program, cause, numpy_type

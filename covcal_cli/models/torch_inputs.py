@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from covcal_cli.arrays import ModelInput, Shape
 from covcal_cli.errors import CovcalError
-from covcal_cli.modelinput import ModelInput, Shape
 from covcal_cli.models.torch_layers import NAMES
 from covcal_cli.models.torch_program import cause, floating_type, numpy_type, run_module
 

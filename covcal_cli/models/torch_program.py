@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
-from covcal_cli.modelinput import ModelInput
 from covcal_cli.models.torch_device import CPU, without_tensor_cores
 
 ONLY_OUTPUT = "output"  # what the one tensor of a module without names is called

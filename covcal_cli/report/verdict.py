@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from covcal_cli.calibration import Calibration
-from covcal_cli.evaluate.evaluation import Evaluation
+from covcal_cli.evaluate.evaluated import Evaluation
 from covcal_cli.metrics.bootstrap import Interval
 from covcal_cli.metrics.metrics import Metrics
 from covcal_cli.namedcalibrations import NONE

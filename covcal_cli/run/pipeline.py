@@ -15,7 +15,8 @@ from typing import Any
 from covcal_cli import __version__
 from covcal_cli.calibration import Calibration, read_calibration, write_calibration
 from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.evaluate.evaluation import Evaluation, evaluate, write_metrics
+from covcal_cli.evaluate.evaluated import Evaluation, write_metrics
+from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from covcal_cli.featurefile import FeatureFile
 from covcal_cli.labelfree.matching import match_accuracy
 from covcal_cli.labelfree.scores import confidences
+from covcal_cli.maths.softmax import Array
 from covcal_cli.metrics.binning import bin_edges
 from covcal_cli.metrics.groups import GroupBins, judged_rows
-from covcal_cli.softmax import Array
 from covcal_cli.target_labels import target_labels
 
 _POINTS = 401

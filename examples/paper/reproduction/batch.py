@@ -13,7 +13,7 @@ from covcal_cli.adapt.adaptation import adapt
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.featurefile import ADAPTED_SCHEMA, FeatureFile
 from covcal_cli.featurewriter import HDF5Writer
-from covcal_cli.networks import networks_sha256, read_networks
+from covcal_cli.maths.networks import networks_sha256, read_networks
 
 _SHARED = ("projection/", "discriminator/", "psi/output_relu")
 _PER_MEMBER = ("aligned_logits", "aligned_domain_logits")

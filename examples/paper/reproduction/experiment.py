@@ -23,10 +23,10 @@ from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import write_text
 from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.labelfree.guards import MAX_HALF_WIDTH, MAX_PLAUSIBLE_DRIFT, MIN_SIGMA
+from covcal_cli.maths.temperature import MIN_ERRORS
+from covcal_cli.maths.weights import importance_weights
 from covcal_cli.metrics.metrics import Metrics
 from covcal_cli.metrics.reliability import ReliabilityBins
-from covcal_cli.temperature import MIN_ERRORS
-from covcal_cli.weights import importance_weights
 from reproduction.batch import adapt_in_one_batch
 from reproduction.features import Extracted
 from reproduction.figures import shrink

@@ -23,12 +23,13 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels
-from covcal_cli.softmax import LogitBlocks, blocks_of, class_major, exp
+from covcal_cli.maths.softmax import LogitBlocks, blocks_of, class_major, exp
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
-
 MIN_ERRORS = 5
+
+
 """With fewer errors among the labelled rows a command allows no T below 1."""
 _GRID_POINTS = 97
 _GRID_ROWS = 20_000
@@ -99,6 +100,8 @@ ROW_LOSSES: dict[Loss, Callable[[Float64s, Labels, float, bool], list[Float64s]]
     "brier": brier_rows,
     "nll": nll_rows,
 }
+
+
 """Of a class-major block, labels and T: each row's loss and, where asked for, its derivatives."""
 
 

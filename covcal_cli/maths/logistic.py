@@ -14,8 +14,9 @@ from covcal_cli.arrays import Float64s, Floats
 RIDGE = 1e-3  # weight of ||coefficients||^2 / 2 beside the balanced mean cross-entropy
 _TOLERANCE = 1e-10
 _MAX_STEPS = 60
-
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
+
+
 """Calling it yields standardised inputs (m, d), 1 or 0 for their kind, and the weight of each row;
 it is called once a step."""
 

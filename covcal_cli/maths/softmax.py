@@ -13,8 +13,9 @@ from covcal_cli.arrays import Float64s, Floats, Labels
 
 Array = Float64s
 LogitBlocks = Callable[[], Iterator[Floats]]
-"""Calling it yields blocks of logits, shape (m, K), in row order; it can be called again."""
 
+
+"""Calling it yields blocks of logits, shape (m, K), in row order; it can be called again."""
 _BLOCK_VALUES = 1 << 16
 
 
