@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from covcal_cli.calibration import Candidate
+from covcal_cli.formats.calibration import Candidate
 from covcal_cli.labelfree.scores import confidences
 from covcal_cli.problem import MethodFit, Problem
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import Domain, thinned
+from covcal_cli.formats.features import Domain, thinned
 from covcal_cli.maths.logistic import fit_logistic
 
 MAX_ROWS_PER_DOMAIN = 50_000

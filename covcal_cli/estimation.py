@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from covcal_cli.calibration import model_of
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.formats.calibration import model_of
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labelfree.combined import combined
 from covcal_cli.labelfree.estimate import Estimate
 from covcal_cli.labelfree.guards import guards_on_weights, prior_drift

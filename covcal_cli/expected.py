@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.estimation import Estimation, estimate
-from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
-from covcal_cli.namedcalibrations import read_named, scaled_logits
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.forecaster import read_named, scaled_logits
 from covcal_cli.problem import EstimateSettings, mean_confidence
 from covcal_cli.records import Input, encoded, write_document
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from covcal_cli.calibration import Calibration, read_calibration
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimation import Estimation
 from covcal_cli.evaluate.regression import WrittenMetrics
-from covcal_cli.featurefile import APPLIED_SCHEMA, SPLITS, Domain, FeatureFile, open_hdf5
 from covcal_cli.files import require_file
+from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.features import APPLIED_SCHEMA, SPLITS, Domain, FeatureFile, open_hdf5
 from covcal_cli.records import Document, Input, read_document, read_json
 from covcal_cli.run.journal import Results
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from covcal_cli.featurefile import ForecasterName
+    from covcal_cli.formats.features import ForecasterName
 
 Need = Literal["importance weights", "estimate"]  # the estimate reads unlabelled target rows
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import ForecasterName
+from covcal_cli.formats.features import ForecasterName
 from covcal_cli.labelfree.guards import (
     enough_errors,
     guards_on_weights,

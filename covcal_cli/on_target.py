@@ -13,7 +13,7 @@ None of them minimises a loss on the source, so that T_s, the T of ``temp``, is 
 against.
 """
 
-from covcal_cli.featurefile import ForecasterName
+from covcal_cli.formats.features import ForecasterName
 from covcal_cli.labelfree.atc import atc
 from covcal_cli.labelfree.guards import (
     enough_errors,

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.calibration import model_of
 from covcal_cli.discriminator import fit_discriminator
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import Domain, FeatureFile, ForecasterName, SourceDomain
+from covcal_cli.formats.calibration import model_of
+from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
 from covcal_cli.labelfree.combined import combined
 from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.estimate import Estimate

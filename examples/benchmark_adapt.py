@@ -15,8 +15,8 @@ import numpy as np
 
 from covcal_cli.adapt.adaptation import adapt
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.featurefile import FEATURES_SCHEMA
-from covcal_cli.featurewriter import HDF5Writer, utf8
+from covcal_cli.formats.features import FEATURES_SCHEMA
+from covcal_cli.formats.writer import HDF5Writer, utf8
 
 SIZES = {"source": (50_000, 10_000, 10_000), "target": (6_198, 1_093, 2_007)}
 CLASSES, LATENT = 10, 24

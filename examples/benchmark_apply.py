@@ -28,9 +28,9 @@ import benchmark_temperature
 import h5py
 import numpy as np
 
-from covcal_cli.calibration import Calibration, write_calibration
-from covcal_cli.featurefile import FEATURES_SCHEMA
-from covcal_cli.featurewriter import HDF5Writer, utf8
+from covcal_cli.formats.calibration import Calibration, write_calibration
+from covcal_cli.formats.features import FEATURES_SCHEMA
+from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.records import Input
 
 BLOCK = 1 << 20

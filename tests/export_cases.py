@@ -13,8 +13,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 
-from covcal_cli.featurewriter import utf8
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.networks import networks_sha256
 from tests.cli_runner import Outcome, covcal
 from tests.made_files import Arrays, write_adapted, write_features

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.featurefile import ADAPTED_SCHEMA, FEATURES_SCHEMA
-from covcal_cli.featurewriter import HDF5Writer, utf8
+from covcal_cli.formats.features import ADAPTED_SCHEMA, FEATURES_SCHEMA
+from covcal_cli.formats.writer import HDF5Writer, utf8
 
 Arrays = dict[str, NDArray[Any]]
 """The datasets of one domain by name; change an entry to make a file that is odd in one way."""

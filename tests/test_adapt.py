@@ -30,9 +30,9 @@ from covcal_cli.adapt.settings import (
 )
 from covcal_cli.adapt.training import weighted_brier
 from covcal_cli.errors import CovcalError, OutputExistsError
-from covcal_cli.featurefile import FEATURES_SCHEMA, FeatureFile
-from covcal_cli.featurewriter import HDF5Writer, utf8
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
+from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths import networks as forward_pass
 from covcal_cli.progress import Progress, silent
 

@@ -22,9 +22,9 @@ from scipy.special import softmax
 from covcal_cli.apply import applying as apply_module
 from covcal_cli.apply import writers
 from covcal_cli.apply.applying import apply
-from covcal_cli.calibration import read_calibration
-from covcal_cli.featurefile import FeatureFile
-from covcal_cli.featurewriter import utf8
+from covcal_cli.formats.calibration import read_calibration
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.writer import utf8
 from tests.cli_runner import command_line, covcal
 from tests.made_files import Arrays, made_domain, write_adapted, write_features
 
@@ -376,7 +376,7 @@ class TestNewRows:
     def test_numpy_gives_what_torch_gives(self, fl_folder: Path) -> None:
         """The networks' logits against torch's own layers, to 1e-5."""
         torch = pytest.importorskip("torch")
-        from covcal_cli.alignednetworks import read_aligned_networks
+        from covcal_cli.formats.forecaster import read_aligned_networks
 
         networks = read_aligned_networks(fl_folder / "adapted.h5")
         arrays = {name: torch.from_numpy(values) for name, values in networks.arrays.items()}

@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
-from covcal_cli.calibration import Calibration, read_calibration
-from covcal_cli.featurefile import FeatureFile
 from covcal_cli.fitting import CalibrateSettings, calibrate
+from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labelfree.agreement import agreement
 from covcal_cli.labelfree.atc import atc
 from covcal_cli.labelfree.combined import combined

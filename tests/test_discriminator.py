@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli import discriminator as module
-from covcal_cli import featurefile
 from covcal_cli.discriminator import LogisticDiscriminator, fit_discriminator
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.formats import features as featurefile
+from covcal_cli.formats.features import FeatureFile
 from tests.made_files import Arrays, made_domain, only_rows, write_features
 
 Floats = NDArray[np.float64]

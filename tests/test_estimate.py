@@ -9,9 +9,9 @@ import pytest
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimation import estimate
-from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
 from covcal_cli.fitting import CalibrateSettings, calibrate
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labelfree.combined import combined
 from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.panel import panel

@@ -135,7 +135,7 @@ class TestNumbers:
         arguments = (path, "-c", small_files / "fl+iw+temp.json", "--split", "validation")
         whole = report(*arguments)
         monkeypatch.setattr(
-            "covcal_cli.featurefile.Domain.blocks",
+            "covcal_cli.formats.features.Domain.blocks",
             lambda _, rows, *_names: (rows[start : start + 7] for start in range(0, len(rows), 7)),
         )
         pieces = report(*arguments)

@@ -65,7 +65,7 @@ def extracted(folder: Path, model: str, *options: str) -> None:
 
 
 def temperature(folder: Path) -> float:
-    from covcal_cli.calibration import read_calibration
+    from covcal_cli.formats.calibration import read_calibration
 
     return read_calibration(folder / "cal.json").forecaster_temperature
 

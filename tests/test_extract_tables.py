@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal
 from tests.made_files import Arrays, made_domain
 

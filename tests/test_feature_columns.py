@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.featurefile import FeatureFile, columns_text
+from covcal_cli.formats.features import FeatureFile, columns_text
 from tests.cli_runner import Outcome, covcal
 from tests.made_files import write_features
 from tests.named_tables import FEATURES, columns, dataset, model, save

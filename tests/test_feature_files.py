@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_adapted, write_features
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labelfree import reading
 from covcal_cli.labelfree.evidence import Evidence
 from covcal_cli.labelfree.reading import read_evidence

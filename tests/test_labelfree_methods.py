@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax, logsumexp, softmax
 
-from covcal_cli.calibration import read_calibration, write_calibration
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import FeatureFile
 from covcal_cli.fitting import CalibrateSettings, calibrate
+from covcal_cli.formats.calibration import read_calibration, write_calibration
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labelfree.atc import atc
 from covcal_cli.labelfree.cot import cot
 from covcal_cli.labelfree.evidence import Evidence

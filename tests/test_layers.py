@@ -13,7 +13,7 @@ import covcal_cli
 ROOT = Path(covcal_cli.__file__).parent
 TERMINAL = {"typer", "rich", "click"}
 TRAINING, RUNTIME = {"torch"}, {"onnx", "onnxruntime"}
-TARGET_LABELS = "covcal_cli.target_labels"
+TARGET_LABELS = "covcal_cli.formats.target_labels"
 LABEL_READERS = ("covcal_cli.evaluate.evaluation", "covcal_cli.labelled")
 
 
@@ -181,7 +181,7 @@ def test_every_module_keeps_to_its_layer() -> None:
             "imports the command line",
         ),
         ("covcal_cli.fitting", "from covcal_cli import target_labels", "reads target labels"),
-        ("covcal_cli.problem", "import covcal_cli.target_labels", "reads target labels"),
+        ("covcal_cli.problem", "import covcal_cli.formats.target_labels", "reads target labels"),
         ("covcal_cli.fitting", "from .target_labels import target_labels", "reads target labels"),
         (
             "covcal_cli.adapt.rows",
@@ -259,7 +259,9 @@ def test_mathematics_knows_arrays_alone(name: str) -> None:
 def test_reading_a_calibration_reaches_no_method() -> None:
     """cal.json says whose logits it scales: nobody need know how its temperature was fitted."""
     fits = {f"covcal_cli.{name}" for name in ("fitting", "on_source", "on_target", "problem")}
-    assert not reachable("covcal_cli.calibration", all_modules()) & (fits | {"covcal_cli.methods"})
+    assert not reachable("covcal_cli.formats.calibration", all_modules()) & (
+        fits | {"covcal_cli.methods"}
+    )
     assert reachable("covcal_cli.fitting", all_modules()) >= fits - {"covcal_cli.fitting"}
 
 

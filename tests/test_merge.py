@@ -13,8 +13,8 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.merging import merge
 from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
-from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal
 from tests.onnx_graphs import SIDE, grey_classifier
 

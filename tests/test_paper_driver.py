@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from covcal_cli.adapt import settings
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths import networks as forward_pass
 from tests.onnx_graphs import Graph, node
 from tests.real_data import real_data

@@ -16,8 +16,8 @@ from PIL import Image
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extraction import ExtractReport, extract
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.featurewriter import HDF5Writer
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.progress import Progress
 from tests.cli_runner import Argument, command_line, covcal
 from tests.onnx_graphs import SIDE, grey_classifier

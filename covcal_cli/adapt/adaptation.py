@@ -12,8 +12,8 @@ import numpy as np
 from covcal_cli.adapt.report import AdaptReport, MemberReport
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import FeatureFile
 from covcal_cli.files import atomic_output, check_output
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.progress import ProgressCallback, silent
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from torch import Tensor
 from covcal_cli.adapt.projection import Projection, identity, principal_components
 from covcal_cli.adapt.rows import DomainRows, TrainingRows
 from covcal_cli.adapt.settings import Settings
-from covcal_cli.featurefile import FeatureFile, thinned
+from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_ROWS = 200_000

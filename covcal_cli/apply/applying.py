@@ -12,14 +12,13 @@ from typing import IO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.alignednetworks import AlignedNetworks
 from covcal_cli.apply.calibratedrows import calibrated_rows
 from covcal_cli.apply.writers import AppliedRows, Layout, format_of, write_csv
-from covcal_cli.calibration import Calibration, model_of, read_calibration
-from covcal_cli.calibrationfiles import networks_for
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.files import atomic_output, check_output, sha256_of
+from covcal_cli.formats.calibration import Calibration, model_of, read_calibration
+from covcal_cli.formats.features import Domain, FeatureFile, Rows
+from covcal_cli.formats.forecaster import AlignedNetworks, networks_for
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 ALL = "all"

@@ -7,9 +7,8 @@ are stored as float32 anyway.
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.alignednetworks import AlignedNetworks
-from covcal_cli.featurefile import Domain, Floats, ForecasterName, Rows
-from covcal_cli.forecasters import forecaster_logits, log_probabilities
+from covcal_cli.formats.features import Domain, Floats, ForecasterName, Rows
+from covcal_cli.formats.forecaster import AlignedNetworks, forecaster_logits, log_probabilities
 from covcal_cli.maths.softmax import exp
 
 _FEW_CLASSES = 32

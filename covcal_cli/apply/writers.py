@@ -21,8 +21,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import APPLIED_SCHEMA
-from covcal_cli.featurewriter import HDF5Writer
+from covcal_cli.formats.features import APPLIED_SCHEMA
+from covcal_cli.formats.writer import HDF5Writer
 
 _CSV_VALUES = 1 << 14  # numbers written at a time
 _SPECIAL = re.compile(rb'[",\n\r]')

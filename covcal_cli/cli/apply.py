@@ -81,8 +81,8 @@ def apply(
 
     from covcal_cli.apply.applying import apply
     from covcal_cli.apply.writers import format_of
-    from covcal_cli.calibration import read_calibration
-    from covcal_cli.calibrationfiles import require_unchanged
+    from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.formats.forecaster import require_unchanged
 
     console = Console(quiet=quiet, verbose=verbose)
     documents = calibration or [Path("cal.json")]

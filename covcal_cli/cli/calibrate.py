@@ -23,7 +23,7 @@ from covcal_cli.methods import AUTO, AUTO_HELP, METHODS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from covcal_cli.calibration import Calibration
+    from covcal_cli.formats.calibration import Calibration
 
 
 def calibrate(
@@ -77,9 +77,9 @@ def write_fitted(
     """Fit a calibration on a file, write or print it, and show what was found."""
     from shlex import quote
 
-    from covcal_cli.calibration import write_calibration
     from covcal_cli.cli.render import calibration_summary
     from covcal_cli.files import check_output
+    from covcal_cli.formats.calibration import write_calibration
     from covcal_cli.records import document_text
 
     path = file or file_here(console)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from covcal_cli.adapt.report import AdaptReport
-from covcal_cli.calibration import Calibration, Candidate
 from covcal_cli.cli import tables
+from covcal_cli.formats.calibration import Calibration, Candidate
 from covcal_cli.tables import Table
 
 

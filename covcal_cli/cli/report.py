@@ -51,8 +51,8 @@ def report(
       covcal report adapted.h5 -c cal.json -o report.html
       covcal report adapted.h5 -c cal.json -c temp.json --bootstrap 2000
     """
-    from covcal_cli.calibration import read_calibration
-    from covcal_cli.calibrationfiles import require_unchanged
+    from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.formats.forecaster import require_unchanged
     from covcal_cli.report.reporting import report as write
     from covcal_cli.report.verdict import verdict
 

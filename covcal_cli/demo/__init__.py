@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import SPLITS
+from covcal_cli.formats.features import SPLITS
 
 MODEL = "digits.onnx"
 DOMAINS = ("source", "target")

@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.calibration import Calibration
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluated import Evaluation, Predictions, metrics_document, write_metrics
 from covcal_cli.evaluate.grouping import Grouping, grouping
-from covcal_cli.featurefile import Domain, FeatureFile, Rows
 from covcal_cli.files import sha256_of
-from covcal_cli.forecasters import forecaster_logits
+from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.features import Domain, FeatureFile, Rows
+from covcal_cli.formats.forecaster import NONE, ScaledLogits, forecaster_logits, scaled_logits
+from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.softmax import Array, Softmax, class_major, softmax
 from covcal_cli.metrics.bootstrap import intervals
 from covcal_cli.metrics.groups import GroupBins
 from covcal_cli.metrics.metrics import MetricsAccumulator
-from covcal_cli.namedcalibrations import NONE, ScaledLogits, scaled_logits
 from covcal_cli.records import Input
-from covcal_cli.target_labels import target_labels
 
 __all__ = ["Evaluation", "Predictions", "evaluate", "metrics_document", "write_metrics"]
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from covcal_cli.calibrationfiles import require_unchanged
 from covcal_cli.diagram import check_diagram, draw_diagram
 from covcal_cli.evaluate.evaluated import Evaluation, Predictions, write_metrics
 from covcal_cli.evaluate.evaluation import evaluate
@@ -20,8 +19,8 @@ from covcal_cli.evaluate.regression import (
     require_comparable,
 )
 from covcal_cli.files import check_output, write_text
+from covcal_cli.formats.forecaster import read_named, require_unchanged
 from covcal_cli.metrics.bootstrap import Interval
-from covcal_cli.namedcalibrations import read_named
 
 _HERE = Path("cal.json")
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import Domain, Rows
+from covcal_cli.formats.features import Domain, Rows
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_GROUPS = 1000

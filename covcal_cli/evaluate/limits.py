@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.formats.forecaster import NONE
 from covcal_cli.metrics.metrics import METRICS, Metrics
-from covcal_cli.namedcalibrations import NONE
 
 
 @dataclass(frozen=True)

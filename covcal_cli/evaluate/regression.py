@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.limits import Limit, parse_metric
+from covcal_cli.formats.forecaster import NONE
 from covcal_cli.metrics.metrics import METRICS, Metrics
-from covcal_cli.namedcalibrations import NONE
 from covcal_cli.records import Document, at, read_document
 
 

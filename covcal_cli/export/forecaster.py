@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.alignednetworks import AlignedNetworks
-from covcal_cli.calibration import Calibration, model_of
-from covcal_cli.calibrationfiles import fitted_networks
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import FeatureFile, Floats
-from covcal_cli.forecasters import log_probabilities
+from covcal_cli.formats.calibration import Calibration, model_of
+from covcal_cli.formats.features import FeatureFile, Floats
+from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks, log_probabilities
 from covcal_cli.maths.networks import aligned_logits
 from covcal_cli.maths.softmax import class_major, log_mean_softmax
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from covcal_cli.arrays import ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import Merge, StoredRows
-from covcal_cli.featurefile import Floats
+from covcal_cli.formats.features import Floats
 
 ROWS = 16
 TOLERANCE = 1e-5

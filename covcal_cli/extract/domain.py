@@ -17,8 +17,8 @@ from covcal_cli.extract.batching import BatchRunner
 from covcal_cli.extract.doubts import FEW_ROWS, doubt_on_labels
 from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
 from covcal_cli.extract.settings import Rows
-from covcal_cli.featurefile import SPLITS, UNKNOWN_LABEL
-from covcal_cli.featurewriter import HDF5Writer, utf8
+from covcal_cli.formats.features import SPLITS, UNKNOWN_LABEL
+from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.inputs.domain import Batch, DomainData
 from covcal_cli.inputs.outputs import OutputTable
 from covcal_cli.inputs.pipeline import ImagePipeline

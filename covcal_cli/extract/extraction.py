@@ -16,9 +16,9 @@ from covcal_cli.extract.doubts import doubt_on_rows, is_one_place
 from covcal_cli.extract.parts import DomainSpool, open_spool
 from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.featurefile import FEATURES_SCHEMA
-from covcal_cli.featurewriter import HDF5Writer
 from covcal_cli.files import atomic_output, check_output
+from covcal_cli.formats.features import FEATURES_SCHEMA
+from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.progress import Progress, ProgressCallback
 

@@ -18,9 +18,9 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
 from covcal_cli.extract.parts import Join, Part, difference
 from covcal_cli.extract.settings import Shard
-from covcal_cli.featurefile import FEATURE_COLUMNS, FEATURES_SCHEMA, SPLITS, FeatureFile
-from covcal_cli.featurewriter import Attribute, HDF5Writer
 from covcal_cli.files import atomic_output, check_output
+from covcal_cli.formats.features import FEATURE_COLUMNS, FEATURES_SCHEMA, SPLITS, FeatureFile
+from covcal_cli.formats.writer import Attribute, HDF5Writer
 
 _DOMAINS = ("source", "target")
 _HEAD = ("weight", "bias")

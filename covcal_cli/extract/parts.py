@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.settings import Rows
-from covcal_cli.featurewriter import HDF5Writer, utf8
+from covcal_cli.formats.writer import HDF5Writer, utf8
 
 Floats = NDArray[np.float32]
 Block = Mapping[str, Floats]

@@ -23,8 +23,8 @@ from covcal_cli.extract.doubts import doubt_on_place
 from covcal_cli.extract.outputtables import open_tables
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.featurefile import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
-from covcal_cli.featurewriter import Attribute
+from covcal_cli.formats.features import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
+from covcal_cli.formats.writer import Attribute
 from covcal_cli.inputs.agreement import fed_columns
 from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
 from covcal_cli.inputs.classfile import read_classes

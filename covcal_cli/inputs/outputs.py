@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.featurefile import APPLIED_SCHEMA
+from covcal_cli.formats.features import APPLIED_SCHEMA
 from covcal_cli.inputs.arrays import count_rows
 from covcal_cli.inputs.classes import ClassMap
 from covcal_cli.inputs.classfile import read_classes

@@ -3,7 +3,7 @@
 import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Labels, Rows
-from covcal_cli.featurefile import Domain, FeatureFile, thinned
+from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.labelfree.evidence import Aligned, Evidence
 from covcal_cli.maths.softmax import log_mean_softmax
 

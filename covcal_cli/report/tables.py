@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 
-from covcal_cli.calibration import Calibration
 from covcal_cli.estimation import Estimation
 from covcal_cli.evaluate.evaluated import Evaluation
+from covcal_cli.formats.calibration import Calibration
 from covcal_cli.metrics.groups import GroupMetrics
 from covcal_cli.metrics.metrics import in_report
 from covcal_cli.records import Guard

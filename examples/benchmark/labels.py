@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.labelfree.matching import match_accuracy
 from covcal_cli.labelfree.scores import confidences
 from covcal_cli.maths.softmax import Array
 from covcal_cli.metrics.binning import bin_edges
 from covcal_cli.metrics.groups import GroupBins, judged_rows
-from covcal_cli.target_labels import target_labels
 
 _POINTS = 401
 _RANGE = 3e-3, 3e2

@@ -9,7 +9,7 @@ import covcal_cli
 from benchmark.families import Case
 from covcal_cli.adapt.adaptation import adapt
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.formats.features import FeatureFile
 
 
 def code_sha256(*patterns: str, folder: Path = Path(covcal_cli.__file__).parent) -> str:

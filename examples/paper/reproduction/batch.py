@@ -11,8 +11,8 @@ from pathlib import Path
 
 from covcal_cli.adapt.adaptation import adapt
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.featurefile import ADAPTED_SCHEMA, FeatureFile
-from covcal_cli.featurewriter import HDF5Writer
+from covcal_cli.formats.features import ADAPTED_SCHEMA, FeatureFile
+from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.maths.networks import networks_sha256, read_networks
 
 _SHARED = ("projection/", "discriminator/", "psi/output_relu")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.featurefile import FeatureFile
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.inputs.preprocessing import Preprocessing
 from reproduction.datasets import LabelledRows, MissingDataError, Reader
 

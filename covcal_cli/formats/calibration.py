@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from covcal_cli.featurefile import FeatureFile, ForecasterName
+from covcal_cli.formats.features import FeatureFile, ForecasterName
 from covcal_cli.records import Document, Guard, Input, at, read_document, write_document
 
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow

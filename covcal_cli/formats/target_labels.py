@@ -7,7 +7,7 @@ that no label of the target ever reaches ``adapt``, ``estimate`` or ``calibrate`
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.featurefile import Domain, Rows, read_labels
+from covcal_cli.formats.features import Domain, Rows, read_labels
 
 
 def target_labels(target: Domain, rows: Rows) -> NDArray[np.int64]:

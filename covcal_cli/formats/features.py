@@ -27,11 +27,12 @@ FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"
+
+
 """The attribute with the columns of a table that went into the model, in order, as JSON."""
 SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
-
 _BLOCK_BYTES = 4 << 20  # of what is read at a time
 _LEAST_ROWS = 256
 _REQUIRED = ("logits", "labels", "split", "ids")
@@ -48,7 +49,6 @@ _DATASETS = {
     "aligned_domain_logits": ("f", "Mn"),
 }
 _KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed-length bytes"}
-
 ForecasterName = Literal["original", "aligned"]  # the classifier, or the one that adapt learnt
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float32]

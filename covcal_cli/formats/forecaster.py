@@ -1,0 +1,324 @@
+"""The aligned forecaster's networks, read from an adapted file to run on other files' features.
+
+An adapted file holds the aligned logits of its own rows. On rows that were extracted later they are
+computed from phi(x) in NumPy, as `networks` describes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from covcal_cli.arrays import Float32s, Float64s, Floats, Rows
+from covcal_cli.errors import CovcalError, UnusedOptionError
+from covcal_cli.formats.calibration import Calibration, model_of, read_calibration
+from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
+from covcal_cli.maths.networks import Networks, aligned_logits, networks_sha256, read_networks
+from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax
+
+
+@dataclass(frozen=True)
+class AlignedNetworks:
+    """The arrays of ``/networks`` and where they come from."""
+
+    path: Path  # the adapted file
+    sha256: str  # of the arrays themselves, as ``networks_sha256`` of a calibration
+    arrays: Networks
+
+    @property
+    def n_features(self) -> int:
+        """Width d of the features that the networks take."""
+        return len(self.arrays["projection/mean"])
+
+    @property
+    def n_members(self) -> int:
+        """Members M of the forecaster."""
+        return len(self.arrays["psi/weight_0"])
+
+    def aligned_logits(self, domain: Domain, rows: Rows) -> Float32s:
+        """Return the logits of every member, shape (M, m, K) float32, of rows with features.
+
+        Raises
+        ------
+        CovcalError
+            If the domain holds no features, or others than the networks take.
+        """
+        self.require_features(domain)
+        return aligned_logits(self.arrays, domain.features(rows))
+
+    def require_features(self, domain: Domain) -> None:
+        """Refuse a domain without features, or with features of another width."""
+        if domain.n_features is None:
+            raise CovcalError(
+                f"{domain.path}: /{domain.name}/features is missing, and the aligned networks need "
+                "them: extract again with features"
+            )
+        if domain.n_features != self.n_features:
+            raise CovcalError(
+                f"{domain.path}: /{domain.name}/features has {domain.n_features} columns, but the "
+                f"networks of {self.path} take {self.n_features}: pass the adapted file that was "
+                "made from this model's features"
+            )
+
+
+def read_aligned_networks(path: Path) -> AlignedNetworks:
+    """Read the networks of an adapted file.
+
+    Raises
+    ------
+    CovcalError
+        If `path` is no adapted file, or holds no networks.
+    """
+    with FeatureFile(path) as file:
+        if not file.is_adapted:
+            raise CovcalError(f"{path} holds no networks: name the file that covcal adapt made")
+        if "networks" not in file.handle:
+            raise CovcalError(f"{path}: /networks is missing: run covcal adapt again")
+        arrays = read_networks(file.handle["networks"])
+    return AlignedNetworks(path, networks_sha256(arrays), arrays)
+
+
+# Logits of the two forecasters, the classifier and the aligned one, and what T makes of them.
+#
+# The confidence of a row is the probability that the calibrated forecaster gives to the label
+# which the ORIGINAL classifier predicted; that label is never changed.
+
+
+def forecaster_logits(
+    domain: Domain,
+    rows: Rows,
+    forecaster: ForecasterName,
+    networks: AlignedNetworks | None = None,
+) -> Float64s:
+    """Return the forecaster's logits of `rows`, class-major, shape (K, m).
+
+    The aligned forecaster's are those stored in the file, or those of `networks` on its features.
+    """
+    if networks is None:
+        return class_major(domain.forecaster_logits(rows, forecaster))
+    return class_major(log_mean_softmax(networks.aligned_logits(domain, rows)).T)
+
+
+def log_probabilities(logits: Float64s, temperature: float) -> Float64s:
+    """Return calibrated log probabilities, shape (K, m), of class-major logits."""
+    return log_softmax(logits - logits.max(axis=0), temperature)
+
+
+# The files that a calibration goes with: what it was fitted on, and what it may be applied to.
+
+_AGAIN = "calibrate this file itself"
+
+
+def require_unchanged(calibration: Calibration, document: Path, *, purpose: str) -> Path:
+    """Return the file that a calibration was fitted on, if it is still the same.
+
+    Messages name the cal.json, `document`, and what the file is for: `purpose`, such as "evaluate".
+
+    Raises
+    ------
+    CovcalError
+        If it is gone, or its sha256 is another.
+    """
+    entry = calibration.inputs[0]
+    if not entry.path.is_file():
+        raise CovcalError(
+            f"{document} was fitted on {entry.path}, which is gone: name a file to {purpose}"
+        )
+    with FeatureFile(entry.path) as file:
+        if file.sha256() != entry.sha256:
+            raise CovcalError(
+                f"{entry.path} has changed since {document} was fitted on it: calibrate again, or "
+                f"pass {entry.path} -c {document} to {purpose} it all the same"
+            )
+    return entry.path
+
+
+def networks_for(
+    calibration: Calibration, document: Path, file: FeatureFile, networks: Path | None = None
+) -> AlignedNetworks | None:
+    """Return the networks that compute the aligned logits of `file`, or None if it needs none.
+
+    None is for a calibration of the classifier's own logits, and for an adapted file, which holds
+    its aligned logits. Everything that makes the calibration unfit for the file is refused here.
+    The networks are those of the adapted file `networks`, or of the one that cal.json, the
+    `document`, names.
+
+    Raises
+    ------
+    CovcalError
+        If model, classes or networks differ from the calibration's, or the networks are missing.
+    """
+    _require_same_classifier(calibration, file)
+    aligned = calibration.forecaster == "aligned"
+    if aligned and not file.is_adapted:
+        return fitted_networks(calibration, document, networks)
+    if aligned and file.attributes.get("networks_sha256") != calibration.networks_sha256:
+        raise CovcalError(
+            f"{file.path} holds other aligned networks than the calibration: {_AGAIN}"
+        )
+    if networks is not None:
+        why = "holds" if aligned else "needs no"
+        raise CovcalError(f"{file.path} {why} aligned logits: leave --networks out")
+    return None
+
+
+def fitted_networks(
+    calibration: Calibration, document: Path, networks: Path | None = None
+) -> AlignedNetworks:
+    """Return the networks that a calibration of aligned logits was fitted with, as `networks_for`.
+
+    Raises
+    ------
+    CovcalError
+        If they are gone, or others than those of the calibration.
+    """
+    path = networks or calibration.inputs[0].path
+    if networks is None and not path.is_file():
+        raise CovcalError(
+            f"{document} was fitted with the networks of {path}, which is gone: pass --networks "
+            "with the adapted file"
+        )
+    found = read_aligned_networks(path)
+    if found.sha256 != calibration.networks_sha256:
+        raise CovcalError(
+            f"{path} holds other aligned networks than {document} was fitted with: pass --networks "
+            "with that adapted file, or calibrate again"
+        )
+    return found
+
+
+def _require_same_classifier(calibration: Calibration, file: FeatureFile) -> None:
+    """Refuse a file whose model, classes or columns are not those of the calibration."""
+    same_model = model_of(file)["sha256"] == calibration.model["sha256"]
+    _require_same_classes(calibration, file, same_model=same_model)
+    if not same_model:
+        raise CovcalError(
+            f"{file.path} comes from another model than the calibration "
+            f"(made for {calibration.model['name']}): {_AGAIN}"
+        )
+    _require_same_columns(calibration, file)
+
+
+def _require_same_classes(calibration: Calibration, file: FeatureFile, *, same_model: bool) -> None:
+    found, expected = file.classes, calibration.classes
+    if len(found) != len(expected):
+        raise CovcalError(
+            f"{file.path} has {len(found)} classes, the calibration {len(expected)}: {_AGAIN}"
+        )
+    for index, (name, wanted) in enumerate(zip(found, expected, strict=True)):
+        if name == wanted:
+            continue
+        differs = f"(class {index} is {name}, not {wanted})"
+        # Of one model, or of tables, whose model is not known, another order can be put right.
+        if same_model and sorted(found) == sorted(expected):
+            raise CovcalError(
+                f"{file.path} has the classes of the calibration in another order {differs}: "
+                "extract it again with --classes and the calibration's .json, which names them in "
+                "order"
+            )
+        raise CovcalError(
+            f"{file.path} has other class names than the calibration {differs}: {_AGAIN}"
+        )
+
+
+def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
+    """Refuse a table whose columns the model read otherwise: it reads them by position."""
+    found, expected = file.feature_columns, calibration.feature_columns
+    if not found or not expected or found == expected:
+        return
+    lacking = [name for name in expected if name not in found]
+    extra = [name for name in found if name not in expected]
+    if not lacking and not extra:
+        place = next(i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b)
+        raise CovcalError(
+            f"{file.path} was extracted with its feature columns in another order than the "
+            f"calibration's (column {place} is {found[place]}, not {expected[place]}), which the "
+            "model takes for other features: write the table's columns in that order, or extract "
+            "it with the source beside it, which goes by name"
+        )
+    has = [f"lacks {lacking[0]}"] if lacking else []
+    has += [f"has {extra[0]}"] if extra else []
+    raise CovcalError(
+        f"{file.path} was extracted with other feature columns than the calibration's (it "
+        f"{' and '.join(has)}): give the columns that the model was calibrated on"
+    )
+
+
+# Calibrations that are looked at together: their names, and the logits that each scales.
+
+NONE = "none"
+
+
+"""The classifier as it came."""
+
+
+@dataclass(frozen=True)
+class ScaledLogits:
+    """Whose logits of a file a temperature scales."""
+
+    forecaster: ForecasterName
+    temperature: float
+    networks: AlignedNetworks | None = None  # that make the logits where the file lacks them
+
+    @property
+    def reads(self) -> str:
+        """What of a file its logits are made of."""
+        if self.networks is not None:
+            return "features"
+        return "logits" if self.forecaster == "original" else "aligned_logits"
+
+    @property
+    def key(self) -> str:
+        """What tells its logits from others'."""
+        return self.forecaster if self.networks is None else self.networks.sha256
+
+    def of(self, domain: Domain) -> Callable[[Rows], Floats]:
+        """Return what gives these logits of a domain's rows, shape (m, K), a block at a time."""
+        return lambda rows: forecaster_logits(domain, rows, self.forecaster, self.networks).T
+
+
+def read_named(documents: Sequence[Path], networks: Path | None = None) -> dict[str, Calibration]:
+    """Read calibrations, and name them by their method, or by their file where two share one.
+
+    A calibration by none is ``none`` itself.
+
+    Raises
+    ------
+    CovcalError
+        If one cannot be read, or two files share method and stem.
+    UnusedOptionError
+        If `networks` are given and no calibration is of aligned logits.
+    """
+    calibrations = [read_calibration(document) for document in documents]
+    if networks is not None and all(one.forecaster == "original" for one in calibrations):
+        raise UnusedOptionError("--networks", "no calibration given has a use for it")
+    methods = [calibration.method_used for calibration in calibrations]
+    names: dict[str, Calibration] = {}
+    for path, method, calibration in zip(documents, methods, calibrations, strict=True):
+        name = path.stem if methods.count(method) > 1 and method != NONE else method
+        if name in names or (name == NONE and method != NONE):
+            raise CovcalError(f"two calibrations would be named {name!r}: rename {path}")
+        names[name] = calibration
+    return names
+
+
+def scaled_logits(
+    file: FeatureFile,
+    calibrations: Mapping[str, Calibration],
+    documents: Sequence[Path],
+    networks: Path | None,
+) -> dict[str, ScaledLogits]:
+    """Return what every calibration scales in `file`, which each must fit.
+
+    `documents` are their files, in the same order, as far as they have any; `networks` an adapted
+    file for those of aligned logits, if it is not where they say.
+    """
+    found = {}
+    for number, (name, calibration) in enumerate(calibrations.items()):
+        document = documents[number] if number < len(documents) else Path("cal.json")
+        given = networks if calibration.forecaster == "aligned" else None
+        found[name] = ScaledLogits(
+            calibration.forecaster,
+            calibration.forecaster_temperature,
+            networks_for(calibration, document, file, given),
+        )
+    return found
