@@ -24,10 +24,10 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from PIL import Image
 
+from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.inputs.folder import FolderData
 from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.inputs.resizing import Resize
-from covcal_cli.models.opening import open_classifier
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSES = 10

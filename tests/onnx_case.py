@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from covcal_cli.models.classifier import Classifier
+from covcal_cli.classifiers.classifier import Classifier
 from tests.onnx_graphs import D_IN, D, Graph, K
 
 Array = NDArray[Any]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from covcal_cli.models.opening import open_classifier
+from covcal_cli.classifiers.open import open_classifier
 from tests.cli_runner import covcal
 from tests.export_cases import (
     calibrated,

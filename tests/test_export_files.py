@@ -67,7 +67,7 @@ class TestTheFile:
             size_threshold=0,
         )
         assert len(names(tmp_path)) == 5
-        from covcal_cli.models.onnx_file import read_onnx
+        from covcal_cli.classifiers.onnx.file import read_onnx
 
         # One of them is a link, and a killed run has left a part of the output.
         (tmp_path / "w1").rename(tmp_path / "elsewhere")
@@ -111,7 +111,7 @@ class TestTheFile:
             location="calibrated.onnx.data",
             size_threshold=0,
         )
-        from covcal_cli.models.onnx_file import read_onnx
+        from covcal_cli.classifiers.onnx.file import read_onnx
 
         weights = tmp_path / "calibrated.onnx.data"
         case = calibrated(

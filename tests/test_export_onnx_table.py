@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.models.onnx_classifier import open_onnx
+from covcal_cli.classifiers.onnx.classifier import open_onnx
 from tests.export_cases import Array, calibrated, expected_probabilities, made_networks, run_bare
 from tests.onnx_case import inputs_of
 from tests.onnx_chosen_cases import CHOSEN_CASES, TABULAR_CASES

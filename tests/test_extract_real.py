@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.extract.extraction import ExtractReport, extract
-from covcal_cli.models.opening import open_classifier
 from tests.real_data import real_data
 
 pytestmark = pytest.mark.real

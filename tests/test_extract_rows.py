@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from PIL import Image
 
+from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner, prove
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 from covcal_cli.files import sha256_of
-from covcal_cli.models.opening import open_classifier
 from tests.cli_runner import Argument, covcal
 from tests.onnx_graphs import SIDE, Graph, grey_classifier, node
 

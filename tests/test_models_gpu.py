@@ -9,9 +9,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from covcal_cli.classifiers.classifier import OpenedClassifier
+from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.classifier import OpenedClassifier
-from covcal_cli.models.opening import open_classifier
 from tests import torch_modules
 from tests.onnx_case import inputs_of
 from tests.onnx_float_cases import FLOAT_CASES

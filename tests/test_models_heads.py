@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import ModelInput
-from covcal_cli.models.onnx_classifier import open_onnx
-from covcal_cli.models.opening import open_classifier
+from covcal_cli.classifiers.onnx.classifier import open_onnx
+from covcal_cli.classifiers.open import open_classifier
 from tests.onnx_case import head_of, run_whole
 from tests.onnx_graphs import (
     CHANNELS,

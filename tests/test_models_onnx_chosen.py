@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.models.onnx_classifier import open_onnx
 from tests.onnx_case import head_of, inputs_of
 from tests.onnx_chosen_cases import tree
 from tests.onnx_float_cases import SOFTMAX, WT

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from covcal_cli.classifiers.onnx.classifier import open_onnx
+from covcal_cli.classifiers.onnx.file import provider_names
+from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.onnx_classifier import open_onnx
-from covcal_cli.models.onnx_file import provider_names
-from covcal_cli.models.opening import open_classifier
 from tests.onnx_case import inputs_of
 from tests.onnx_graphs import GEMM, HIDDEN, Graph, node
 

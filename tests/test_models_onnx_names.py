@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from covcal_cli.models.onnx_classifier import OpenedOnnx, open_onnx
+from covcal_cli.classifiers.onnx.classifier import OpenedOnnx, open_onnx
 from tests.onnx_chosen_cases import NAMES, W6, linear_classifier, tree
 from tests.onnx_float_cases import B
 from tests.onnx_graphs import GEMM, HIDDEN, Graph, node

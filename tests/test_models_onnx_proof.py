@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covcal_cli.classifiers import proof
+from covcal_cli.classifiers.classifier import Inputs
+from covcal_cli.classifiers.onnx.classifier import OriginalModel, open_onnx
+from covcal_cli.classifiers.onnx.runner import Runner
 from covcal_cli.errors import CovcalError
-from covcal_cli.models import proof
-from covcal_cli.models.classifier import Inputs
-from covcal_cli.models.onnx_classifier import open_onnx
-from covcal_cli.models.onnx_original import OriginalModel
-from covcal_cli.models.onnx_runner import Runner
 from tests.onnx_case import Array, inputs_of
 from tests.onnx_float_cases import FLOAT_CASES
 from tests.onnx_graphs import D_IN, GEMM, HIDDEN, Graph, node

@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 from scipy import special
 
+from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.onnx_classifier import open_onnx
 from tests.onnx_case import Array, Case, inputs_of
 from tests.onnx_chosen_cases import CHOSEN_CASES, NAMES, TABULAR_CASES
 from tests.onnx_float_cases import FLOAT_CASES

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.opening import open_classifier
 from tests.onnx_graphs import D_IN, GEMM, HIDDEN, Graph, K, node
 from tests.test_models_heads import DENSE, dense_rows
 

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from covcal_cli.classifiers.classifier import OpenedClassifier
+from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.classifiers.torch.classifier import TorchClassifier, open_torch
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.classifier import OpenedClassifier
-from covcal_cli.models.opening import open_classifier
-from covcal_cli.models.torch_classifier import TorchClassifier, open_torch
 from tests import torch_modules
 from tests.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, D, K, rows, save
 

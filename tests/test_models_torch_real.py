@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from covcal_cli.models.opening import open_classifier
+from covcal_cli.classifiers.open import open_classifier
 from tests.torch_modules import rows
 
 pytestmark = pytest.mark.real

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.classifiers.torch.classifier import open_torch
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.opening import open_classifier
-from covcal_cli.models.torch_classifier import open_torch
 from tests import torch_modules
 from tests.torch_modules import D_IN, rows, save
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.extract import plan
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.parts import DomainSpool, was_stopped
 from covcal_cli.extract.settings import ExtractSettings, Selection
 from covcal_cli.files import sha256_of
-from covcal_cli.models.opening import open_classifier
 from tests.onnx_graphs import SIDE, grey_classifier
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))

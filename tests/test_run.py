@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.models.onnx_classifier import OnnxClassifier
+from covcal_cli.classifiers.onnx.classifier import OnnxClassifier
 from tests.cli_runner import Outcome, covcal
 from tests.short_training import short_training
 

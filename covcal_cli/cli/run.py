@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.classifiers.kinds import MODEL_HELP
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
 from covcal_cli.cli.options import DeviceName, MethodName, Quiet, Verbose, output
-from covcal_cli.models.kinds import MODEL_HELP
 
 if TYPE_CHECKING:
     from covcal_cli.run.pipeline import RunReport, Step

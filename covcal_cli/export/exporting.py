@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from covcal_cli import __version__
+from covcal_cli.classifiers.kinds import TORCH, kind_of
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import (
     Forecaster,
@@ -25,7 +26,6 @@ from covcal_cli.export.proof import Exported
 from covcal_cli.files import check_output, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.forecaster import AlignedNetworks
-from covcal_cli.models.kinds import TORCH, kind_of
 
 _PREFIX = "covcal."
 

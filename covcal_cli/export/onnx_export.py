@@ -9,6 +9,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import external_data_helper, helper
 
+from covcal_cli.classifiers.onnx.file import (
+    external_bytes,
+    external_entries,
+    external_tensors,
+    opset_of,
+    read_onnx,
+    set_location,
+)
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import ADDED, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.onnx_forecaster import (
@@ -21,13 +29,6 @@ from covcal_cli.export.onnx_nodes import LEAST_OPSET, NodeBuilder, names_in
 from covcal_cli.export.onnx_original import OnnxOriginal
 from covcal_cli.export.proof import Exported, prove
 from covcal_cli.files import atomic_output, check_output
-from covcal_cli.models.onnx_external import (
-    external_bytes,
-    external_entries,
-    external_tensors,
-    set_location,
-)
-from covcal_cli.models.onnx_file import opset_of, read_onnx
 
 _NEW_OPSET = 13  # for models that import no operators of the default domain
 _PAGE = 4096  # weights that start at a multiple of it can be mapped into memory
@@ -43,7 +44,7 @@ class OnnxExporter:
         self.outputs: Sequence[str] = tuple(value.name for value in self._file.model.graph.output)
 
     def original(self, output: str | None, phi: str | None) -> OnnxOriginal:
-        """Open the classifier as `covcal_cli.models.opening.open_classifier` does."""
+        """Open the classifier as `covcal_cli.classifiers.open.open_classifier` does."""
         return OnnxOriginal(self._file, output, phi)
 
     def write(self, original: OnnxOriginal, merge: Merge) -> Exported:

@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from covcal_cli.models.onnx_file import opset_of
+from covcal_cli.classifiers.onnx.file import opset_of
 
 LEAST_OPSET = 7  # broadcasting came with it
 _INITIALIZERS_ARE_INPUTS_BELOW = 4  # in files of an IR version below it

@@ -2,14 +2,13 @@
 
 import numpy as np
 
+from covcal_cli.classifiers import proof
+from covcal_cli.classifiers.onnx.classifier import SMALLEST, OnnxClassifier, OpenedOnnx
+from covcal_cli.classifiers.onnx.file import OnnxFile
+from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.onnx_nodes import NodeBuilder
 from covcal_cli.export.proof import Answers, Batch, made_batches, no_number
-from covcal_cli.models import proof
-from covcal_cli.models.onnx_classifier import OnnxClassifier, OpenedOnnx
-from covcal_cli.models.onnx_file import OnnxFile
-from covcal_cli.models.onnx_linear import Exposed
-from covcal_cli.models.onnx_tail import SMALLEST
 
 
 class OnnxOriginal:

@@ -10,6 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from covcal_cli.classifiers import proof
+from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
+from covcal_cli.classifiers.torch.program import Program
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import ADDED, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.proof import Answers, Exported, prove
@@ -17,9 +20,6 @@ from covcal_cli.export.torch_forecaster import CalibratedModule, TorchForecaster
 from covcal_cli.export.torch_program import as_graph, example_rows, signature_of, trace
 from covcal_cli.export.torch_values import Found, ValueReader, find_values
 from covcal_cli.files import atomic_output
-from covcal_cli.models import proof
-from covcal_cli.models.torch_classifier import OpenedTorch, open_program
-from covcal_cli.models.torch_program import Program
 
 METADATA = "covcal.json"
 """Extra file of the ``.pt2`` that holds the metadata."""
@@ -70,7 +70,7 @@ class TorchExporter:
         self.outputs: Sequence[str] = tuple(self._program.run(self._program.rows))
 
     def original(self, output: str | None, phi: str | None) -> TorchOriginal:
-        """Open the classifier as `covcal_cli.models.opening.open_classifier` does."""
+        """Open the classifier as `covcal_cli.classifiers.open.open_classifier` does."""
         return TorchOriginal(self._program, output, phi)
 
     def write(self, original: TorchOriginal, merge: Merge) -> Exported:

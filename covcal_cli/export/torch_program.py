@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from covcal_cli.classifiers.torch.program import Program, cause, floating_type
 from covcal_cli.errors import CovcalError
-from covcal_cli.models.torch_program import Program, cause, floating_type
 
 # Where a program comes from: machine paths, and different bytes on every machine.
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")

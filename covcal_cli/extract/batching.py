@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.models.classifier import Classifier, Floats, Inputs, OpenedClassifier
+from covcal_cli.classifiers.classifier import Classifier, Floats, Inputs, OpenedClassifier
 
 _NOISE = 1e-5  # relative to the largest logit: what rounding in another order explains
 

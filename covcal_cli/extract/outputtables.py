@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import ModelInput
+from covcal_cli.classifiers.classifier import Floats, Inputs
+from covcal_cli.classifiers.proof import Proof
 from covcal_cli.inputs.outputs import OutputKind, OutputTable, open_outputs
-from covcal_cli.models.classifier import Floats, Inputs
-from covcal_cli.models.proof import Proof
 
 
 class TableClassifier:
     """Gives the outputs that it is fed: opened and proved, as there is nothing to be proved.
 
-    See `covcal_cli.models.classifier.OpenedClassifier` and `Classifier`.
+    See `covcal_cli.classifiers.classifier.OpenedClassifier` and `Classifier`.
     """
 
     name, sha256 = "logits", ""

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli import __version__
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
+from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner, prove
 from covcal_cli.extract.domain import DomainExtraction
@@ -38,8 +40,6 @@ from covcal_cli.inputs.shards import holds_shards
 from covcal_cli.inputs.splits import check_fractions, hashed_split
 from covcal_cli.inputs.store import suffix_of
 from covcal_cli.inputs.stores import SUFFIXES
-from covcal_cli.models.classifier import Classifier, OpenedClassifier
-from covcal_cli.models.opening import open_classifier
 
 _NAMES = 1 << 16
 _BATCH_BYTES = 16 << 20

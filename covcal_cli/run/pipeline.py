@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from covcal_cli import __version__
+from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluated import Evaluation, write_metrics
 from covcal_cli.evaluate.evaluation import evaluate
@@ -23,7 +24,6 @@ from covcal_cli.formats.calibration import Calibration, read_calibration, write_
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named
 from covcal_cli.methods import AUTO, METHODS
-from covcal_cli.models.opening import open_classifier
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.run.journal import Journal, step_key
 

@@ -1,0 +1,1 @@
+"""Classifiers from elsewhere: opened, their last linear layer found and proved, run in batches."""

@@ -1,0 +1,85 @@
+"""The protocols of a classifier, whatever framework it comes from: opened, then proved."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.arrays import ModelInput
+from covcal_cli.classifiers.proof import Proof
+
+Floats = NDArray[np.float32]
+Inputs = Mapping[str, NDArray[Any]]
+
+
+class OpenedClassifier(Protocol):
+    """A trained classifier as it declares itself, before any row has been run."""
+
+    name: str  # base name of the file
+    sha256: str  # of the file and of the weights that it reads from elsewhere
+    inputs: tuple[ModelInput, ...]  # what must be fed
+    fixed_batch: int | None  # the rows that every run is fed, where the model allows no other
+    # What the file says about itself: class names, preprocessing; empty where it says nothing.
+    metadata: Mapping[str, str]
+    class_names: tuple[str, ...] | None  # of the K classes, where the model holds them
+    n_classes: int  # K, as declared
+    features_tensor: str | None  # name of phi in the model
+    logits_tensor: str  # name of the logits in the model
+    notes: tuple[str, ...]  # what a user should know of the model so far
+
+    def prove(self, batch: Inputs | None) -> "Classifier":
+        """Return the classifier proved on a first batch, arrays of shape (m, ...) by input name.
+
+        Without a batch, or where its logits are not all numbers, nothing is proved.
+
+        Raises
+        ------
+        CovcalError
+            If the batch does not fit, or the proof fails.
+        """
+        ...
+
+
+class Classifier(Protocol):
+    """A classifier whose first batch has been run, usually with logits = phi(x) W^T + b."""
+
+    name: str
+    n_classes: int  # K
+    n_features: int | None  # d; None without features, or where no batch has shown it
+    # W, shape (K, d), with any constant scale of the logits folded in, and b, shape (K,). None
+    # without features, or where the logits are not affine in the tensor that was chosen.
+    weight: Floats | None
+    bias: Floats | None
+    features_tensor: str | None
+    logits_tensor: str
+    # What turns the logits into the model's output: "none", "softmax", "log_softmax", "sigmoid" or
+    # "argmax"; None where nothing was proved.
+    tail: str | None
+    notes: tuple[str, ...]  # what a user should know about how the model is read
+    proof: Proof  # grows with every batch
+
+    def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
+        """Return phi(x) and the logits of a batch, before any softmax.
+
+        Parameters
+        ----------
+        batch : mapping of str to array, shape (m, ...)
+            By input name, in the input's own shape and dtype.
+
+        Returns
+        -------
+        features : array of float32, shape (m, d), or None
+            None where they were not asked for.
+        logits : array of float32, shape (m, K)
+
+        Raises
+        ------
+        CovcalError
+            If the shapes do not fit, or the proof fails on this batch.
+        """
+        ...
+
+    def describe(self) -> str:
+        """Return the head and its proof in one line."""
+        ...

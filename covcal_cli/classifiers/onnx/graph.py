@@ -1,0 +1,254 @@
+"""An index over an ONNX graph: who makes a tensor, who reads it, and what is constant."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from covcal_cli.arrays import ModelInput
+from covcal_cli.classifiers.onnx.file import OnnxFile
+from covcal_cli.errors import CovcalError
+
+_RANDOM = {
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+}
+# These read a tensor's shape, never its values.
+_SHAPE_ONLY = {"Shape", "Size"}
+# Its second and third outputs say how the first is to be read; they are no path of the values.
+_DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
+
+
+class OnnxGraph:
+    """The main graph of an ONNX model, indexed for walking."""
+
+    def __init__(self, file: OnnxFile) -> None:
+        self.file = file
+        self._graph = file.model.graph
+        self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
+        stored = {*self._initializers}
+        stored.update(tensor.values.name for tensor in self._graph.sparse_initializer)
+        # Those that must be fed: old files list their initialisers among the inputs.
+        self.inputs = [value for value in self._graph.input if value.name not in stored]
+        self.input_names = {value.name for value in self.inputs}
+        self.outputs = list(self._graph.output)
+        # Each after those whose outputs it reads.
+        self.nodes: Sequence[onnx.NodeProto] = self._graph.node
+        self._maker: dict[str, int] = {}
+        self._readers: dict[str, list[int]] = {}
+        for index, node in enumerate(self._graph.node):
+            self._maker |= {name: index for name in node.output if name}
+            for name in _reads(node):
+                self._readers.setdefault(name, []).append(index)
+        # Tensors that depend on no input: initialisers, Constant nodes, and whatever is computed
+        # from those alone (transposed or dequantised weights).
+        self.constants = self._computed_from(stored, shapes=False)
+        self._valueless = self._computed_from(stored, shapes=True)
+
+    def maker(self, tensor: str) -> onnx.NodeProto | None:
+        """Return the node whose output `tensor` is, or None for an input or initialiser."""
+        index = self._maker.get(tensor)
+        return None if index is None else self._graph.node[index]
+
+    def value_inputs(self, node: onnx.NodeProto) -> list[str]:
+        """Return the inputs of `node` whose values depend on the model's input."""
+        return [
+            name
+            for name in _reads(node)
+            if name not in self._valueless and not self._is_scale(name)
+        ]
+
+    def ancestors(self, tensors: Iterable[str]) -> set[str]:
+        """Return `tensors` and every tensor whose values they depend on."""
+        found: set[str] = set()
+        pending = list(tensors)
+        while pending:
+            tensor = pending.pop()
+            if tensor in found:
+                continue
+            found.add(tensor)
+            node = self.maker(tensor)
+            if node is not None:
+                pending += self.value_inputs(node)
+        return found
+
+    def readers(self, tensor: str, within: set[str]) -> list[onnx.NodeProto]:
+        """Return the nodes that read the values of `tensor` and make a tensor of `within`."""
+        nodes = (self._graph.node[index] for index in sorted({*self._readers.get(tensor, [])}))
+        return [
+            node
+            for node in nodes
+            if node.op_type not in _SHAPE_ONLY and within.intersection(node.output)
+        ]
+
+    def has(self, tensor: str) -> bool:
+        """Return whether the model has a tensor of this name whose values depend on an input."""
+        known = tensor in self.input_names or tensor in self._maker
+        return known and tensor not in self.constants
+
+    def evaluate(self, tensor: str) -> NDArray[np.float64]:
+        """Return the value of a constant tensor of numbers, as float64."""
+        return np.asarray(self.constant(tensor), dtype=np.float64)
+
+    def constant(self, tensor: str) -> NDArray[Any]:
+        """Return the value of a constant tensor.
+
+        ONNX Runtime computes it from the constant part of the graph, so transposed, cast or
+        dequantised weights and weights in external files need no algebra here.
+        """
+        stored = self._initializers.get(tensor)
+        if stored is not None and stored.data_location != onnx.TensorProto.EXTERNAL:
+            return numpy_helper.to_array(stored)
+        nodes, initializers = self.part_before([tensor])
+        out = f"{tensor}__covcal"
+        nodes = [*nodes, helper.make_node("Identity", [tensor], [out])]
+        data = self.submodel(nodes, initializers, [], [out])
+        value: NDArray[Any] = self.file.session(data).run([out], {})[0]
+        return value
+
+    def submodel(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        initializers: Sequence[onnx.TensorProto],
+        inputs: Sequence[onnx.ValueInfoProto],
+        outputs: Sequence[str],
+    ) -> bytes:
+        """Return a model of some of the nodes, serialised."""
+        graph = helper.make_graph(
+            nodes,
+            "part",
+            inputs=inputs,
+            outputs=[onnx.ValueInfoProto(name=name) for name in outputs],
+            initializer=initializers,
+        )
+        source = self.file.model
+        model = helper.make_model(
+            graph, opset_imports=list(source.opset_import), functions=list(source.functions)
+        )
+        model.ir_version = source.ir_version
+        return bytes(model.SerializeToString())
+
+    def part_before(
+        self, tensors: Iterable[str], cut: Iterable[str] = ()
+    ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+        """Return the nodes and initialisers that compute `tensors`, given the tensors of `cut`."""
+        indices: set[int] = set()
+        known = set(cut)
+        pending = list(tensors)
+        while pending:
+            name = pending.pop()
+            if name in known:
+                continue
+            known.add(name)
+            index = self._maker.get(name)
+            if index is not None:
+                indices.add(index)
+                pending += _reads(self._graph.node[index])
+        nodes = [self._graph.node[index] for index in sorted(indices)]
+        return nodes, [value for value in self._graph.initializer if value.name in known]
+
+    def _is_scale(self, tensor: str) -> bool:
+        node = self.maker(tensor)
+        return node is not None and node.op_type == _DYNAMIC_QUANTIZE and tensor != node.output[0]
+
+    def _computed_from(self, known: set[str], *, shapes: bool) -> set[str]:
+        found = set(known)
+        for node in self._graph.node:  # in topological order, as ONNX requires
+            if node.op_type in _RANDOM or any(value.HasField("g") for value in node.attribute):
+                continue
+            inputs = [name for name in node.input if name]
+            if (shapes and node.op_type in _SHAPE_ONLY) or all(name in found for name in inputs):
+                found.update(name for name in node.output if name)
+        return found
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """Return the tensors that a node reads, those that its inner graphs take from outside too."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        inner = [attribute.g] if attribute.HasField("g") else attribute.graphs
+        for graph in inner:
+            made = {name for value in graph.node for name in value.output}
+            made.update(value.name for value in (*graph.input, *graph.initializer))
+            read = [name for value in graph.node for name in _reads(value)]
+            read += [value.name for value in graph.output]
+            names += [name for name in dict.fromkeys(read) if name not in made]
+    return names
+
+
+# The inputs of an ONNX model: one tensor or several, each with one row per example.
+
+
+def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
+    """Return the inputs of a model."""
+    inputs = tuple(_read(graph, value) for value in graph.inputs)
+    if not inputs:
+        raise CovcalError(f"{graph.file.path} has no input: export the model with one")
+    batches = [value.shape[0] if value.shape else 0 for value in inputs]
+    common = _common_batch(batches)
+    states = [value for value, batch in zip(inputs, batches, strict=True) if batch != common]
+    if states:
+        described = ", ".join(f"{value.name} {_shape(value)}" for value in inputs)
+        names = " and ".join(value.name for value in states)
+        raise CovcalError(
+            f"{graph.file.path} has {len(inputs)} inputs ({described}), and {names} "
+            f"{'holds' if len(states) == 1 else 'hold'} no row per example (a state or a "
+            "parameter?): export the model without it, or give its predictions as a table with "
+            "--logits"
+        )
+    return inputs
+
+
+def require_declared_width(
+    graph: OnnxGraph, inputs: tuple[ModelInput, ...], tensor: str, width: int
+) -> None:
+    """Refuse a model whose head reads an input that declares another number of columns."""
+    value = next((value for value in inputs if value.name == tensor), None)
+    if value is None or len(value.shape) != 2 or value.shape[1] in (None, width):
+        return
+    raise CovcalError(
+        f"{graph.file.path} declares input {value.name} as {_shape(value)}, but its weights need "
+        f"{width} columns, so the declared shape is wrong: export it again with [N, {width}]"
+    )
+
+
+def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
+    tensor = value.type.tensor_type
+    if not tensor.elem_type or tensor.elem_type == onnx.TensorProto.STRING:
+        raise CovcalError(
+            f"{graph.file.path}: input {value.name} is not a numeric tensor: export a model that "
+            "reads numbers"
+        )
+    if not tensor.HasField("shape"):
+        raise CovcalError(
+            f"{graph.file.path}: input {value.name} declares no shape: export the model with one"
+        )
+    shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in tensor.shape.dim)
+    if not shape and len(graph.inputs) == 1:
+        raise CovcalError(
+            f"{graph.file.path}: input {value.name} is a single number, not rows: export a model "
+            "that reads one row per example"
+        )
+    return ModelInput(
+        value.name, shape, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    )
+
+
+def _common_batch(batches: list[int | None]) -> int | None:
+    """Return the number of rows that the inputs agree on: free if any is, else the commonest."""
+    if None in batches:
+        return None
+    return max(dict.fromkeys(batches), key=batches.count)
+
+
+def _shape(value: ModelInput) -> str:
+    if not value.shape:
+        return "(a single number)"
+    return f"[{', '.join('?' if size is None else str(size) for size in value.shape)}]"

@@ -1,0 +1,422 @@
+"""Finding the last linear layer of an ONNX classifier by its structure, never by its names.
+
+Walk back from an output until every path has met a layer with constant weights or the input. One
+such layer is the head, and its input is phi; several are a head if the logits are a weighted sum of
+theirs. Then walk forward again as long as the result is affine in phi; the last tensor on the way
+holds the logits. What follows it is the tail, which ``proof.py`` recognises by its values.
+"""
+
+import difflib
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from covcal_cli.classifiers import proof
+from covcal_cli.classifiers.onnx.graph import OnnxGraph
+from covcal_cli.classifiers.onnx.layers import (
+    LOGITS_ONLY,
+    Exposed,
+    Linear,
+    Weights,
+    describe,
+    has_fixed_weights,
+    layer_output,
+    read_linear,
+)
+from covcal_cli.classifiers.onnx.outputs import ClassOutput, class_outputs
+from covcal_cli.classifiers.onnx.probe import Part, affine_map
+from covcal_cli.classifiers.onnx.walk import Position, tail_step, walk_forward
+from covcal_cli.errors import CovcalError
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where the features and the logits of a classifier are, and how they belong together."""
+
+    layer: str  # operator and name, such as "Gemm fc2"; empty where there is no linear layer
+    # The tensors whose rows, one after the other, are phi; empty where it was not asked for.
+    features: tuple[Exposed, ...]
+    # W, shape (K, d), constant scales folded in, and b, shape (K,); None where the logits are not
+    # affine in phi.
+    weight: Weights | None
+    bias: Weights | None
+    logits: Exposed  # the last tensor that is affine in phi
+    step: float  # by how much rounding to stored integers may have moved the logits
+    tail_step: float  # the same of the outputs
+    follower: str | None  # the operator that reads the logits, such as "Softmax"
+    n_scores: int  # columns of the logits; one for a binary classifier of a single number
+    outputs: tuple[ClassOutput, ...]  # those that are computed from the logits alone
+
+
+def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
+    """Find the head of the classifier's output, `output` where the model has several."""
+    # The last layers before each output, of which tensors inside the network are left out.
+    choices = {choice.name: choice for choice in class_outputs(graph, output)}
+    layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
+    kept = _same_head(graph, layers)
+    nodes = layers[kept[0]]
+    linears = [read_linear(graph, node) for node in nodes]
+    heads = [_head(graph, linears, choices[name]) for name in kept]
+    for other in heads[1:]:
+        # The same layer twice, once with a temperature: which probabilities count?
+        if not _same_weights(heads[0], other):
+            raise _ambiguous(graph, {name: [heads[0].layer] for name in kept})
+    return replace(
+        heads[0],
+        outputs=tuple(choices[name] for name in kept),
+        tail_step=max(head.tail_step for head in heads),
+    )
+
+
+def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
+    if len(linears) > 1:
+        features, at = sum_of_heads(graph, linears, choice.tensor)
+        logits = Exposed(at.tensor)
+    else:
+        (linear,) = linears
+        features = (linear.features,)
+        if linear.output is None:
+            at = Position("", linear.weight, linear.bias, follower=linear.layer.split()[0])
+            logits = linear.features.then_affine(linear.weight, linear.bias)
+        else:
+            at = walk_forward(graph, linear, linear.output, choice.tensor)
+            logits = Exposed(at.tensor)
+    if at.quantised is not None:
+        zero = [at.quantised.zero_point] if at.quantised.zero_point else []
+        logits = logits.then("DequantizeLinear", at.quantised.scale, *zero)
+    return Head(
+        layer=" + ".join(linear.layer for linear in linears),
+        features=features,
+        weight=at.weight,
+        bias=at.bias,
+        logits=logits,
+        step=at.step,
+        tail_step=tail_step(graph, at.tensor or linears[0].features.name, choice.tensor),
+        follower=at.follower,
+        n_scores=len(at.weight),
+        outputs=(choice,),
+    )
+
+
+def _same_weights(head: Head, other: Head) -> bool:
+    return (
+        head.weight is not None
+        and head.bias is not None
+        and other.weight is not None
+        and other.bias is not None
+        and np.array_equal(head.weight, other.weight)
+        and np.array_equal(head.bias, other.bias)
+    )
+
+
+def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
+    """Return the layers with constant weights that the paths back from `output` meet first."""
+    found: dict[str, onnx.NodeProto] = {}
+    seen: set[str] = set()
+    pending = [output]
+    while pending:
+        tensor = pending.pop()
+        node = graph.maker(tensor)
+        if tensor in seen or node is None:
+            continue
+        seen.add(tensor)
+        if has_fixed_weights(graph, node):
+            found[node.output[0]] = node
+        else:
+            pending += graph.value_inputs(node)
+    # In the order of the graph, whatever the order of the walk.
+    order = {node.output[0]: index for index, node in enumerate(graph.nodes) if node.output}
+    return sorted(found.values(), key=lambda node: order[node.output[0]])
+
+
+def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> list[str]:
+    """Return the outputs that hold the classes, leaving out tensors from inside the network."""
+    inside = {
+        name: graph.ancestors(tensor for node in nodes for tensor in graph.value_inputs(node))
+        for name, nodes in layers.items()
+    }
+
+    def is_internal(name: str) -> bool:
+        made = {layer_output(node) for node in layers[name]}
+        others = (inside[other] for other in layers if other != name)
+        # The raw input, or something that feeds another output's head, is not an answer.
+        return not made or any(made <= other for other in others)
+
+    kept = [name for name in layers if not is_internal(name)]
+    if not kept:
+        raise CovcalError(
+            f"{graph.file.path}: no matrix multiply with constant weights before output "
+            f"{', '.join(layers)} (trees, kernels or neighbours?), so there is no linear head: "
+            "pass --phi input to take the input as features, --phi NAME to take a tensor, or "
+            "--phi none to keep the logits alone"
+        )
+    if len({tuple(node.output[0] for node in layers[name]) for name in kept}) > 1:
+        described = {name: [describe(node) for node in layers[name]] for name in kept}
+        raise _ambiguous(graph, described)
+    return kept
+
+
+def _ambiguous(graph: OnnxGraph, heads: dict[str, list[str]]) -> CovcalError:
+    names = ", ".join(f"{name} (from {', '.join(layers)})" for name, layers in heads.items())
+    return CovcalError(
+        f"{graph.file.path} has {len(heads)} outputs that could hold the classes: {names}: "
+        "choose one with --model-output NAME"
+    )
+
+
+# Classifiers whose logits are a weighted sum of several heads, such as a mean of two.
+#
+# The part of the graph after the heads is run on made scores; least squares gives the
+# coefficients, and the residual says whether it is a weighted sum at all. phi is then the
+# features of all heads one after the other, and W their weights times the coefficients side by
+# side.
+
+_MADE_ROWS = 32
+_EXACT = 1e-6
+_LARGEST_DENOMINATOR = 64
+
+
+def sum_of_heads(
+    graph: OnnxGraph, linears: list[Linear], output: str
+) -> tuple[tuple[Exposed, ...], Position]:
+    """Return phi and the last tensor before `output` that is a weighted sum of the heads."""
+    starts = [_scores(graph, linear, output) for linear in linears]
+    refusal = CovcalError(
+        f"{graph.file.path}: {len(linears)} layers feed output {output} "
+        f"({', '.join(linear.layer for linear in linears)}), and no tensor after them is a "
+        f"weighted sum of their scores: {LOGITS_ONLY}"
+    )
+    if len({len(start.weight) for start in starts}) > 1:
+        raise refusal
+    # Made scores of every head, and what each tensor after them makes of those.
+    cut = [start.tensor for start in starts]
+    between = _between(graph, cut, output)
+    try:
+        part = Part(graph, cut, between)
+        rng = np.random.default_rng(0)
+        scores = [rng.normal(size=(_MADE_ROWS, len(start.weight))) for start in starts]
+        values = part.run(scores)
+    except CovcalError as error:
+        raise refusal from error
+    # The last tensor that is a weighted sum holds the logits.
+    found = [_coefficients(scores, value, part.close) for value in values]
+    last = max((index for index, fit in enumerate(found) if fit is not None), default=-1)
+    fit = found[last] if last >= 0 else None
+    if fit is None:
+        raise refusal
+    coefficients, shift = fit
+    # b, the step and W of the sum follow from those of the heads.
+    bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
+    step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
+    weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
+    features = [linear.features for linear in linears]
+    # Heads that read the same phi add up their W; others have them side by side.
+    if len({value.tensor for value in features}) == 1:
+        features, weight = features[:1], np.sum(weights, axis=0)
+    else:
+        weight = np.concatenate(weights, axis=1)
+    readers = graph.readers(between[last], graph.ancestors([output]))
+    follower = readers[0].op_type if readers and between[last] != output else None
+    return tuple(features), Position(between[last], weight, bias, step, follower=follower)
+
+
+def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
+    """Return the scores of one head as floats."""
+    if linear.output is not None and not linear.pending and linear.quantised is None:
+        return Position(linear.output, linear.weight, linear.bias)
+    if linear.output is not None:
+        at = walk_forward(graph, linear, linear.output, output)
+        if at.quantised is None:
+            return at
+    raise CovcalError(
+        f"{graph.file.path}: the scores of {linear.layer}, one of several heads of {output}, are "
+        f"no floats inside the graph: {LOGITS_ONLY}"
+    )
+
+
+def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
+    """Return the tensors that depend on all of `cut`, in order, up to `output`."""
+    path = graph.ancestors([output])
+    return [
+        name
+        for node in graph.nodes
+        for name in node.output
+        if name in path and name not in cut and set(cut) <= graph.ancestors([name])
+    ]
+
+
+def _coefficients(
+    scores: list[NDArray[np.float64]], value: NDArray[np.float64], close: float
+) -> tuple[list[float], NDArray[np.float64]] | None:
+    """Fit one coefficient per head and one shift per class, or return None if they do not fit."""
+    if value.size != scores[0].size:
+        return None
+    wanted = value.reshape(scores[0].shape)
+    columns = np.stack([(score - score.mean(axis=0)).ravel() for score in scores], axis=1)
+    solution = np.linalg.lstsq(columns, (wanted - wanted.mean(axis=0)).ravel(), rcond=None)[0]
+    coefficients = [_exact(float(value)) for value in solution]
+    rest = wanted - sum(c * score for c, score in zip(coefficients, scores, strict=True))
+    shift = rest.mean(axis=0)
+    if not np.abs(rest - shift).max() <= close * np.abs(wanted).max():
+        return None
+    shift[np.abs(shift) <= close] = 0.0
+    return coefficients, shift
+
+
+def _exact(value: float) -> float:
+    """Return the simple fraction that `value` is but for rounding, such as a half."""
+    simple = float(Fraction(value).limit_denominator(_LARGEST_DENOMINATOR))
+    return simple if abs(simple - value) <= _EXACT else value
+
+
+# The head as ``--phi`` asks for it: with other features than the last layer's, or none.
+
+INPUT, NONE = "input", "none"
+_SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
+_HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
+_SHOWN = 8
+_ROWS = 16
+# What a softmax, log-softmax, sigmoid or choice of the largest starts with, whole or taken apart.
+# Anything else after the last linear layer is part of the network, and its result is the logits.
+_TAIL_STARTS = {
+    *_SQUASHES,
+    *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
+    *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
+}
+
+
+def choose_head(
+    graph: OnnxGraph, output: str | None, phi: str | None, *, layer: bool = True
+) -> Head:
+    """Return the head that is found for an output, with the features that ``--phi`` asks for.
+
+    Without `layer` the logits are, with a `phi`, not those of the last linear layer, but what the
+    final softmax reads, or the output itself.
+    """
+    if phi is None:
+        return find_head(graph, output)
+    tensor = None if phi == NONE else _tensor(graph, phi)
+    head = _found(graph, output) if layer else None
+    if head is None:
+        head = _scores_alone(graph, output)
+    if tensor is None:
+        return replace(head, features=(), weight=None, bias=None)
+    features = Exposed(tensor)
+    if head.features == (features,):
+        return head
+    if tensor in graph.input_names:
+        features = features.then("Flatten", axis=1)
+    return replace(head, layer="", features=(features,), weight=None, bias=None)
+
+
+def _found(graph: OnnxGraph, output: str | None) -> Head | None:
+    """Return the head of the last linear layer, None where its scores are not the logits."""
+    try:
+        head = find_head(graph, output)
+    except CovcalError:
+        return None
+    declared = _declared_classes(graph, head.outputs[0].name)
+    # Another operator, or another number of classes: the layer is inside the network.
+    if head.follower is not None and head.follower not in _TAIL_STARTS:
+        return None
+    if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
+        return None
+    return head if _has_known_tail(graph, head) else None
+
+
+def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
+    """Return whether made logits come out as a known tail of them; True where it cannot be tried.
+
+    The first batch of data proves it again.
+    """
+    choice = head.outputs[0]
+    if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
+        return True
+    made = np.random.default_rng(0).normal(size=(_ROWS, head.n_scores)) * 3
+    try:
+        part = Part(graph, [head.logits.tensor], [choice.tensor])
+        (found,) = part.run([made])
+    except CovcalError:
+        return True
+    if found.size == made.size:
+        return proof.recognise_tail(made, found.reshape(made.shape), part.close) is not None
+    return found.shape[:1] != (_ROWS,) or found.ndim != made.ndim  # tokens; else other classes
+
+
+def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
+    """Add W and b to a head whose features were chosen, if the logits are affine in them.
+
+    `row` is the shape of a row of the one tensor that holds the features.
+    """
+    if head.logits.nodes or len(head.features) != 1:
+        return head
+    found = affine_map(graph, head.features[0].name, head.logits.tensor, row)
+    if found is None or head.n_scores not in (0, len(found[1])):
+        return head
+    return replace(head, weight=found[0], bias=found[1])
+
+
+def _tensor(graph: OnnxGraph, phi: str) -> str:
+    names = [value.name for value in graph.inputs]
+    if phi == INPUT and phi not in names:
+        if len(names) > 1:
+            raise CovcalError(
+                f"{graph.file.path} has {len(names)} inputs: name the one that is phi with --phi "
+                f"{' or --phi '.join(names)}"
+            )
+        return str(names[0])
+    if graph.has(phi):
+        return phi
+    known = [name for node in graph.nodes for name in node.output if name and graph.has(name)]
+    near = difflib.get_close_matches(phi, known, n=3)
+    shown = list(dict.fromkeys([*near, *known[::-1]]))[:_SHOWN]
+    raise CovcalError(
+        f"{graph.file.path} has no tensor {phi!r} that depends on its input: pass --phi input, "
+        f"--phi none or one of {', '.join(shown)}"
+        f"{f' ({len(known) - len(shown)} more)' if len(known) > len(shown) else ''}"
+    )
+
+
+def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
+    """Return the logits without a linear layer: what the final softmax reads, or the output."""
+    outputs = class_outputs(graph, output)
+    if len(outputs) > 1:
+        names = ", ".join(value.name for value in outputs)
+        raise CovcalError(
+            f"{graph.file.path} has {len(outputs)} outputs that could hold the classes: {names}: "
+            "choose one with --model-output NAME"
+        )
+    if outputs[0].is_label:
+        raise CovcalError(
+            f"{graph.file.path} gives labels alone ({outputs[0].name}), and no linear layer before "
+            "them gives their logits: export its probabilities"
+        )
+    choice = outputs[0]
+    tensor, follower = choice.tensor, None
+    node = graph.maker(tensor)
+    while node is not None and node.op_type in _HANDS_ON:
+        node = graph.maker(node.input[0])
+    if node is not None and node.op_type in _SQUASHES:
+        tensor, follower = node.input[0], describe(node)
+    return Head(
+        layer="",
+        features=(),
+        weight=None,
+        bias=None,
+        logits=Exposed(tensor),
+        step=0.0,
+        tail_step=tail_step(graph, tensor, choice.tensor),
+        follower=follower,
+        n_scores=len(choice.zipped) or _declared_classes(graph, choice.name),
+        outputs=(choice,),
+    )
+
+
+def _declared_classes(graph: OnnxGraph, name: str) -> int:
+    """Return the columns that an output declares, 0 where it declares none."""
+    value = next(value for value in graph.outputs if value.name == name)
+    sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    return int(np.prod(sizes[1:])) if len(sizes) > 1 else 0

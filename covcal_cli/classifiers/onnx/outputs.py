@@ -1,0 +1,248 @@
+"""The outputs of an ONNX model that may hold the classes, and its names for them."""
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from covcal_cli.classifiers.onnx.graph import OnnxGraph
+from covcal_cli.classifiers.onnx.layers import attributes_of
+from covcal_cli.errors import CovcalError
+
+_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
+_INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
+_LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
+
+
+@dataclass(frozen=True)
+class ClassOutput:
+    """One output that may hold the classes."""
+
+    name: str
+    tensor: str  # to be read: the output itself, or what a ZipMap turns into dictionaries
+    is_label: bool = False  # whether it holds the index of the most likely class alone
+    is_vector: bool = False  # whether it holds one number per row, without an axis of classes
+    # The keys of the dictionaries, in the order of the tensor.
+    zipped: tuple[str | int, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """How unlikely it is to hold the classes where the model has other outputs."""
+        return 2 if self.is_label else int(self.is_vector)
+
+
+def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
+    """Return the outputs that may hold the classes; labels only where nothing else does."""
+    names = [value.name for value in graph.outputs]
+    if output is not None and output not in names:
+        raise CovcalError(
+            f"{graph.file.path} has no output {output!r}: choose one of {', '.join(names)}"
+        )
+    chosen = [value for value in graph.outputs if output in (None, value.name)]
+    found = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
+    if found:
+        # One number per row beside a row of scores is a loss or a by-product; labels are the last
+        # resort.
+        best = min(candidate.rank for candidate in found)
+        return [candidate for candidate in found if candidate.rank == best]
+    described = ", ".join(f"{value.name} ({_kind(value)})" for value in chosen)
+    raise CovcalError(
+        f"{graph.file.path} is not a classifier that covcal can use: its output must be numbers of "
+        f"shape [N, classes], but it gives {described}: export the logits or probabilities of "
+        "every row, or choose another output with --model-output NAME"
+    )
+
+
+def class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
+    """Return the names that operators of the graph give the classes, where there are `count`."""
+    for node in graph.nodes:
+        found = zip_labels(node)
+        if not found and node.op_type == "ArrayFeatureExtractor":
+            found = _chosen_labels(graph, node)
+        if len(found) == count:
+            return tuple(str(label) for label in found)
+    return None
+
+
+def any_labels(graph: OnnxGraph) -> int:
+    """Return how many classes an operator of the graph names, 0 if none does."""
+    return max((len(zip_labels(node)) for node in graph.nodes), default=0)
+
+
+def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
+    """Return the class labels among a node's attributes."""
+    attributes = attributes_of(node)
+    labels = next((attributes[name] for name in _LABELS if attributes.get(name)), ())
+    return tuple(
+        label.decode("utf-8", "replace") if isinstance(label, bytes) else int(label)
+        for label in labels
+    )
+
+
+def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
+    """Return the labels that an ArgMax chooses from, where that is what the node is for."""
+    maker = graph.maker(node.input[1])
+    if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
+        return ()
+    values = graph.constant(node.input[0]).reshape(-1).tolist()
+    return tuple(
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for value in values
+        if isinstance(value, (str, bytes, int))
+    )
+
+
+def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | None:
+    if not value.type.HasField("tensor_type"):
+        maker = graph.maker(value.name)
+        if maker is None or maker.op_type != "ZipMap":
+            return None
+        return ClassOutput(value.name, maker.input[0], zipped=zip_labels(maker))
+    tensor = value.type.tensor_type
+    dims = [dim.dim_value for dim in tensor.shape.dim]
+    ranked = tensor.HasField("shape")
+    if tensor.elem_type in _FLOATS and (not ranked or (dims and all(d == 1 for d in dims[2:]))):
+        return ClassOutput(value.name, value.name, is_vector=ranked and len(dims) == 1)
+    if tensor.elem_type in _INTEGERS and (not ranked or (dims and all(d == 1 for d in dims[1:]))):
+        return ClassOutput(value.name, value.name, is_label=True)
+    return None
+
+
+def _kind(value: onnx.ValueInfoProto) -> str:
+    if not value.type.HasField("tensor_type"):
+        return "not a tensor"
+    tensor = value.type.tensor_type
+    sizes = [str(dim.dim_value or dim.dim_param or "?") for dim in tensor.shape.dim]
+    name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+    return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
+
+
+# A model's own labels, compared with the classes of its largest probabilities.
+#
+# A support vector machine votes for its label and computes probabilities by another way, so that
+# the two can differ. What covcal says of labels follows the probabilities.
+
+_LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
+_NOTE = (
+    "the model's own label is not always the class of its largest probability (a support vector "
+    "machine votes, say): labels and accuracy here follow the probabilities"
+)
+
+
+class OwnLabels:
+    """The output that holds a model's labels beside its probabilities, compared until they differ.
+
+    `names` is what its operators call the classes, in the order of the logits, and `others` are
+    outputs that hold the classes otherwise.
+    """
+
+    def __init__(
+        self, graph: OnnxGraph, names: Sequence[str] | None, others: Sequence[str]
+    ) -> None:
+        self._index = {name: index for index, name in enumerate(names or ())}
+        found = [value.name for value in graph.outputs if _holds_labels(value, others)]
+        self._output = found[0] if len(found) == 1 and self._index else None
+
+    @property
+    def wanted(self) -> list[str]:
+        """The output to read; nothing where there is none, or no more to be found out."""
+        return [] if self._output is None else [self._output]
+
+    def note(self, values: Mapping[str, NDArray[Any]], logits: NDArray[Any]) -> tuple[str, ...]:
+        """Compare a batch; return what a user should know, the first time."""
+        if self._output is None:
+            return ()
+        labels = values[self._output].reshape(-1).tolist()
+        own = np.array([self._index.get(_text(label), -1) for label in labels])
+        if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
+            return ()
+        self._output = None
+        # Labels by other names than the operators' say nothing.
+        return (_NOTE,) if len(own) == len(logits) and (own >= 0).all() else ()
+
+
+def _holds_labels(value: onnx.ValueInfoProto, others: Sequence[str]) -> bool:
+    tensor = value.type.tensor_type
+    sizes = [dim.dim_value for dim in tensor.shape.dim]
+    return (
+        value.name not in others
+        and tensor.elem_type in _LABEL_TYPES
+        and len(sizes) > 0
+        and all(size == 1 for size in sizes[1:])
+    )
+
+
+def _text(label: Any) -> str:
+    return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
+
+
+# The metadata of an ONNX file, and the names of its classes.
+
+_KEYS = ("names", "class_names", "classes", "labels", "id2label")
+
+
+def read_metadata(graph: OnnxGraph) -> dict[str, str]:
+    """Return the metadata of the file, empty where it has none."""
+    return {entry.key: entry.value for entry in graph.file.model.metadata_props}
+
+
+def class_names(
+    graph: OnnxGraph, metadata: Mapping[str, str], count: int
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Return K different names of the classes in the order of the logits, or None.
+
+    Operators such as ZipMap hold labels, which come first; then the metadata, where names are a
+    Python or JSON dictionary by class number, or a list. Beside them, why names are not used.
+    """
+    labels = class_labels(graph, count)
+    if labels is not None and len(set(labels)) == count:
+        return labels, ()
+    notes = []
+    for key in _KEYS:
+        if key not in metadata:
+            continue
+        names = _parse(metadata[key])
+        if names is None:
+            continue
+        if len(names) != count:
+            notes.append(f"the model's metadata {key!r} names {len(names)} classes, not {count}")
+        elif len(set(names)) < count:
+            twice = next(name for name in names if names.count(name) > 1)
+            notes.append(f"the model's metadata {key!r} has the class name {twice!r} twice")
+        else:
+            return names, ()
+    return None, tuple(f"{note}: its names are not used" for note in notes)
+
+
+def _parse(text: str) -> tuple[str, ...] | None:
+    value = _literal(text)
+    if isinstance(value, dict):
+        try:
+            numbered = {int(key): name for key, name in value.items()}
+        except (TypeError, ValueError):
+            return None
+        if sorted(numbered) != list(range(len(numbered))):
+            return None
+        value = [numbered[index] for index in range(len(numbered))]
+    if not isinstance(value, (list, tuple)) or not value:
+        return None
+    if any(not isinstance(name, (str, int)) or name == "" for name in value):
+        return None
+    return tuple(str(name) for name in value)
+
+
+def _literal(text: str) -> Any:
+    """Return the value of a JSON document or a Python literal, None if it is neither."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None

@@ -1,0 +1,142 @@
+"""Feeding batches to ONNX Runtime: shapes checked, fixed batches padded, errors in one line."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from covcal_cli.arrays import ModelInput
+from covcal_cli.classifiers.classifier import Inputs
+from covcal_cli.classifiers.onnx.layers import Exposed
+from covcal_cli.errors import CovcalError, one_line
+
+_OUT_OF_TABLE = "out of data bounds"  # what ONNX Runtime says of an embedding's index
+_OPSET = 13  # for appended nodes, where a model of machine learning operators imports none
+Zipped = Mapping[str, Sequence[str | int]]
+
+
+class Runner:
+    """One session of ONNX Runtime and the inputs it wants."""
+
+    def __init__(
+        self,
+        where: str,
+        session: Any,
+        inputs: tuple[ModelInput, ...],
+        zipped: Zipped | None = None,  # outputs that are lists of dictionaries: their keys' order
+    ) -> None:
+        self._where, self._session, self._inputs = where, session, inputs
+        self._zipped = zipped or {}
+        self._names = {value.name for value in inputs}
+
+    def row_shape(self, tensor: str) -> tuple[int, ...] | None:
+        """Return the shape of a row of an input or output, where it is known beforehand."""
+        shapes: dict[str, list[Any]] = {value.name: list(value.shape) for value in self._inputs}
+        shapes |= {value.name: list(value.shape) for value in self._session.get_outputs()}
+        row = shapes.get(tensor, [None])[1:]
+        return tuple(row) if row and all(isinstance(size, int) for size in row) else None
+
+    def run(self, names: Sequence[str], batch: Inputs) -> dict[str, NDArray[Any]]:
+        """Return tensors by name for arrays by input name, one row per row."""
+        rows = self._require_fit(batch)
+        fed = {value.name: np.ascontiguousarray(batch[value.name]) for value in self._inputs}
+        size = self._inputs[0].shape[0]
+        wanted = [name for name in names if name not in self._names]
+        if size is None or rows == size:
+            found = self._run_once(wanted, fed, rows)
+        else:
+            # Rows are run alone, too, and a batch need not hold a whole number of fixed ones.
+            pieces = []
+            for start in range(0, rows, size):
+                part = {
+                    name: _padded(array[start : start + size], size) for name, array in fed.items()
+                }
+                arrays = self._run_once(wanted, part, size)
+                pieces.append([array[: rows - start] for array in arrays])
+            found = [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)]
+        made = dict(zip(wanted, found, strict=True))
+        return {name: fed[name] if name in self._names else made[name] for name in names}
+
+    def _require_fit(self, batch: Inputs) -> int:
+        rows = -1
+        for value in self._inputs:
+            if value.name not in batch:
+                given = ", ".join(batch) or "nothing"
+                raise CovcalError(
+                    f"{self._where} wants {value.describe()} as {value.name}, and the data gives "
+                    f"{given}: name the arrays after the model's inputs"
+                )
+            array = batch[value.name]
+            expected = value.shape[1:]
+            fits = len(array.shape[1:]) == len(expected) and all(
+                want is None or want == have
+                for want, have in zip(expected, array.shape[1:], strict=True)
+            )
+            if not fits or array.dtype != value.dtype:
+                found = ", ".join(["N", *map(str, array.shape[1:])])
+                raise CovcalError(
+                    f"{self._where} wants {value.describe()} as {value.name}, and the data gives "
+                    f"{array.dtype} [{found}]: change the preprocessing or the array"
+                )
+            if rows not in (-1, len(array)):
+                raise CovcalError(
+                    f"{self._where} is given {rows} rows and {len(array)} rows of {value.name}: "
+                    "give every input one row per example"
+                )
+            rows = len(array)
+        return rows
+
+    def _run_once(
+        self, names: Sequence[str], fed: dict[str, NDArray[Any]], rows: int
+    ) -> list[NDArray[Any]]:
+        try:
+            found = self._session.run(list(names), fed) if names else []
+        except Exception as error:  # ONNX Runtime's exceptions share no other base class
+            if _OUT_OF_TABLE in str(error):
+                raise CovcalError(
+                    f"{self._where} has no entry in a table for a number in the data "
+                    f"({one_line(error, 200)}): number the categories as for the model's training"
+                ) from error
+            shapes = ", ".join(str(list(array.shape)) for array in fed.values())
+            raise CovcalError(
+                f"{self._where} cannot run on {shapes} ({one_line(error, 200)}): change the "
+                "preprocessing, or --batch 1 if only one row at a time works"
+            ) from error
+        arrays = [self._array(name, value) for name, value in zip(names, found, strict=True)]
+        for name, array in zip(names, arrays, strict=True):
+            if array.ndim == 0 or len(array) != rows:
+                raise CovcalError(
+                    f"{self._where} gives {list(array.shape)} as {name} for {rows} rows: the "
+                    "batch size is fixed inside the model; pass --batch 1"
+                )
+        return arrays
+
+    def _array(self, name: str, value: Any) -> NDArray[Any]:
+        if isinstance(value, list):
+            keys = self._zipped.get(name, ())
+            return np.array([[row[key] for key in keys] for row in value], dtype=np.float32)
+        return np.asarray(value)
+
+
+def exposing(model: onnx.ModelProto, tensors: Sequence[Exposed], outputs: Sequence[str]) -> bytes:
+    """Serialise a copy of the model in which `tensors` and `outputs` are outputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    nodes = {node.output[0]: node for tensor in tensors for node in tensor.nodes}
+    copy.graph.node.extend(nodes.values())
+    if nodes and not any(entry.domain in ("", "ai.onnx") for entry in copy.opset_import):
+        copy.opset_import.append(helper.make_opsetid("", _OPSET))
+    present = {value.name for value in (*copy.graph.output, *copy.graph.input)}
+    names = dict.fromkeys([*(tensor.tensor for tensor in tensors), *outputs])
+    copy.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in names if name not in present
+    )
+    return bytes(copy.SerializeToString())
+
+
+def _padded(rows: NDArray[Any], size: int) -> NDArray[Any]:
+    """Repeat the last row until there are `size`: a row of zeros might be no valid input."""
+    return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])

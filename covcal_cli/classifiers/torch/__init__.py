@@ -1,0 +1,1 @@
+"""Classifiers in torch files, or made by a function."""

@@ -1,0 +1,340 @@
+"""Programs in torch files: TorchScript and torch.export. Pickled objects are never opened."""
+
+import importlib
+import logging
+import pickle
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from covcal_cli.arrays import ModelInput, Shape
+from covcal_cli.classifiers.torch.inputs import ROWS, find_inputs
+from covcal_cli.classifiers.torch.program import (
+    CPU,
+    Program,
+    cause,
+    numpy_type,
+    without_tensor_cores,
+)
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import require_file, sha256_of
+
+_JIT: Any = torch.jit  # its functions have no types
+_LFS_POINTER = b"version https://git-lfs"
+_PICKLE = b"\x80"
+_EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch.jit.save"
+
+
+def open_file(path: Path, device: torch.device = CPU) -> Program:
+    """Open a TorchScript or torch.export file, to compute on `device`.
+
+    Raises
+    ------
+    CovcalError
+        If the file is no program that this torch can run there.
+    """
+    require_file(path, remedy="give a TorchScript or torch.export file, or module:function")
+    kind = _kind(path)
+    if kind == "weights":
+        raise CovcalError(
+            f"{path} holds weights or a pickled object, not a program: pass module:function with "
+            f"--weights {path}"
+        )
+    module = _loaded(path, kind)
+    if kind == "torch.export":
+        return _exported(path, module, device)
+    module.eval()
+    fed = find_inputs(module, str(path), holders=())
+    if device != CPU:
+        without_tensor_cores()
+        module = _loaded(path, kind, device).eval()  # `to` leaves the constants where they are
+    return Program(
+        where=str(path),
+        name=path.name,
+        sha256=sha256_of(path),
+        module=module,
+        inputs=fed.inputs,
+        rows=fed.rows,
+        fixed_batch=None,
+        notes=fed.notes,
+        device=device,
+    )
+
+
+def _kind(path: Path) -> str:
+    """Return what a file holds, by its members and first bytes."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as handle:
+            start = handle.read(len(_LFS_POINTER))
+        if start == _LFS_POINTER:
+            raise CovcalError(
+                f"{path} is a Git LFS pointer ({path.stat().st_size} bytes), not the model: run "
+                "git lfs pull"
+            )
+        if start.startswith(_PICKLE) or path.suffix.lower() == ".safetensors":
+            return "weights"
+        cut = " (it is cut short)" if start.startswith(b"PK") else ""
+        raise CovcalError(f"{path} is not a readable torch file{cut}: {_EXPORT_AGAIN}")
+    with zipfile.ZipFile(path) as archive:
+        members = [name.partition("/")[2] for name in archive.namelist()]
+    if "archive_format" in members:
+        if any(name.endswith((".so", ".wrapper.cpp")) for name in members):
+            raise CovcalError(
+                f"{path} is compiled (AOTInductor), which shows no layers: save the program with "
+                "torch.export.save"
+            )
+        return "torch.export"
+    if "constants.pkl" in members and any(name.startswith("code/") for name in members):
+        return "TorchScript"
+    if "data.pkl" in members:
+        return "weights"
+    raise CovcalError(f"{path} is a zip file and holds no torch program: {_EXPORT_AGAIN}")
+
+
+@contextmanager
+def _silent_logs() -> Iterator[None]:
+    """Keep torch from printing its own tracebacks of what it goes on to raise."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
+    try:
+        with warnings.catch_warnings(), _silent_logs():
+            # TorchScript is deprecated, which its user knows; the file is as good as ever.
+            warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
+            if kind == "torch.export":
+                return torch.export.load(path)
+            return _JIT.load(path, map_location=device)
+    except Exception as error:  # torch raises many kinds, RuntimeError for most
+        raise CovcalError(
+            f"{path} is a {kind} file that torch {torch.__version__} cannot load ({cause(error)}): "
+            f"{_EXPORT_AGAIN}"
+        ) from error
+
+
+def _exported(path: Path, program: Any, device: torch.device) -> Program:
+    """Return a torch.export program, whose inputs are declared and whose device is built in."""
+    shapes = _declared(path, program)
+    sizes = {shape[0] for _, shape, _ in shapes}
+    fixed = next(iter(sizes)) if len(sizes) == 1 else None
+    rows = _rows(program, shapes, fixed or ROWS)
+    inputs = tuple(ModelInput(name, shape, numpy_type(kind)) for name, shape, kind in shapes)
+    return Program(
+        where=str(path),
+        name=path.name,
+        sha256=sha256_of(path),
+        module=_on(path, program, device).module(),
+        inputs=inputs,
+        rows=rows,
+        fixed_batch=fixed,
+        notes=(),
+        device=device,
+    )
+
+
+def _on(path: Path, program: Any, device: torch.device) -> Any:
+    """Return an exported program whose weights, and the devices in its graph, are `device`."""
+    found = {value.device.type for value in (*program.state_dict.values(), *_constants(program))}
+    if found <= {device.type}:
+        return program
+    from torch.export.passes import move_to_device_pass  # imports much
+
+    without_tensor_cores()
+    try:
+        return move_to_device_pass(program, str(device))
+    except Exception as error:  # torch raises many kinds
+        raise CovcalError(
+            f"{path} was exported on {', '.join(sorted(found))} and cannot be moved to {device} "
+            f"({cause(error)}): move the model there and export it again"
+        ) from error
+
+
+def _constants(program: Any) -> list[Tensor]:
+    return [value for value in program.constants.values() if isinstance(value, Tensor)]
+
+
+def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
+    """Return name, shape and type of every input, from the graph's own record."""
+    keywords = program.example_inputs[1] if program.example_inputs else {}
+    if keywords:
+        raise CovcalError(
+            f"{path} takes inputs by keyword ({', '.join(keywords)}): export the model with "
+            "positional inputs alone"
+        )
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    found: list[tuple[str, Shape, torch.dtype]] = []
+    for name in program.graph_signature.user_inputs:
+        value = nodes[name].meta.get("val") if name in nodes else None
+        if not isinstance(value, Tensor) or value.ndim == 0:
+            raise CovcalError(
+                f"{path}: input {name} is no tensor with one row per example: export the model "
+                "with tensor inputs alone"
+            )
+        shape = tuple(size if isinstance(size, int) else None for size in value.shape)
+        found.append((name, shape, value.dtype))
+    if not found:
+        raise CovcalError(f"{path} has no input: export the model with its inputs as arguments")
+    return found
+
+
+def _rows(program: Any, shapes: list[tuple[str, Shape, torch.dtype]], n: int) -> tuple[Tensor, ...]:
+    """Return made rows of the declared shapes; free sizes are as in the example of the export."""
+    examples = program.example_inputs[0] if program.example_inputs else ()
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for index, (_, shape, kind) in enumerate(shapes):
+        example = examples[index] if index < len(examples) else None
+        known = list(example.shape) if isinstance(example, Tensor) else [1] * len(shape)
+        sizes = [n, *(size or known[axis] for axis, size in enumerate(shape) if axis > 0)]
+        if kind.is_floating_point:
+            rows.append(torch.randn(sizes, generator=generator).to(kind))
+        elif isinstance(example, Tensor) and len(example):
+            rows.append(
+                torch.cat([example.cpu()] * n)[:n]
+            )  # numbers that the model is known to take
+        else:
+            rows.append(torch.zeros(sizes, dtype=kind))
+    return tuple(rows)
+
+
+# Weights from a file into a module, without running anything that the file holds.
+
+# Where training scripts put the state_dict, and what wrappers write before every name.
+_PLACES = ("state_dict", "model_state_dict", "model", "net")
+_PREFIXES = ("module.", "_orig_mod.", "model.")
+_SHOWN = 3
+
+
+def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
+    """Load a file of weights into a module, every name and shape checked.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Changed in place.
+    path : Path
+        ``.safetensors``, or what ``torch.save`` made of a state_dict or of a dict that holds one.
+    where : str
+        What made the module, for messages.
+
+    Returns
+    -------
+    tuple of str
+        What a user should know about how the file was read.
+
+    Raises
+    ------
+    CovcalError
+        If the file holds no weights, or not those of this module.
+    """
+    require_file(path, remedy="give the file that holds the module's state_dict")
+    weights = _safetensors(path) if path.suffix.lower() == ".safetensors" else _saved(path)
+    expected = module.state_dict()
+    weights, stripped = _without_prefix(weights, expected)
+    _require_same(weights, expected, path, where)
+    module.load_state_dict(weights)
+    return (f"{path}: {stripped!r} dropped before every name",) if stripped else ()
+
+
+def _saved(path: Path) -> dict[str, Tensor]:
+    try:
+        loaded = torch.load(path, weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as error:
+        raise CovcalError(
+            f"{path} holds Python objects and not weights alone ({_forbidden(error)}): save the "
+            "state_dict with torch.save(model.state_dict(), FILE)"
+        ) from error
+    except Exception as error:  # damaged files raise many kinds
+        raise CovcalError(
+            f"{path} is not a readable file of weights ({cause(error)}): save the state_dict again "
+            "with torch.save"
+        ) from error
+    for place in _PLACES:
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(place), Mapping):
+            loaded = loaded[place]
+            break
+    if not isinstance(loaded, Mapping) or not any(isinstance(v, Tensor) for v in loaded.values()):
+        found = f"a dict of {', '.join(map(str, loaded))}" if isinstance(loaded, Mapping) else ""
+        raise CovcalError(
+            f"{path} holds no state_dict but {found or type(loaded).__name__}: save it with "
+            "torch.save(model.state_dict(), FILE)"
+        )
+    return {str(name): value for name, value in loaded.items()}
+
+
+def _forbidden(error: Exception) -> str:
+    """Return the object that torch refused to build, from its long message."""
+    text = str(error)
+    for mark in ("Unsupported global: GLOBAL ", "GLOBAL "):
+        if mark in text:
+            return text.partition(mark)[2].split()[0]
+    return cause(error)
+
+
+def _safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        safetensors: Any = importlib.import_module("safetensors.torch")
+    except ImportError as error:
+        raise CovcalError(
+            f"{path} needs the safetensors package: run pip install safetensors"
+        ) from error
+    try:
+        loaded: dict[str, Tensor] = safetensors.load_file(path, device="cpu")
+    except Exception as error:  # safetensors' own class, and OSError
+        raise CovcalError(
+            f"{path} is not a readable .safetensors file ({cause(error)}): save it again"
+        ) from error
+    return loaded
+
+
+def _without_prefix(
+    weights: dict[str, Tensor], expected: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], str]:
+    """Drop what wrappers such as DataParallel write before every name."""
+    stripped = ""
+    for prefix in _PREFIXES:
+        everywhere = all(name.startswith(prefix) for name in weights)
+        if everywhere and not all(name.startswith(prefix) for name in expected):
+            weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+            stripped += prefix
+    return weights, stripped
+
+
+def _require_same(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Any], path: Path, where: str
+) -> None:
+    missing = [name for name in expected if name not in weights]
+    unexpected = [name for name in weights if name not in expected]
+    shapes = [
+        f"{name} {list(value.shape)} instead of {list(expected[name].shape)}"
+        for name, value in weights.items()
+        if isinstance(value, Tensor)
+        and isinstance(expected.get(name), Tensor)
+        and value.shape != expected[name].shape
+    ]
+    found = [
+        f"{what} {_listed(names)}"
+        for what, names in (("lacks", missing), ("adds", unexpected), ("has", shapes))
+        if names
+    ]
+    if found:
+        raise CovcalError(
+            f"{path} does not fit the module of {where}: it {'; it '.join(found)}: give the "
+            "weights that were trained with this module"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

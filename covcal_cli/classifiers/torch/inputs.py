@@ -1,0 +1,252 @@
+"""What a torch module is fed, which it does not declare: read from attributes, or assumed.
+
+Whatever is found is tried on made rows before it counts, and said in a note.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from covcal_cli.arrays import ModelInput, Shape
+from covcal_cli.classifiers.torch.program import cause, floating_type, numpy_type, run_module
+from covcal_cli.classifiers.torch.trace import NAMES
+from covcal_cli.errors import CovcalError
+
+ROWS = 4
+# Sides of images in the order in which they are tried, by the number of channels.
+_GREY_SIDES = (28, 32, 16, 64, 224, 128, 96, 48, 8, 256, 20, 24, 40, 80, 112, 299, 384, 512)
+_COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384, 48, 16, 8, 112, 160, 192, 240, 512)
+_LENGTHS = (128, 1024, 16000, 16, 64, 32, 256, 512, 100, 1000, 8000, 48000)
+_TIMM = ("pretrained_cfg", "default_cfg")
+_SIDES = ("input_size", "image_size", "img_size")
+_SET_EXAMPLE = (
+    "set module.example_input_array to a tensor that it takes (a tuple of tensors where it takes "
+    "several)"
+)
+_EXPORT = "save it with torch.export.save, which keeps what it takes"
+
+
+@dataclass(frozen=True)
+class Fed:
+    """Inputs that a module runs on.
+
+    Attributes
+    ----------
+    inputs : tuple of ModelInput
+    rows : tuple of Tensor, shape (n, ...)
+    notes : tuple of str
+    """
+
+    inputs: tuple[ModelInput, ...]
+    rows: tuple[Tensor, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Guess:
+    rows: tuple[Tensor, ...]
+    shapes: tuple[Shape, ...]
+    source: str
+    certain: bool = False
+
+
+def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> Fed:
+    """Find what a module is fed, by running it.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    where : str
+        The model, for messages.
+    holders : sequence of object
+        Where attributes that declare the input are looked up: the function, the module.
+
+    Raises
+    ------
+    CovcalError
+        If it runs on nothing that was tried.
+    """
+    names = _argument_names(module, where)
+    remedy = _EXPORT if isinstance(module, torch.jit.ScriptModule) else _SET_EXAMPLE
+    tried: list[str] = []
+    for guess in _guesses(module, holders):
+        if len(guess.rows) < max(1, len(names.required)):
+            continue
+        text = " and ".join(_sizes(row.shape) for row in guess.rows)
+        try:
+            outputs = run_module(module, guess.rows)
+        except Exception as error:  # a module may raise anything on a wrong input
+            tried.append(f"{text}: {cause(error)}")
+            if guess.certain:
+                break
+            continue
+        n = len(guess.rows[0])
+        if any(tensor.ndim > 0 and len(tensor) == n for tensor in outputs.values()):
+            return _fed(guess, names.all, module)
+        shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
+        tried.append(f"{text}: gives {shapes or 'no tensor'}, no answer per row")
+    if not tried:
+        arguments = ", ".join(names.required)
+        what = f"forward takes {len(names.required)} inputs ({arguments})"
+        if len(names.required) < 2:
+            what = "what it is fed cannot be told from its first layer"
+        raise CovcalError(f"{where}: {what}: {remedy}")
+    more = f", and on {len(tried) - 1} other shapes" if len(tried) > 1 else ""
+    raise CovcalError(f"{where} does not run on {tried[0]}{more}: {remedy}")
+
+
+def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> Fed:
+    inputs = tuple(
+        ModelInput(
+            names[index] if index < len(names) else f"input{index}",
+            shape,
+            numpy_type(floating_type(module) if row.is_floating_point() else row.dtype),
+        )
+        for index, (row, shape) in enumerate(zip(guess.rows, guess.shapes, strict=True))
+    )
+    described = " and ".join(f"{value.name} {value.describe()}" for value in inputs)
+    return Fed(inputs, guess.rows, (f"the input is taken as {described}, {guess.source}",))
+
+
+@dataclass(frozen=True)
+class _Names:
+    all: tuple[str, ...]
+    required: tuple[str, ...]
+
+
+def _argument_names(module: nn.Module, where: str) -> _Names:
+    if isinstance(module, torch.jit.ScriptModule):
+        forward: Any = module.forward
+        arguments = forward.schema.arguments[1:]
+        names = tuple(argument.name for argument in arguments)
+        needed = tuple(value.name for value in arguments if not value.has_default_value())
+        return _Names(names, needed)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError) as error:
+        raise CovcalError(f"{where} has no forward to call ({cause(error)}): define it") from error
+    parameters = [value for value in signature.parameters.values() if value.kind in kinds]
+    return _Names(
+        tuple(value.name for value in parameters),
+        tuple(value.name for value in parameters if value.default is inspect.Parameter.empty),
+    )
+
+
+def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
+    for holder in holders:
+        yield from _declared(holder)
+    kind, first = _first_layer(module)
+    layer = f"by its first layer ({kind})"
+    if kind == "Conv2d":
+        channels = int(first)
+        shape = (None, channels, None, None)
+        sides = _GREY_SIDES if channels == 1 else _COLOUR_SIDES
+        for holder in holders:
+            for size in _declared_sides(holder):
+                source = f"by its first layer ({kind}) and its declared size"
+                yield _made((channels, *size), (None, channels, *size), source)
+        for side in sides:
+            source = f"{layer}; it runs on {side}x{side}"
+            yield _made((channels, side, side), shape, source)
+    elif kind == "Conv1d":
+        for length in _LENGTHS:
+            source = f"{layer}; it runs on a length of {length}"
+            yield _made((int(first), length), (None, int(first), None), source)
+    elif kind == "Linear":
+        yield _made((int(first),), (None, int(first)), layer)
+    elif kind == "Embedding":
+        for length in _LENGTHS:
+            generator = torch.Generator().manual_seed(0)
+            rows = torch.randint(0, int(first), (ROWS, length), generator=generator)
+            source = f"{layer}; it runs on a length of {length}"
+            yield _Guess((rows,), ((None, None),), source)
+
+
+def _declared(holder: object) -> Iterator[_Guess]:
+    example = getattr(holder, "example_input_array", None)
+    if isinstance(example, Tensor):
+        example = (example,)
+    if isinstance(example, Mapping):
+        example = tuple(example.values())
+    if isinstance(example, list | tuple) and all(isinstance(item, Tensor) for item in example):
+        shapes = tuple((None, *item.shape[1:]) for item in example)
+        yield _Guess(tuple(map(_several, example)), shapes, "as example_input_array says", True)
+    shape = _sizes_in(getattr(holder, "input_shape", None))
+    if shape:
+        yield _made(shape, (None, *shape), "as input_shape says", certain=True)
+    for name in _TIMM:
+        found = getattr(holder, name, None)
+        size = found.get("input_size") if isinstance(found, Mapping) else None
+        sizes = _sizes_in(size or getattr(found, "input_size", None))
+        if sizes:
+            yield _made(sizes, (None, *sizes), f"as {name} says")
+
+
+def _declared_sides(holder: object) -> Iterator[tuple[int, int]]:
+    for place in (holder, getattr(holder, "config", None)):
+        for name in _SIDES:
+            value = getattr(place, name, None)
+            if isinstance(value, int):
+                yield value, value
+            elif len(sizes := _sizes_in(value)) == 2:
+                yield sizes[0], sizes[1]
+
+
+def _sizes_in(value: Any) -> tuple[int, ...]:
+    """Return the sizes that an attribute holds; nothing where it is no such thing."""
+    if isinstance(value, list | tuple) and all(isinstance(n, int) and n > 0 for n in value):
+        return tuple(value)
+    return ()
+
+
+def _made(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = False) -> _Guess:
+    generator = torch.Generator().manual_seed(0)
+    return _Guess((torch.randn(ROWS, *row, generator=generator),), (shape,), source, certain)
+
+
+def _several(rows: Tensor) -> Tensor:
+    """Return `ROWS` rows: one alone would not tell the rows' axis from others."""
+    copies = -(-ROWS // len(rows))
+    rows = torch.cat([rows] * copies)[:ROWS] if len(rows) else rows
+    if not rows.is_floating_point():
+        return rows
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(rows.shape, generator=generator, dtype=torch.float32).to(rows.dtype)
+    return rows + noise * (rows.std() if rows.std() > 0 else 1)
+
+
+def _first_layer(module: nn.Module) -> tuple[str, int]:
+    """Return the class of the first layer with weights, and how many values it reads."""
+    for layer in module.modules():
+        name = getattr(layer, "original_name", "")
+        weight = getattr(layer, "weight", None)
+        if not isinstance(weight, Tensor):
+            continue
+        for kind, axes in (("Conv2d", 4), ("Conv1d", 3), ("Linear", 2), ("Embedding", 2)):
+            if (isinstance(layer, getattr(nn, kind)) or name == kind) and weight.ndim == axes:
+                width = 0 if kind == "Embedding" else 1
+                return kind, int(getattr(layer, "in_channels", weight.shape[width]))
+    return _first_constant(module)
+
+
+def _first_constant(module: nn.Module) -> tuple[str, int]:
+    """Return the same of a frozen TorchScript program, whose weights are constants."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return "", 0
+    graph: Any = module.inlined_graph
+    for node in graph.nodes():
+        if node.kind().removeprefix("aten::") in NAMES:
+            weight = list(node.inputs())[1].toIValue()
+            kinds = {4: "Conv2d", 3: "Conv1d", 2: "Linear"}
+            if isinstance(weight, Tensor) and weight.ndim in kinds:
+                return kinds[weight.ndim], int(weight.shape[1])
+    return "", 0
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
