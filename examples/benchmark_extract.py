@@ -25,9 +25,9 @@ from onnx import helper, numpy_helper
 from PIL import Image
 
 from covcal_cli.classifiers.open import open_classifier
-from covcal_cli.inputs.folder import FolderData
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.resizing import Resize
+from covcal_cli.data.folder import FolderData
+from covcal_cli.data.preprocessing.pixels import Resize
+from covcal_cli.data.preprocessing.settings import Preprocessing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSES = 10

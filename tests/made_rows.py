@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from covcal_cli.arrays import ModelInput
-from covcal_cli.inputs.domain import DomainData
-from covcal_cli.inputs.opening import open_domains
-from covcal_cli.inputs.pipeline import ImagePipeline
+from covcal_cli.data.domain import DomainData, ImagePipeline
+from covcal_cli.data.open import open_domains
 
 SPLIT_WORDS = ("train", "validation", "test")
 WORDS = ("cat", "dog", "eel")

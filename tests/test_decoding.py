@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from covcal_cli.arrays import ModelInput
-from covcal_cli.inputs.images import decode_batches
-from covcal_cli.inputs.pipeline import ImagePipeline
-from covcal_cli.inputs.preprocessing import Preprocessing
+from covcal_cli.data.domain import ImagePipeline
+from covcal_cli.data.images import decode_batches
+from covcal_cli.data.preprocessing.settings import Preprocessing
 from tests.made_rows import opened
 
 F4 = np.dtype(np.float32)

@@ -14,13 +14,13 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
 from covcal_cli.formats import target_labels
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.inputs.preprocessing import Preprocessing
 from covcal_cli.progress import Progress
 from tests.onnx_graphs import SIDE, Graph, grey_classifier, node
 

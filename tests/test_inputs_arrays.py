@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import ModelInput
+from covcal_cli.data.classes import choose_classes, named_classes, numbered_classes
+from covcal_cli.data.domain import DomainData
+from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.data.stores.npy import NpyStream
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
-from covcal_cli.inputs.domain import DomainData
-from covcal_cli.inputs.npy import NpyStream
-from covcal_cli.inputs.preprocessing import Preprocessing
 from tests.made_rows import opened
 
 VECTORS = ModelInput("x", (None, 4), np.dtype(np.float32))

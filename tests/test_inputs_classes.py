@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.classes import (
+from covcal_cli.data.classes import (
     ClassMap,
     NumberedNames,
     choose_classes,
@@ -17,8 +16,9 @@ from covcal_cli.inputs.classes import (
     missing_classes,
     named_classes,
     numbered_classes,
+    read_classes,
 )
-from covcal_cli.inputs.classfile import read_classes
+from covcal_cli.errors import CovcalError
 
 PETS = ("cat", "dog", "eel")
 

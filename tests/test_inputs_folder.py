@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.data.classes import ClassMap, classes_from_folders, numbered_classes
+from covcal_cli.data.splits import check_fractions, hashed_split
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.classes import ClassMap, classes_from_folders, numbered_classes
-from covcal_cli.inputs.splits import check_fractions, hashed_split
 from tests.made_rows import opened
 
 THIRDS = (0.5, 0.25, 0.25)

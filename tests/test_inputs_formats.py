@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import ModelInput
+from covcal_cli.data.classes import choose_classes, named_classes
+from covcal_cli.data.domain import DomainData
+from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.data.stores.store import regrouped, windows
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.classes import choose_classes, named_classes
-from covcal_cli.inputs.domain import DomainData
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.store import regrouped, windows
 from tests.made_rows import (
     WORDS,
     made_rows,

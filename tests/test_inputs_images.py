@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.data.preprocessing.pixels import PixelPipeline, Resize
+from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.pixelpipeline import PixelPipeline
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.resizing import Resize
 from tests.made_rows import row_of
 
 F4 = np.dtype(np.float32)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.inputs.outputs import open_outputs
-from covcal_cli.inputs.parquet import ParquetStore
+from covcal_cli.data.outputs import open_outputs
+from covcal_cli.data.stores.parquet import ParquetStore
 from tests.cli_runner import covcal
 from tests.made_rows import write_parquet
 from tests.named_tables import (

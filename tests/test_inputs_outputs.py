@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covcal_cli.data.classes import choose_classes, numbered_classes
+from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.classes import choose_classes, numbered_classes
-from covcal_cli.inputs.outputs import OutputKind, OutputTable, open_outputs
 from tests.made_files import write_features
 from tests.made_rows import write_csv, write_hdf5, write_parquet
 

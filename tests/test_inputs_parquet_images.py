@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from covcal_cli.arrays import ModelInput
+from covcal_cli.data.classes import choose_classes, named_classes, numbered_classes
+from covcal_cli.data.domain import DomainData
+from covcal_cli.data.outputs import open_outputs
+from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.data.stores import parquet as parquet_store
+from covcal_cli.data.stores.open import open_store
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs import parquet as parquet_store
-from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
-from covcal_cli.inputs.domain import DomainData
-from covcal_cli.inputs.outputs import open_outputs
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.stores import open_store
 from tests.cli_runner import covcal
 from tests.made_rows import opened, parquet, png
 from tests.onnx_graphs import grey_classifier

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from covcal_cli.arrays import ModelInput
+from covcal_cli.data.classes import named_classes, numbered_classes
+from covcal_cli.data.domain import DomainData
+from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.classes import named_classes, numbered_classes
-from covcal_cli.inputs.domain import DomainData
-from covcal_cli.inputs.preprocessing import Preprocessing
 from tests.made_rows import opened, write_parquet
 
 TWO = ModelInput("input.1", (None, 2), np.dtype(np.float32))

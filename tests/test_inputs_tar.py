@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from covcal_cli.arrays import ModelInput
+from covcal_cli.data.classes import choose_classes, named_classes, numbered_classes
+from covcal_cli.data.domain import DomainData
+from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.data.tar import TarData
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.classes import choose_classes, named_classes, numbered_classes
-from covcal_cli.inputs.domain import DomainData
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.tar import TarData
 from tests.made_rows import opened, png, write_tar
 
 GREY = ModelInput("x", (None, 1, 4, 4), np.dtype(np.float32))

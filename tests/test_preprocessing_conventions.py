@@ -17,10 +17,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.inputs.pixelpipeline import PixelPipeline
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.preprocessing_files import load_preprocessing
-from covcal_cli.inputs.resizing import Resize
+from covcal_cli.data.preprocessing.configs import load_preprocessing
+from covcal_cli.data.preprocessing.pixels import PixelPipeline, Resize
+from covcal_cli.data.preprocessing.settings import Preprocessing
 
 F4 = np.dtype(np.float32)
 PICTURES = ((37, 54), (61, 40), (20, 30))

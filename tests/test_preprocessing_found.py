@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
+from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.preprocessing_files import found_preprocessing, load_preprocessing
 from tests.made_rows import row_of
 from tests.onnx_graphs import Graph, node
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.data.domain import ImagePipeline
+from covcal_cli.data.preprocessing.configs import load_preprocessing
+from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.pipeline import ImagePipeline
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.preprocessing_files import load_preprocessing
 from tests.made_rows import row_of
 
 F4 = np.dtype(np.float32)

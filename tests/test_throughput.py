@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covcal_cli.inputs.images import Opener, decode_batches
-from covcal_cli.inputs.preprocessing import Preprocessing
+from covcal_cli.data.images import Opener, decode_batches
+from covcal_cli.data.preprocessing.settings import Preprocessing
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 THREADS, BATCH, BATCHES, ATTEMPTS = 2, 8, 80, 8

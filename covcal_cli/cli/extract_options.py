@@ -14,9 +14,9 @@ import typer
 from covcal_cli.cli.options import Seed
 
 if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
+    from covcal_cli.data.outputs import OutputKind
+    from covcal_cli.data.preprocessing.settings import Preprocessing
     from covcal_cli.extract.settings import ExtractSettings
-    from covcal_cli.inputs.outputs import OutputKind
-    from covcal_cli.inputs.preprocessing import Preprocessing
 
 
 class ColorName(StrEnum):
@@ -189,8 +189,8 @@ class ExtractOptions:
         )
 
     def _preprocessing(self) -> "Preprocessing":
-        from covcal_cli.inputs.preprocessing import Preprocessing
-        from covcal_cli.inputs.resizing import Resize
+        from covcal_cli.data.preprocessing.pixels import Resize
+        from covcal_cli.data.preprocessing.settings import Preprocessing
 
         try:
             rule = None if self.resize is None else Resize.parse(self.resize)

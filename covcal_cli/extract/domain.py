@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.classifiers.classifier import Classifier, Floats
+from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
+from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner
 from covcal_cli.extract.doubts import FEW_ROWS, doubt_on_labels
@@ -20,9 +22,6 @@ from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
 from covcal_cli.extract.settings import Rows
 from covcal_cli.formats.features import SPLITS, UNKNOWN_LABEL
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.inputs.domain import Batch, DomainData
-from covcal_cli.inputs.outputs import OutputTable
-from covcal_cli.inputs.pipeline import ImagePipeline
 from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01

@@ -12,7 +12,7 @@ import numpy as np
 from covcal_cli.arrays import ModelInput
 from covcal_cli.classifiers.classifier import Floats, Inputs
 from covcal_cli.classifiers.proof import Proof
-from covcal_cli.inputs.outputs import OutputKind, OutputTable, open_outputs
+from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
 
 
 class TableClassifier:
@@ -64,7 +64,7 @@ class TableClassifier:
 def open_tables(
     source: Path | None, target: Path, kind: OutputKind, classes: Path | None = None
 ) -> tuple[TableClassifier, dict[str, OutputTable]]:
-    """Open tables of outputs; see `covcal_cli.inputs.outputs.open_outputs`."""
+    """Open tables of outputs; see `covcal_cli.data.outputs.open_outputs`."""
     tables = open_outputs(source, target, kind, classes)
     notes = dict.fromkeys(note for table in tables.values() for note in table.index_notes)
     return TableClassifier(next(iter(tables.values())), kind, tuple(notes)), tables

@@ -18,6 +18,16 @@ from numpy.typing import NDArray
 from covcal_cli import __version__
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
+from covcal_cli.data.domain import DomainData, ImagePipeline
+from covcal_cli.data.open import fed_columns, open_domains
+from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
+from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.data.splits import check_fractions, hashed_split
+from covcal_cli.data.stores.open import SUFFIXES
+from covcal_cli.data.stores.parquet import holds_parts
+from covcal_cli.data.stores.store import suffix_of
+from covcal_cli.data.tar import holds_shards
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.batching import BatchRunner, prove
 from covcal_cli.extract.domain import DomainExtraction
@@ -27,19 +37,6 @@ from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
 from covcal_cli.formats.writer import Attribute
-from covcal_cli.inputs.agreement import fed_columns
-from covcal_cli.inputs.classes import ClassMap, choose_classes, missing_classes
-from covcal_cli.inputs.classfile import read_classes
-from covcal_cli.inputs.domain import DomainData
-from covcal_cli.inputs.opening import open_domains
-from covcal_cli.inputs.parts import holds_parts
-from covcal_cli.inputs.pipeline import ImagePipeline
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.preprocessing_files import found_preprocessing, load_preprocessing
-from covcal_cli.inputs.shards import holds_shards
-from covcal_cli.inputs.splits import check_fractions, hashed_split
-from covcal_cli.inputs.store import suffix_of
-from covcal_cli.inputs.stores import SUFFIXES
 
 _NAMES = 1 << 16
 _BATCH_BYTES = 16 << 20

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.data.outputs import OutputKind
+from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.data.splits import DEFAULT_FRACTIONS, Fractions
 from covcal_cli.errors import CovcalError
-from covcal_cli.inputs.outputs import OutputKind
-from covcal_cli.inputs.preprocessing import Preprocessing
-from covcal_cli.inputs.splits import DEFAULT_FRACTIONS, Fractions
 
 Rows = NDArray[np.int64]
 

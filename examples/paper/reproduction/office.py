@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.extract.extraction import extract
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.inputs.preprocessing import Preprocessing
 from reproduction.datasets import LabelledRows, MissingDataError, Reader
 
 STAND_IN = "office_caltech10_efflite0.npz"

@@ -1,0 +1,249 @@
+"""Rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv`` and ``.parquet``.
+
+Wide arrays are streamed, so that their size does not matter; labels, ids and groups stay in memory.
+Images are uint8 [n, h, w] or [n, h, w, c], or the files that a column ``path`` names, or a column
+that holds the bytes of such files, and are preprocessed; other numbers must have the model's own
+shape and go in as they are.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from covcal_cli.arrays import ModelInput
+from covcal_cli.data.classes import ClassMap
+from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
+from covcal_cli.data.feeding import (
+    Feed,
+    check_feed,
+    columns_of,
+    fed,
+    notes_on_names,
+    plain_numbers,
+    plan_feeds,
+)
+from covcal_cli.data.images import Opener, decode_batches, openers_of
+from covcal_cli.data.preprocessing.pixels import Pixels
+from covcal_cli.data.rows import GROUP_PREFIX, PATH_NAMES, RowFacts, is_reserved, note_on_ids
+from covcal_cli.data.stores.open import open_store
+from covcal_cli.data.stores.store import (
+    Piece,
+    Rows,
+    Store,
+    image_column,
+    image_names,
+    open_encoded,
+    regrouped,
+)
+from covcal_cli.errors import CovcalError
+
+
+class ArrayFile:
+    """A file of arrays, opened before it is settled what goes into a model."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store = open_store(path)
+        self.n = count_rows(self.store)
+        self.path_name = next(
+            (name for name in self.store.entries if name.lower() in PATH_NAMES), None
+        )
+        self.image_name = image_column(self.store)
+        groups = self._groups()
+        facts = RowFacts(self.store, self.n, groups.values())
+        self.labels = facts.labels
+        self.given_split = facts.given_split
+        self.ids = facts.ids
+        self.paths = [] if self.path_name is None else self.store.texts(self.path_name)
+        if self.path_name is not None and not facts.has_ids:
+            self.ids = self.paths
+        elif self.image_name is not None and not facts.has_ids:
+            self.ids = image_names(self.store, self.image_name) or facts.ids
+        self.groups: Mapping[str, NDArray[Any]] = {
+            name: facts.columns[key] for name, key in groups.items()
+        }
+        known = facts.has_ids or self.path_name is not None
+        self.notes = note_on_ids(path, self.ids) if known else ()
+
+    def feeds(self, wanted: Sequence[ModelInput]) -> list[Feed] | None:
+        """Return what every input of a model is made of; None where the rows are image files."""
+        if self.path_name is not None:
+            return None
+        if self.image_name is None:
+            return plan_feeds(self.store, wanted)
+        try:  # numbers with a picture beside them
+            feeds = plan_feeds(self.store, wanted)
+            for feed in feeds:
+                check_feed(self.store, self.n, feed)
+        except CovcalError:
+            return None
+        return feeds
+
+    def _groups(self) -> dict[str, str]:
+        """Return what is known of the rows beside their values: array by column's name."""
+        features = plain_numbers(self.store) if self.store.is_table else ()
+        if self.path_name is not None or self.image_name is not None:
+            features = ()
+        return {
+            name.removeprefix(GROUP_PREFIX): name
+            for name, entry in self.store.entries.items()
+            if entry.shape == (self.n,)
+            and entry.dtype.kind in "fiubSUO"
+            and "/" not in name
+            and name not in features
+            and name != self.path_name
+            and (not is_reserved(name) or name.startswith(GROUP_PREFIX) or name == "domain")
+        }
+
+
+class ArrayData:
+    """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`.
+
+    `feeds` are those of the file, perhaps with the columns in another order, of which `remark`
+    says what a user should know.
+    """
+
+    def __init__(
+        self,
+        file: ArrayFile,
+        wanted: Sequence[ModelInput],
+        feeds: list[Feed] | None,
+        remark: str | None = None,
+    ) -> None:
+        self.path, self.ids, self.given_split = file.path, file.ids, file.given_split
+        self.split_names = file.ids
+        self.class_folders = file.labels.names
+        self.columns = file.groups
+        self._file, self._feeds = file, feeds or []
+        self._input = wanted[0].name
+        self.feature_columns = columns_of(feeds)  # those that go in side by side, in order
+        self.holds_images = feeds is None or (len(feeds) == 1 and _is_pixels(file.store, feeds[0]))
+        used = [name for feed in self._feeds for name in feed.names]
+        if feeds is None:
+            require_one_input(file.path, wanted)
+            used = [] if file.image_name is None else [file.image_name]
+        elif file.image_name is not None:  # before, its numbers passed for groups of images
+            self.columns = {name: v for name, v in self.columns.items() if name not in used}
+        if not self.holds_images:
+            for feed in self._feeds:
+                check_feed(file.store, file.n, feed)
+        self.notes: tuple[str, ...] = (
+            *file.notes,
+            *((remark,) if remark else ()),
+            *(f"{file.path}: {note}" for note in notes_on_names(self._feeds)),
+            *self._unused_notes(used),
+        )
+
+    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+        """Return the class index of every row, shape (n,); -1 where unknown."""
+        return self._file.labels.indices(classes)
+
+    def batches(
+        self,
+        pipeline: ImagePipeline | None,
+        rows: NDArray[np.int64],
+        *,
+        size: int,
+        threads: int,
+    ) -> Generator[Batch, None, None]:
+        """Yield the rows in order; images through `pipeline`, others as they are."""
+        if self.holds_images:
+            openers = self._openers(rows, size)
+            yield from decode_batches(openers, rows, self._input, pipeline, threads=threads)
+            return
+        for chosen, inputs in regrouped(self._fed(rows, size), size):
+            yield Batch(inputs, chosen)
+
+    def _fed(self, rows: Rows, size: int) -> Iterator[Piece]:
+        store = self._file.store
+        names = list(dict.fromkeys(name for feed in self._feeds for name in feed.names))
+        numbers = [name for name in names if not store.entries[name].is_text]
+        texts = {name: store.whole(name) for name in names if name not in numbers}
+        pieces: Iterator[Piece] = (
+            store.pieces(numbers, rows, size) if numbers else iter([(rows, {})])
+        )
+        for chosen, arrays in pieces:
+            everything = arrays | {name: values[chosen] for name, values in texts.items()}
+            yield (
+                chosen,
+                {
+                    feed.wanted.name: fed(store, feed, everything, chosen, self.ids)
+                    for feed in self._feeds
+                },
+            )
+
+    def _openers(self, rows: Rows, size: int) -> Iterator[list[Opener]]:
+        file = self._file
+        folder = self.path if self.path.is_dir() else self.path.parent
+        if self._feeds:
+            (name,) = self._feeds[0].names
+            for _, arrays in regrouped(file.store.pieces([name], rows, size), size):
+                yield [_opener(row) for row in arrays[name]]
+        elif file.image_name is not None:
+            pieces = file.store.pieces([file.image_name], rows, size)
+            for _, arrays in regrouped(pieces, size):
+                files = arrays[file.image_name].tolist()
+                yield [partial(open_encoded, folder, value) for value in files]
+        else:
+            yield from openers_of(
+                lambda row: partial(_open_file, folder / file.paths[row]), rows, size
+            )
+
+    def _unused_notes(self, used: Sequence[str]) -> tuple[str, ...]:
+        unused = [
+            name
+            for name, entry in self._file.store.entries.items()
+            if name not in used
+            and name != self._file.path_name
+            and not is_reserved(name)
+            and name.removeprefix(GROUP_PREFIX) not in self.columns
+            and (used or entry.shape[:1] != (self._file.n,))
+        ]
+        shown = ", ".join(unused[:12]) + (" and more" if len(unused) > 12 else "")
+        return (f"{self.path}: {shown} not used",) if unused else ()
+
+
+def count_rows(store: Store) -> int:
+    """Return the number of rows of a file of arrays."""
+    entries = store.entries
+    wide = [
+        name for name, entry in entries.items() if len(entry.shape) > 1 and not is_reserved(name)
+    ]
+    first = next((name for name in ("x", *wide, *entries) if name in entries), None)
+    if first is None:
+        raise CovcalError(f"{store.path} holds nothing: save the rows as x")
+    entry = entries[first]
+    if entry.dtype.kind == "O":
+        raise CovcalError(f"{store.path}: it holds Python objects: save plain numeric arrays")
+    if first == "x" and entry.is_text and not store.is_table:
+        raise CovcalError(
+            f"{store.path}: x holds {entry.dtype}, not numbers: save plain numeric arrays"
+        )
+    if len(entry.shape) < (1 if store.is_table or first != "x" else 2) or entry.shape[0] == 0:
+        raise CovcalError(
+            f"{store.path}: {first} has shape {list(entry.shape)}: give one row per example"
+        )
+    return entry.shape[0]
+
+
+def _is_pixels(store: Store, feed: Feed) -> bool:
+    entry = store.entries[feed.names[0]]
+    axes = len(entry.shape)
+    pixels = axes == 3 or (axes == 4 and entry.shape[3] in (1, 3, 4))
+    return not feed.side_by_side and entry.dtype == np.uint8 and pixels
+
+
+def _open_file(path: Path) -> Image.Image:
+    return Image.open(path)
+
+
+def _opener(row: Pixels) -> Opener:
+    # A single channel is grey to Pillow only without its axis.
+    pixels = row[..., 0] if row.ndim == 3 and row.shape[-1] == 1 else row
+    open_image: Callable[[Pixels], Image.Image] = Image.fromarray
+    return partial(open_image, pixels)

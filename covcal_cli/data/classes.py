@@ -1,0 +1,270 @@
+"""The classes of a model, and those of data's folders and labels: by name, never by position.
+
+A class whose folder is missing shifts no other class.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import require_file
+
+_ASKED = "--classes"
+_PLACEHOLDER = "LABEL_"  # what Hugging Face calls classes that nobody named
+
+
+class NumberedNames(tuple[str, ...]):
+    """Class names in the order of their numbers; others stand in no order."""
+
+    __slots__ = ()
+
+
+class NamesClasses(Protocol):
+    """Data whose labels may be names."""
+
+    path: Path
+    # Names of its class folders, or its distinct labels; None where labels are class numbers.
+    class_folders: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """The classes of a model in the order of its logits."""
+
+    names: tuple[str, ...]  # length K
+    by_number: bool  # whether a number that is no name is the index: "3" and "03" are one class
+    whose: str = field(default="the model", compare=False)  # for messages
+    # Whether nothing says that the logits stand in this order.
+    is_assumed: bool = field(default=False, compare=False)
+
+    @property
+    def note(self) -> str | None:
+        """Say in which order the classes are taken to be; None where that is known."""
+        if not self.is_assumed:
+            return None
+        return (
+            f"the model names no classes: its outputs are taken as {listed(self.names)}, the "
+            "source's names in order; if the model's order is another, name them with --classes"
+        )
+
+    def index(self, folder: str) -> int | None:
+        """Return the class index of a folder's or label's name, or None if it names no class."""
+        if folder in self.names:
+            return self.names.index(folder)
+        number = _number(folder) if self.by_number else None
+        return number if number is not None and number < len(self.names) else None
+
+    def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
+        """Return the class index of a folder's name, or of another thing's, called `what`.
+
+        A name that is no class is refused, listing the classes, and so is the name of several.
+        """
+        index = self.index(folder)
+        if index is None:
+            remedy = (
+                "rename it, or start its name with a dot to leave it out"
+                if what == "folder"
+                else f"correct it{self.or_name_them('or name the classes')}"
+            )
+            raise CovcalError(
+                f"{path}: {what} {folder!r} is not a class of {self.whose} ({listed(self.names)}): "
+                f"{remedy}"
+            )
+        if self.names.count(folder) > 1:
+            numbers = " and ".join(str(i) for i, name in enumerate(self.names) if name == folder)
+            raise CovcalError(
+                f"{path}: {what} {folder!r} is the name of the classes {numbers}: use the class "
+                "number, or tell them apart with --classes FILE"
+            )
+        return index
+
+    def or_name_them(self, advice: str) -> str:
+        """Return `advice` to use ``--classes``, with a comma; nothing where the user did."""
+        return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
+
+
+def numbered_classes(count: int) -> ClassMap:
+    """Return the classes 0 .. K-1, for data whose labels are class numbers."""
+    return ClassMap(tuple(str(index) for index in range(count)), by_number=True)
+
+
+def named_classes(names: Sequence[str]) -> ClassMap:
+    """Return the classes of these names, in the order of the logits.
+
+    A number stands for a class index only where no name is a number, or each is its own index.
+    """
+    numbers = [_number(name) for name in names]
+    plain = all(number is None for number in numbers) or numbers == list(range(len(names)))
+    return ClassMap(tuple(names), by_number=plain)
+
+
+def choose_classes(
+    asked: ClassMap | None,
+    model_names: Sequence[str] | None,
+    domains: Sequence[NamesClasses],
+    count: int,
+    whose: str = "the model",
+) -> ClassMap:
+    """Return the model's classes from the first of: the user, the model, the source, numbers.
+
+    Parameters
+    ----------
+    asked : ClassMap or None
+        What ``--classes`` names.
+    model_names : sequence of str or None
+        What the model calls its classes; `whose` says where they come from, for messages.
+    domains : sequence of NamesClasses
+        The source first; the target where it is alone.
+    count : int
+        K, the classes of the model.
+    """
+    if asked is not None:
+        return replace(asked, whose=_ASKED)
+    if model_names is not None and not all(name.startswith(_PLACEHOLDER) for name in model_names):
+        if len(model_names) != count:
+            raise CovcalError(
+                f"the model names {len(model_names)} classes ({listed(model_names)}) and has "
+                f"{count} logits: name them with --classes FILE, one a line"
+            )
+        return replace(named_classes(model_names), whose=whose)
+    folders = domains[0].class_folders if domains else None
+    if not folders:
+        return numbered_classes(count)
+    return classes_from_folders(domains[0].path, folders, count)
+
+
+def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
+    """Return the classes that a domain's folders, empty ones included, or distinct labels name.
+
+    They are taken in the order of numbers or of the alphabet, unless they are `NumberedNames`, and
+    refused where they are not `count` many and no numbers below it.
+    """
+    if isinstance(folders, NumberedNames):
+        if len(folders) != count:
+            raise CovcalError(
+                f"{path} names {len(folders)} classes ({listed(folders)}) and the model has "
+                f"{count}: name the model's classes with --classes FILE"
+            )
+        return replace(named_classes(folders), whose="the source")
+    numbered = {number: name for name in folders if (number := _number(name)) is not None}
+    if len(numbered) < sum(_number(name) is not None for name in folders):
+        raise CovcalError(
+            f"{path}: two classes have the same number ({listed(sorted(folders))}): merge them"
+        )
+    if len(numbered) == len(folders):
+        if max(numbered, default=0) < count:
+            return numbered_classes(count)
+        ordered = [numbered[number] for number in sorted(numbered)]
+    else:
+        ordered = sorted(folders)
+    if len(ordered) != count:
+        if path.is_file():
+            what, remedy = "classes", "label the rows"
+        else:
+            what = "class folders"
+            remedy = "add an empty folder for each class without images, name the folders"
+        raise CovcalError(
+            f"{path} has {len(ordered)} {what} ({listed(ordered)}) and the model has {count} "
+            f"classes: {remedy} by class number, 0 to {count - 1}, or name the classes with "
+            "--classes FILE"
+        )
+    return ClassMap(tuple(ordered), by_number=False, whose="the source", is_assumed=True)
+
+
+def missing_classes(path: Path, labels: NDArray[np.int64], classes: ClassMap) -> str | None:
+    """Return a note that names the classes without rows; None for unlabelled or complete data."""
+    present = np.unique(labels[labels >= 0])
+    missing = sorted(set(range(len(classes.names))) - set(present.tolist()))
+    if not len(present) or not missing:
+        return None
+    names = listed([classes.names[index] for index in missing])
+    return (
+        f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes ({names}); "
+        "no other class is shifted by that"
+    )
+
+
+def _number(name: str) -> int | None:
+    return int(name) if name.isascii() and name.isdigit() else None
+
+
+# ``--classes FILE``: the names of a model's classes in the order of its logits.
+
+_REMEDY = "give one class name a line in the order of the logits, or a JSON list or object"
+_CALIBRATED = "classes"  # where covcal calibrate lists them
+
+
+def read_classes(path: Path, count: int) -> ClassMap:
+    """Read the names of a model's `count` classes, each of which must be named once.
+
+    The file is text with one name a line, or JSON: a list of names, an object from number to name
+    or from name to number, a Hugging Face ``config.json`` with ``id2label``, or what ``covcal
+    calibrate`` wrote.
+    """
+    require_file(path, remedy=_REMEDY)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CovcalError(f"{path} is not UTF-8 text: {_REMEDY}") from error
+    if text.lstrip().startswith(("[", "{")):
+        names = _from_json(path, text)
+    else:
+        names = [line.strip() for line in text.rstrip().splitlines()]
+    for index, name in enumerate(names):
+        if not name:
+            raise CovcalError(f"{path}: the name of class {index} is empty: {_REMEDY}")
+        if name in names[:index]:
+            raise CovcalError(
+                f"{path} names {name!r} twice, as classes {names.index(name)} and {index}: give "
+                "each class a name of its own"
+            )
+    if len(names) != count:
+        raise CovcalError(f"{path} names {len(names)} classes and the model has {count}: {_REMEDY}")
+    return named_classes(names)
+
+
+def _from_json(path: Path, text: str) -> list[str]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CovcalError(f"{path} is not valid JSON ({error}): {_REMEDY}") from error
+    if isinstance(content, dict):
+        if not isinstance(content.get(_CALIBRATED), list):
+            return _from_object(path, content.get("id2label", content))
+        content = content[_CALIBRATED]
+    if not all(isinstance(name, str | int) for name in content):
+        raise CovcalError(f"{path} lists more than names: {_REMEDY}")
+    return [str(name) for name in content]
+
+
+def _from_object(path: Path, content: Any) -> list[str]:
+    pairs = content.items() if isinstance(content, dict) else ()
+    if all(isinstance(value, int) for _, value in pairs):
+        by_number = {value: name for name, value in pairs}
+    elif all(name.isdigit() and isinstance(value, str) for name, value in pairs):
+        by_number = {int(name): value for name, value in pairs}
+    else:
+        raise CovcalError(f"{path} maps neither numbers to names nor names to numbers: {_REMEDY}")
+    if sorted(by_number) != list(range(len(pairs))):
+        raise CovcalError(
+            f"{path} numbers its {len(pairs)} classes other than 0 to {len(pairs) - 1}: give each "
+            "class its own number"
+        )
+    return [by_number[number] for number in sorted(by_number)]
+
+
+# Names in a message: as many as a line takes, and how many more there are.
+
+_SHOWN = 12
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names between commas; of very many, the first and the number of the others."""
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

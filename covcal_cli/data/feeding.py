@@ -1,0 +1,219 @@
+"""The arrays of a file as the inputs of a model.
+
+An array or column called like an input is that input. Otherwise, for a model with one input: x, or
+the only array with several values a row, or all plain columns of numbers of a table side by side.
+Values go in as they are: only their type changes, where that loses nothing but precision.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.arrays import ModelInput
+from covcal_cli.data.classes import listed
+from covcal_cli.data.rows import GROUP_PREFIX, is_reserved
+from covcal_cli.data.stores.store import Entry, Rows, Store
+from covcal_cli.errors import CovcalError
+
+_ROWS_NAME = "x"
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One input of the model and the arrays that it is made of."""
+
+    wanted: ModelInput
+    names: tuple[str, ...]  # of one array, or of the columns that stand side by side
+    side_by_side: bool = False
+
+
+def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
+    """Choose the arrays for every input; `check_feed` checks their shapes and types."""
+    entries = store.entries
+    if all(entry.name in entries for entry in wanted):
+        return [Feed(entry, (entry.name,)) for entry in wanted]
+    if len(wanted) > 1:
+        missing = [entry.name for entry in wanted if entry.name not in entries]
+        raise CovcalError(
+            f"{store.path}: the model has {len(wanted)} inputs and there is no {listed(missing)}, "
+            f"only {listed(list(entries))}: give one array or column per input, named like it"
+        )
+    candidates = _several_a_row(store)
+    if _ROWS_NAME in entries and not (store.is_table and len(entries[_ROWS_NAME].shape) == 1):
+        return [Feed(wanted[0], (_ROWS_NAME,))]
+    if len(candidates) == 1:
+        return [Feed(wanted[0], (candidates[0],))]
+    columns = plain_numbers(store)
+    if store.is_table and columns:
+        return [Feed(wanted[0], columns, side_by_side=True)]
+    if store.is_table:
+        raise CovcalError(
+            f"{store.path}: no column holds numbers, only {listed(list(entries))}: give one column "
+            "per feature, or a column path of images"
+        )
+    there = listed(list(entries)) or "nothing"
+    raise CovcalError(f"{store.path}: there is no x, only {there}: save the rows as x")
+
+
+def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
+    """Return the columns that go in side by side, in order; none where nothing does."""
+    return feeds[0].names if feeds and feeds[0].side_by_side else ()
+
+
+def plain_numbers(store: Store) -> tuple[str, ...]:
+    """Return the columns of one number a row that are features, in the order of the file."""
+    return tuple(
+        name
+        for name, entry in store.entries.items()
+        if len(entry.shape) == 1 and entry.dtype.kind in "fiub" and not is_reserved(name)
+    )
+
+
+def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
+    """Return what was taken for an input though it is called otherwise, and not x either."""
+    return tuple(
+        f"{feed.names[0]} is read as the model's input {feed.wanted.name}"
+        for feed in feeds
+        if not feed.side_by_side and feed.names[0] not in (feed.wanted.name, _ROWS_NAME)
+    )
+
+
+def check_feed(store: Store, n: int, feed: Feed) -> None:
+    """Refuse arrays that are not what the input wants, naming both."""
+    wanted, name = feed.wanted, feed.names[0]
+    if feed.side_by_side:
+        _check_columns(store, feed)
+        return
+    entry = store.entries[name]
+    if entry.shape[:1] != (n,):
+        raise CovcalError(
+            f"{store.path}: {name} has shape {list(entry.shape)} and there are {n} rows: give one "
+            f"{name} per row"
+        )
+    if entry.is_text and wanted.dtype.kind not in "OUS":
+        raise CovcalError(
+            f"{store.path}: {name} holds texts ({str(store.whole(name)[0])!r} in "
+            f"{store.place(0)}) and the model wants {wanted.describe()}: encode it as numbers"
+        )
+    if not _fits(entry, wanted, table=store.is_table):
+        have = ", ".join(["N", *map(str, entry.shape[1:])])
+        remedy = "give rows of that shape"
+        if _has_shape(entry, wanted):
+            scaled = ", scaled as for its training" if wanted.dtype.kind == "f" else ""
+            remedy = f"save it as {wanted.dtype}{scaled}"
+        if len(wanted.shape) > 2 and wanted.dtype.kind not in "OUS":
+            remedy += ", or images as uint8 [n, h, w] or [n, h, w, c]"
+        raise CovcalError(
+            f"{store.path}: {name} is {entry.dtype} [{have}] and the model wants "
+            f"{wanted.describe()}: {remedy}"
+        )
+
+
+def fed(
+    store: Store,
+    feed: Feed,
+    arrays: Mapping[str, NDArray[Any]],
+    rows: Rows,
+    ids: Sequence[str],
+) -> NDArray[Any]:
+    """Return one input of the model for some rows, shape (m, ...), in the model's type.
+
+    A value that is missing, not finite or changed by the type is refused, naming row and column.
+    """
+    dtype = feed.wanted.dtype
+    if feed.side_by_side:
+        parts = [arrays[name] for name in feed.names]
+        block = np.stack(parts, axis=1, dtype=np.result_type(*parts), casting="unsafe")
+    else:
+        block = arrays[feed.names[0]]
+        if block.ndim == 1 and len(feed.wanted.shape) == 2:
+            block = block[:, None]
+    if dtype.kind in "OUS":
+        return block.astype(object)
+    if block.dtype.kind == "f" and not np.isfinite(block).all():
+        raise _unfit(store, feed, ~np.isfinite(block), rows, ids, None)
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = block.astype(dtype, copy=False)
+    if dtype.kind == "f":
+        if block.dtype.itemsize > dtype.itemsize and not np.isfinite(cast).all():
+            raise _unfit(store, feed, ~np.isfinite(cast), rows, ids, block)
+    elif block.dtype != dtype and (cast != block).any():
+        raise _unfit(store, feed, cast != block, rows, ids, block)
+    return cast
+
+
+def _several_a_row(store: Store) -> list[str]:
+    return [
+        name
+        for name, entry in store.entries.items()
+        if len(entry.shape) > 1 and entry.dtype.kind in "fiub" and not is_reserved(name)
+    ]
+
+
+def _check_columns(store: Store, feed: Feed) -> None:
+    wanted, found = feed.wanted, len(feed.names)
+    if len(wanted.shape) == 2 and wanted.shape[1] in (None, found) and wanted.dtype.kind in "fiub":
+        return
+    texts = [
+        name for name, entry in store.entries.items() if entry.is_text and not is_reserved(name)
+    ]
+    beside = f"; {listed(texts)} hold texts, which must be encoded to count" if texts else ""
+    raise CovcalError(
+        f"{store.path} has {found} columns of numbers ({listed(feed.names)}{beside}) and the model "
+        f"wants {wanted.describe()}: give one column per feature in the model's order, and call a "
+        f"column that is no feature {GROUP_PREFIX}NAME"
+    )
+
+
+def _has_shape(entry: Entry, wanted: ModelInput) -> bool:
+    shape = entry.shape
+    if len(shape) == 1 and len(wanted.shape) == 2:  # a plain column for an input [N, 1]
+        shape = (*shape, 1)
+    return len(shape) == len(wanted.shape) and all(
+        want in (None, have) for have, want in zip(shape[1:], wanted.shape[1:], strict=True)
+    )
+
+
+def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
+    same = _has_shape(entry, wanted)
+    if not same or entry.dtype == wanted.dtype or wanted.dtype.kind in "OUS":
+        return same
+    if entry.dtype.kind not in "fiub":
+        return False
+    if wanted.dtype.kind == "f":
+        # Pixels fed as floats without a scale would be a silent guess.
+        return table or len(entry.shape) == 1 or entry.dtype != np.uint8
+    # Columns of CSV are floats whatever they hold: `fed` refuses fractions one by one.
+    return table or entry.dtype.kind in "iub"
+
+
+def _unfit(
+    store: Store,
+    feed: Feed,
+    bad: NDArray[np.bool_],
+    rows: Rows,
+    ids: Sequence[str],
+    block: NDArray[Any] | None,
+) -> CovcalError:
+    """Return the error for the first value that `bad` marks; `block` where it is a number."""
+    where = np.argwhere(bad)[0]
+    row = int(rows[where[0]])
+    name = feed.names[int(where[1])] if feed.side_by_side else feed.names[0]
+    known = f" ({ids[row]})" if ids[row] != str(row) else ""
+    if block is not None:
+        return CovcalError(
+            f"{store.path}: {name} is {block[tuple(where)]:g} in {store.place(row)}{known}, which "
+            f"the model's {feed.wanted.dtype} cannot hold: correct it"
+        )
+    if store.is_table:
+        return CovcalError(
+            f"{store.path}: column {name} has no value in {store.place(row)}{known}, or NaN or "
+            "infinity: fill it in as for the model's training, or leave the row out"
+        )
+    return CovcalError(
+        f"{store.path}: {name} {store.place(row)}{known} holds NaN or infinity: every value must "
+        "be a finite number"
+    )

@@ -1,0 +1,158 @@
+"""The labels of rows as data gives them: class numbers, or names."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.data.classes import ClassMap, NumberedNames
+from covcal_cli.errors import CovcalError
+
+UNKNOWN = -1
+
+
+class Labels:
+    """Labels of n rows, not yet classes of a model.
+
+    Numbers are class indices, unless the classes are themselves called by numbers (angles, or
+    1 to K); texts are names, unless all are whole numbers and `texts_are_numbers`, as in CSV.
+
+    Parameters
+    ----------
+    values : array, shape (n,)
+        Integers, floats that are whole, booleans, or texts. Unknown is -1, NaN or an empty text.
+    path, key : Path, str
+        Where they lie and what they are called there, for messages.
+    texts_are_numbers : bool
+    place : callable, optional
+        Says where a row is in a table, for messages; without it a row is an array's index.
+    number_names : tuple of str, optional
+        What the numbers stand for, where the data says so.
+    """
+
+    def __init__(
+        self,
+        values: NDArray[Any],
+        path: Path,
+        key: str,
+        *,
+        texts_are_numbers: bool = False,
+        place: Callable[[int], str] | None = None,
+        number_names: tuple[str, ...] | None = None,
+    ) -> None:
+        self._path, self._key, self._place = path, key, place
+        # The distinct names, or what the numbers stand for; None for plain numbers.
+        self.names: tuple[str, ...] | None = None
+        if values.dtype.kind in "iub":
+            self._codes = values.astype(np.int64)
+        elif values.dtype.kind == "f":
+            self._codes = self._whole(values)
+        elif values.dtype.kind == "U":
+            self._read_texts(values, texts_are_numbers)
+        else:
+            raise self._error(f"{key} holds {values.dtype}: save class numbers or names")
+        if number_names is not None and self.names is None:
+            self._name_numbers(number_names)
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes that the labels show."""
+        return len(np.unique(self._codes[self._codes != UNKNOWN]))
+
+    def indices(self, classes: ClassMap) -> NDArray[np.int64]:
+        """Return the class index of every row, shape (n,); -1 where unknown."""
+        if self.names is not None and not self._are_plain_numbers(classes):
+            found = np.full(len(self.names) + 1, UNKNOWN)
+            for code in np.unique(self._codes[self._codes != UNKNOWN]).tolist():
+                found[code] = classes.require(self._path, self.names[code], what=self._key)
+            return found[self._codes]
+        if not classes.by_number and all(name.isdigit() for name in classes.names):
+            distinct = np.unique(self._codes[self._codes != UNKNOWN])
+            known = [classes.require(self._path, str(n), what=self._key) for n in distinct]
+            lookup = dict(zip(distinct.tolist(), known, strict=True)) | {UNKNOWN: UNKNOWN}
+            return np.array([lookup[code] for code in self._codes.tolist()], dtype=np.int64)
+        count = len(classes.names)
+        outside = np.flatnonzero((self._codes < UNKNOWN) | (self._codes >= count))
+        if len(outside):
+            row = int(outside[0])
+            known = self._codes[self._codes != UNKNOWN]
+            if known.min() == 1 and known.max() == count:
+                remedy = f"the labels are 1 to {count}: subtract 1, or give class names as labels"
+            else:
+                other = classes.or_name_them("and other labels are named")
+                remedy = f"-1 (unknown) and 0 to {count - 1} are allowed{other}"
+            raise self._error(
+                f"{self._at(row, self._codes[row])} and the model has {count} classes: {remedy}"
+            )
+        return self._codes
+
+    def _name_numbers(self, names: tuple[str, ...]) -> None:
+        outside = np.flatnonzero((self._codes < UNKNOWN) | (self._codes >= len(names)))
+        if len(outside):
+            row = int(outside[0])
+            raise self._error(
+                f"{self._at(row, self._codes[row])} and the data names {len(names)} classes: "
+                f"-1 (unknown) and 0 to {len(names) - 1} are allowed"
+            )
+        self.names = NumberedNames(names)
+
+    def _are_plain_numbers(self, classes: ClassMap) -> bool:
+        """Return whether named numbers meet classes without names, where only numbers can match."""
+        return (
+            isinstance(self.names, NumberedNames)
+            and classes.by_number
+            and all(name.isdigit() for name in classes.names)
+            and all(classes.index(name) is None for name in self.names)
+        )
+
+    def _whole(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        known = np.where(np.isnan(values), UNKNOWN, values)
+        wrong = np.flatnonzero(known != np.floor(known))
+        if len(wrong) or not np.isfinite(known).all():
+            row = int(wrong[0]) if len(wrong) else int(np.flatnonzero(~np.isfinite(known))[0])
+            raise self._error(
+                f"{self._at(row, values[row])}: save class numbers as integers, -1 for unknown"
+            )
+        return known.astype(np.int64)
+
+    def _read_texts(self, values: NDArray[Any], texts_are_numbers: bool) -> None:
+        distinct, codes = np.unique(values, return_inverse=True)
+        texts = [str(text).strip() for text in distinct]
+        unknown = [text in ("", "-1") for text in texts]
+        if texts_are_numbers and all(
+            empty or _is_whole(text) for empty, text in zip(unknown, texts, strict=True)
+        ):
+            numbers = [
+                UNKNOWN if empty else int(float(text))
+                for empty, text in zip(unknown, texts, strict=True)
+            ]
+            self._codes = np.array(numbers, dtype=np.int64)[codes]
+            return
+        names = sorted({text for empty, text in zip(unknown, texts, strict=True) if not empty})
+        place = {name: index for index, name in enumerate(names)}
+        lookup = [place.get(text, UNKNOWN) for text in texts]
+        self._codes = np.array(lookup, dtype=np.int64)[codes]
+        if names:
+            self.names = tuple(names)
+
+    def _at(self, row: int, value: object) -> str:
+        if self._place is None:
+            return f"{self._key}[{row}] is {value}"
+        return f"{self._key} in {self._place(row)} is {value}"
+
+    def _error(self, what: str) -> CovcalError:
+        return CovcalError(f"{self._path}: {what}")
+
+
+def unlabelled(n: int, path: Path) -> Labels:
+    """Return labels that are all unknown."""
+    return Labels(np.full(n, UNKNOWN, dtype=np.int64), path, "label")
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        return float(text).is_integer()
+    except ValueError:
+        return False

@@ -1,0 +1,1 @@
+"""What is done to an image before a classifier is fed."""

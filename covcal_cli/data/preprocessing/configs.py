@@ -1,0 +1,190 @@
+"""The preprocessing that Ultralytics' exported classifiers state in their metadata.
+
+Their transforms are torchvision's: the shorter side becomes the image size, the centre is cropped,
+pixels are divided by 255. They read files with OpenCV, which turns images upright by EXIF.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from covcal_cli.data.preprocessing.function import load_function
+from covcal_cli.data.preprocessing.hubs import (
+    huggingface_preprocessing,
+    is_huggingface,
+    is_timm,
+    timm_preprocessing,
+)
+from covcal_cli.data.preprocessing.pixels import Resize
+from covcal_cli.data.preprocessing.presets import similar_presets, torchvision_preset
+from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.errors import CovcalError, one_line
+
+
+def is_ultralytics(metadata: Mapping[str, str]) -> bool:
+    """Return whether a model's metadata are those of an Ultralytics classifier."""
+    return "imgsz" in metadata and metadata.get("task") == "classify"
+
+
+def ultralytics_preprocessing(metadata: Mapping[str, str]) -> Preprocessing:
+    """Return what Ultralytics does to an image before its classifier.
+
+    Raises
+    ------
+    CovcalError
+        If the metadata are no classifier's, or their image size is not readable.
+    """
+    if not is_ultralytics(metadata):
+        task = metadata.get("task")
+        found = f"its task is {task}" if task else "it has no imgsz and task"
+        raise CovcalError(
+            f"the model's metadata are not those of an Ultralytics classifier ({found}): pass "
+            "another --preprocess"
+        )
+    try:
+        size = json.loads(metadata["imgsz"])
+        height, width = (size, size) if isinstance(size, int) else map(int, size)
+    except (ValueError, TypeError) as error:
+        raise CovcalError(
+            f"the model's metadata have the image size {metadata['imgsz']!r}: pass --size"
+        ) from error
+    # Ultralytics keeps the ratio for square inputs only.
+    square = height == width
+    return Preprocessing(
+        resize=Resize("short", short=height) if square else Resize("squash", size=(height, width)),
+        crop=(height, width),
+        crop_rule="round",
+        resample="bilinear",
+        scale=1 / 255,
+        exif=True,
+    )
+
+
+# The preprocessing that ``--preprocess`` names, or that a model or the files beside it state.
+
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FILES = ("preprocessor_config.json", "processor_config.json", "config.json")
+_KINDS = (
+    "a preprocessor_config.json, a timm config.json, a torchvision preset such as imagenet or "
+    "resnet50.IMAGENET1K_V2, ultralytics, module:function, or none"
+)
+
+
+def load_preprocessing(
+    text: str, *, metadata: Mapping[str, str], model: Path | None = None
+) -> Preprocessing:
+    """Return the preprocessing that ``--preprocess`` names.
+
+    Parameters
+    ----------
+    text : str
+        A JSON file of Hugging Face or timm, or the folder it lies in; a torchvision preset;
+        ``ultralytics`` for what the model's metadata say; ``module:function``; ``none`` for nothing
+        but the model's input and flags.
+    metadata : mapping of str to str
+        What the model says about itself.
+    model : Path, optional
+        The model's file, named in messages.
+
+    Raises
+    ------
+    CovcalError
+        If `text` is none of these, or what it names cannot be used as it is.
+    """
+    if text == "none":
+        return Preprocessing()
+    if text == "ultralytics":
+        try:
+            return ultralytics_preprocessing(metadata)
+        except CovcalError as error:
+            raise CovcalError(f"{model}: {error}" if model else str(error)) from error
+    path = Path(text)
+    if path.is_dir():
+        found = _in_folder(path)
+        if found is None:
+            raise CovcalError(
+                f"{path} has no {' or '.join(_FILES)} with preprocessing in it: pass {_KINDS}"
+            )
+        return found[0]
+    if path.is_file() or path.suffix.lower() == ".json":
+        return _from_file(path)
+    if _FUNCTION.fullmatch(text):
+        return Preprocessing(function=load_function(text))
+    preset = torchvision_preset(text)
+    if preset is None:
+        similar = similar_presets(text)
+        hint = f" (did you mean {', '.join(similar)}?)" if similar else ""
+        raise CovcalError(
+            f"--preprocess {text} is no file and no preset that covcal knows{hint}: pass {_KINDS}"
+        )
+    return preset
+
+
+def found_preprocessing(
+    metadata: Mapping[str, str], model: Path | None
+) -> tuple[Preprocessing, str] | None:
+    """Return the preprocessing that a model brings along, and where it was found in words.
+
+    The model's own metadata come first, then a file beside it (or above it, where the model lies in
+    a folder ``onnx``, as exports for the browser have it).
+
+    Raises
+    ------
+    CovcalError
+        If there is a file that covcal cannot use as it is: guessing would be silent.
+    """
+    if is_ultralytics(metadata):
+        return ultralytics_preprocessing(metadata), "the model's own metadata (Ultralytics)"
+    if model is None:
+        return None
+    folders = [model.parent]
+    if model.absolute().parent.name == "onnx":
+        folders.append(model.absolute().parent.parent)
+    for folder in folders:
+        found = _in_folder(folder)
+        if found is not None:
+            return found[0], f"{found[1]} (beside the model)"
+    return None
+
+
+def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
+    """Return the preprocessing of the first file that has one, and the file."""
+    for path in (folder / name for name in _FILES):
+        found = _read(_content(path), str(path)) if path.is_file() else None
+        if found is not None:
+            return found, path
+    return None
+
+
+def _from_file(path: Path) -> Preprocessing:
+    if not path.is_file():
+        raise CovcalError(f"{path} does not exist: pass {_KINDS}")
+    content = _content(path)
+    found = _read(content, str(path))
+    if found is None:
+        kind = "a model's config" if "model_type" in content else "no preprocessing of a known kind"
+        raise CovcalError(f"{path} holds {kind}: pass {_KINDS}")
+    return found
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Return a JSON file's object, or that of the image processor within it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CovcalError(
+            f"{path} is not readable JSON ({one_line(error)}): pass another --preprocess, or none"
+        ) from error
+    if not isinstance(content, dict):
+        raise CovcalError(f"{path} holds no JSON object: pass another --preprocess, or none")
+    inner = content.get("image_processor")
+    return inner if isinstance(inner, dict) else content
+
+
+def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
+    """Return the preprocessing that a JSON file states; None where it is of neither kind."""
+    if is_timm(content):
+        return timm_preprocessing(content, origin)
+    return huggingface_preprocessing(content, origin) if is_huggingface(content) else None

@@ -1,0 +1,162 @@
+"""Preprocessing by a function of the user's own: ``--preprocess module:function``.
+
+The function takes a PIL image and returns one row of the model's input. It is recorded by its name
+and the sha256 of its source file, so that two runs can be told apart. Threads call it side by side.
+"""
+
+import hashlib
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from covcal_cli.arrays import Shape
+from covcal_cli.data.domain import RowShape
+from covcal_cli.errors import CovcalError, one_line
+from covcal_cli.files import sha256_of
+
+RowFunction = Callable[[Image.Image], Any]
+_PROBE_SIDE = 256
+
+
+@dataclass(frozen=True)
+class ImageFunction:
+    """A function from a PIL image to an array."""
+
+    name: str  # ``module:function``
+    sha256: str  # of the source file that it stands in
+    call: RowFunction = field(compare=False)
+
+
+@dataclass(frozen=True)
+class FunctionPipeline:
+    """See `covcal_cli.data.domain.ImagePipeline`."""
+
+    function: ImageFunction
+    row_shape: RowShape  # of what it returns
+    dtype: str  # that the model reads
+
+    @classmethod
+    def fitting(
+        cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
+    ) -> "FunctionPipeline":
+        """Build one for a declared input, trying the function where a size is left open."""
+        declared = shape[1:]
+        known = tuple(size for size in declared if size is not None)
+        if len(known) < len(declared):
+            probe = Image.new("RGB", (_PROBE_SIDE, _PROBE_SIDE), (120, 130, 140))
+            known = _called(function, probe).shape
+            if len(known) != len(declared):
+                raise _wrong_shape(function, known, declared)
+        return cls(function, known, dtype.name)
+
+    def describe(self) -> str:
+        """Return what is done to an image, in one line."""
+        shape = "x".join(map(str, self.row_shape))
+        return f"{self.function.name} (sha256 {self.function.sha256[:12]}), {shape} {self.dtype}"
+
+    def to_json(self) -> str:
+        """Return the function's name and source as one line of JSON."""
+        return json.dumps(
+            {
+                "dtype": self.dtype,
+                "function": self.function.name,
+                "row_shape": list(self.row_shape),
+                "sha256": self.function.sha256,
+            },
+            sort_keys=True,
+        )
+
+    def write(self, image: Image.Image, out: NDArray[Any]) -> None:
+        """Write what the function makes of an image, in place."""
+        image.load()  # a broken file is left out; what fails from here on is the function
+        row = _called(self.function, image)
+        if row.shape != self.row_shape:
+            raise _wrong_shape(self.function, row.shape, self.row_shape)
+        if row.dtype.kind == "f" and np.dtype(self.dtype).kind in "iu":
+            raise CovcalError(
+                f"{self.function.name} returns {row.dtype} and the model reads {self.dtype}: "
+                "return integers"
+            )
+        if row.dtype.kind == "f" and not np.isfinite(row).all():
+            raise CovcalError(
+                f"{self.function.name} returns NaN or infinity for an image: return finite numbers"
+            )
+        out[...] = row
+
+
+def load_function(text: str) -> ImageFunction:
+    """Import ``module:function``, from the current folder first."""
+    module_name, _, name = text.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _unimportable(text, error) from error
+        raise CovcalError(
+            f"--preprocess {text}: there is no module {error.name} in this folder or among the "
+            "installed packages: check its name"
+        ) from error
+    except AttributeError as error:
+        raise CovcalError(
+            f"--preprocess {text}: {module_name} has no {name}: check its name"
+        ) from error
+    except Exception as error:  # importing runs code of the user's own: anything can go wrong
+        raise _unimportable(text, error) from error
+    finally:
+        sys.path.remove(here)
+    if not callable(found):
+        raise CovcalError(f"--preprocess {text} is no function: name one that takes a PIL image")
+    return ImageFunction(text, _source_sha256(text, found, module_name), found)
+
+
+def _source_sha256(text: str, function: Any, module_name: str) -> str:
+    try:
+        source = inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:  # an object with __call__, or compiled
+        source = getattr(sys.modules[module_name], "__file__", None)
+    if source is None or not Path(source).is_file():
+        return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_of(Path(source))
+
+
+def _called(function: ImageFunction, image: Image.Image) -> NDArray[Any]:
+    try:
+        row: NDArray[Any] = np.asarray(function.call(image))
+    except Exception as error:  # code of the user's own: anything can go wrong
+        raise CovcalError(
+            f"{function.name} failed on a {image.mode} image of {image.height}x{image.width} "
+            f"pixels ({type(error).__name__}: {one_line(error)}): mend the function"
+        ) from error
+    if row.dtype.kind not in "fiub":
+        raise CovcalError(
+            f"{function.name} returns {type(row).__name__} of {row.dtype}: return numbers"
+        )
+    return row
+
+
+def _wrong_shape(function: ImageFunction, found: RowShape, wanted: Shape) -> CovcalError:
+    texts = [", ".join("?" if size is None else str(size) for size in s) for s in (found, wanted)]
+    return CovcalError(
+        f"{function.name} returns an array of shape [{texts[0]}] and a row of the model's input is "
+        f"[{texts[1]}]: return one row, without the batch"
+    )
+
+
+def _unimportable(text: str, error: Exception) -> CovcalError:
+    return CovcalError(
+        f"--preprocess {text} cannot be imported ({type(error).__name__}: {one_line(error)}): mend "
+        "the module"
+    )

@@ -1,0 +1,370 @@
+"""Values of a JSON file of somebody else's, each checked for its kind; null is as if left out."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from covcal_cli.data.preprocessing.pixels import Resample, Resize, Size
+from covcal_cli.data.preprocessing.presets import HALF, IMAGENET_MEAN, IMAGENET_STD
+from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.errors import CovcalError
+
+
+@dataclass(frozen=True)
+class ConfigValues:
+    """The values of a preprocessing file by key."""
+
+    content: Mapping[str, Any]
+    origin: str  # the file, for messages
+
+    def get(self, key: str) -> Any:
+        """Return a value as it is; None where it is missing."""
+        return self.content.get(key)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return true or false."""
+        return bool(self._checked(key, default, bool, "true or false"))
+
+    def text(self, key: str, default: str) -> str:
+        """Return a text."""
+        return str(self._checked(key, default, str, "a text"))
+
+    def number(self, key: str, default: float) -> float:
+        """Return one number."""
+        return float(self._checked(key, default, int | float, "a number"))
+
+    def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+        """Return one number or several."""
+        value = self.get(key)
+        if value is None:
+            return default
+        found = value if isinstance(value, list) else [value]
+        if not found or not all(_is(entry, int | float) for entry in found):
+            raise self.wrong(key, "numbers")
+        return tuple(float(entry) for entry in found)
+
+    def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """Return whole numbers above 0."""
+        found = self.numbers(key, default)
+        if not all(entry == int(entry) and entry > 0 for entry in found):
+            raise self.wrong(key, "whole numbers above 0")
+        return tuple(int(entry) for entry in found)
+
+    def wrong(self, key: str, wanted: str) -> CovcalError:
+        """Return the error of a value that is not what it must be."""
+        return CovcalError(f"{self.origin}: {key} is {self.get(key)!r}: it must be {wanted}")
+
+    def _checked(self, key: str, default: Any, kind: Any, words: str) -> Any:
+        value = self.get(key)
+        if value is None:
+            return default
+        if not _is(value, kind):
+            raise self.wrong(key, words)
+        return value
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Return whether a JSON value is of a kind; true and false are no numbers."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+# The preprocessing of Hugging Face's ``preprocessor_config.json``.
+#
+# What a file leaves out is what its class fills in, and some classes read ``size`` in a way of
+# their own, so the class counts: a file of an unknown one must say everything itself. A key that
+# is not known here is refused, since it might change pixels. Crops are those of transformers' own
+# NumPy code (and of all of version 5), which puts the odd pixel elsewhere than torchvision.
+
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+# Pillow's filters, in the order of their codes.
+_FILTERS: tuple[Resample, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+_BILINEAR, _BICUBIC = _FILTERS.index("bilinear"), _FILTERS.index("bicubic")
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What the classes of one kind fill in where a file says nothing; None: it must say it."""
+
+    short: int | None = None  # length of the shorter side; None: both are squashed, to `side`
+    side: int | None = 224
+    crop: int | None = None  # centre crop; None: there is none
+    resample: int | None = _BICUBIC
+    mean: tuple[float, ...] | None = HALF
+    std: tuple[float, ...] | None = HALF
+    # How ``size`` is read: plain, or as ConvNeXT, LeViT, PoolFormer or EfficientNet do.
+    rule: str = "plain"
+    flipped: bool = False
+    normalised: bool = True
+
+
+_UNKNOWN = _Family(side=None, resample=None, mean=None, std=None)
+_CLIP = _Family(short=224, crop=224, mean=_CLIP_MEAN, std=_CLIP_STD)
+_MOBILENET = _Family(short=256, crop=224, resample=_BILINEAR)
+_FAMILIES = {
+    "Beit": _Family(),
+    "Bit": _CLIP,
+    "Blip": _Family(side=384, mean=_CLIP_MEAN, std=_CLIP_STD),
+    "CLIP": _CLIP,
+    "ChineseCLIP": _CLIP,
+    "ConvNext": _Family(short=384, rule="ConvNext"),
+    "DINOv3ViT": _Family(resample=_BILINEAR, mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    "DeiT": _Family(side=256, crop=224),
+    "EfficientNet": _Family(side=346, rule="EfficientNet"),
+    "Levit": _Family(224, crop=224, mean=IMAGENET_MEAN, std=IMAGENET_STD, rule="Levit"),
+    "MobileNetV1": _MOBILENET,
+    "MobileNetV2": _MOBILENET,
+    "MobileViT": _Family(short=224, crop=256, flipped=True, normalised=False),
+    "PoolFormer": _Family(224, crop=224, mean=IMAGENET_MEAN, std=IMAGENET_STD, rule="PoolFormer"),
+    "Pvt": _Family(mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    "Segformer": _Family(side=512, resample=_BILINEAR, mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    "Siglip": _Family(),
+    "ViT": _Family(resample=_BILINEAR),
+}
+_PIXEL_KEYS = (
+    "crop_size do_center_crop do_convert_rgb do_flip_channel_order do_normalize do_rescale "
+    "do_resize image_mean image_std resample rescale_factor size"
+)
+_HARMLESS = (
+    "_processor_class _valid_processor_keys auto_map data_format default_to_square device "
+    "do_reduce_labels feature_extractor_type image_processor_type input_data_format "
+    "model_input_names processor_class reduce_labels return_tensors transformers_version use_fast"
+)
+_OWN_KEYS = {
+    "ConvNext": "crop_pct",
+    "PoolFormer": "crop_pct",
+    "EfficientNet": "include_top rescale_offset",
+}
+_MINE = "pass --preprocess none and the flags, or --preprocess module:function"
+_WARPED_FROM = 384  # the size from which ConvNeXT is evaluated on whole, squashed images
+
+
+def is_huggingface(content: Mapping[str, Any]) -> bool:
+    """Return whether a JSON file is one of transformers' image processors."""
+    return bool({"image_processor_type", "feature_extractor_type", "image_mean"} & set(content))
+
+
+def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
+    """Return what an image processor does; `origin` is its file, for messages.
+
+    Raises
+    ------
+    CovcalError
+        If the file leaves something open, contradicts itself, or has a key that covcal does not
+        know.
+    """
+    reader = _Reader(ConfigValues(content, origin))
+    known = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
+    unknown = sorted(
+        key
+        for key, value in content.items()
+        if key not in known and value is not None and value is not False
+    )
+    if unknown:
+        raise CovcalError(
+            f"{origin}: {', '.join(unknown)} might change pixels and covcal does not know how: "
+            f"{_MINE}"
+        )
+    return reader.read()
+
+
+class _Reader:
+    def __init__(self, values: ConfigValues) -> None:
+        self._values = values
+        self._kind = values.text("image_processor_type", values.text("feature_extractor_type", ""))
+        name = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", self._kind)
+        self.family = _FAMILIES.get(name, _UNKNOWN)
+
+    def read(self) -> Preprocessing:
+        family, values = self.family, self._values
+        resize, crop = self._geometry()
+        scale = 1.0
+        if values.flag("do_rescale", True):
+            scale = values.number("rescale_factor", 1 / 255)
+        mean: tuple[float, ...] = ()
+        std: tuple[float, ...] = ()
+        if values.flag("do_normalize", family.normalised):
+            mean = self._constants("image_mean", family.mean)
+            std = self._constants("image_std", family.std)
+        if family.rule == "EfficientNet":
+            mean, std = self._efficientnet(mean, std)
+        code = values.get("resample")
+        if code is None:
+            code = self._default("resample", family.resample)
+        if not isinstance(code, int) or code not in range(len(_FILTERS)):
+            raise values.wrong("resample", "one of Pillow's codes, 0 to 5")
+        return Preprocessing(
+            scale=scale,
+            mean=mean,
+            std=std,
+            color="BGR" if values.flag("do_flip_channel_order", family.flipped) else None,
+            resample=_FILTERS[code],
+            resize=resize,
+            crop=crop,
+            crop_rule="floor",
+        )
+
+    def _geometry(self) -> tuple[Resize, Size | None]:
+        """Return how to resize and what to crop."""
+        values, rule = self._values, self.family.rule
+        crop = None
+        if values.flag("do_center_crop", self.family.crop is not None):
+            crop = self._crop_size()
+        if not values.flag("do_resize", True):
+            return Resize("none"), crop
+        short, size = self._size()
+        if rule == "ConvNext" and short is not None:
+            if crop not in (None, (short, short)):
+                raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
+            return self._convnext(short)
+        if rule == "Levit" and short is not None:
+            short = int(256 / 224 * short)
+        if rule == "PoolFormer":
+            share = values.number("crop_pct", 0.9)
+            if short is None and size[0] != size[1]:
+                raise values.wrong("size", "the shorter side, or as high as wide")
+            short = int((short or size[0]) / share)
+        if short is None:
+            return Resize("squash", size=size), crop or size
+        if crop is None:
+            raise CovcalError(
+                f"{values.origin}: images keep their ratio and nothing is cropped, so that their "
+                f"sizes differ: {_MINE}"
+            )
+        return Resize("short", short=short), crop
+
+    def _convnext(self, side: int) -> tuple[Resize, Size]:
+        square = side, side
+        if side >= _WARPED_FROM:
+            return Resize("squash", size=square), square
+        share = self._values.number("crop_pct", 224 / 256)
+        return Resize("short", short=int(side / share)), square
+
+    def _efficientnet(
+        self, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the constants of an offset of -1, and of dividing by std a second time."""
+        values = self._values
+        if values.flag("rescale_offset", False):
+            mean = tuple(value + 1 for value in mean) or (1.0,)
+        if values.flag("include_top", True):
+            again = self._constants("image_std", HALF)
+            std = tuple(value * value for value in again) if std else again
+        return mean, std
+
+    def _size(self) -> tuple[int | None, Size]:
+        """Return the shorter side and, where both are squashed, (height, width)."""
+        values, family = self._values, self.family
+        size = values.get("size")
+        if size is None:
+            side = self._default("size", family.side)
+            return family.short, (side, side)
+        if isinstance(size, dict):
+            if set(size) == {"shortest_edge"}:
+                sides = ConfigValues(size, f"{values.origin}: size")
+                return sides.integers("shortest_edge", ())[0], (0, 0)
+            return None, self._sides("size", "{height, width} or {shortest_edge}")
+        given = values.integers("size", ())
+        if len(given) == 2:
+            return None, (given[0], given[1])
+        if family is _UNKNOWN:
+            raise CovcalError(
+                f"{values.origin}: size {size} is the shorter side in some classes and both in "
+                f"others, and {self._kind or 'no class'} is not known: write "
+                '{"shortest_edge": N} or {"height": N, "width": N}'
+            )
+        return (given[0] if family.short else None), (given[0], given[0])
+
+    def _crop_size(self) -> Size:
+        values, default = self._values, self.family.crop
+        if isinstance(values.get("crop_size"), dict):
+            return self._sides("crop_size", "a number or {height, width}")
+        found = values.integers("crop_size", (default,) if default else ())
+        if not found:
+            raise self._open("crop_size")
+        return found[0], found[-1]
+
+    def _sides(self, key: str, wanted: str) -> Size:
+        """Return the (height, width) of an object."""
+        size = self._values.get(key)
+        if set(size) != {"height", "width"}:
+            raise self._values.wrong(key, wanted)
+        sides = ConfigValues(size, f"{self._values.origin}: {key}")
+        return sides.integers("height", ())[0], sides.integers("width", ())[0]
+
+    def _constants(self, key: str, default: tuple[float, ...] | None) -> tuple[float, ...]:
+        return self._values.numbers(key, ()) or self._default(key, default)
+
+    def _default(self, key: str, default: Any) -> Any:
+        if default is None:
+            raise self._open(key)
+        return default
+
+    def _open(self, key: str) -> CovcalError:
+        kind = self._kind or "without image_processor_type"
+        return CovcalError(
+            f"{self._values.origin}: {key} is missing and covcal does not know what {kind} takes "
+            f"for it: write it into the file, or {_MINE}"
+        )
+
+
+# The preprocessing of timm's ``config.json``: ``pretrained_cfg``, or the same keys at the top.
+#
+# timm itself reads the six keys below for its evaluation transforms and nothing else of the file.
+
+_DEFAULT_SIZE = (3, 224, 224)
+_DEFAULT_CROP = 0.875
+
+
+def is_timm(content: Mapping[str, Any]) -> bool:
+    """Return whether a JSON file is timm's."""
+    flat = "architecture" in content and "num_classes" in content and "mean" in content
+    return isinstance(content.get("pretrained_cfg"), dict) or flat
+
+
+def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
+    """Return what timm's evaluation transforms do; `origin` is the file, for messages.
+
+    Raises
+    ------
+    CovcalError
+        If a value is none of those that timm knows.
+    """
+    values = ConfigValues(content.get("pretrained_cfg") or content, origin)
+    size = values.integers("input_size", _DEFAULT_SIZE)
+    if len(size) != 3:
+        raise values.wrong("input_size", "[channels, height, width]")
+    height, width = size[1:]
+    share = values.number("crop_pct", _DEFAULT_CROP) or _DEFAULT_CROP
+    mean = values.numbers("mean", IMAGENET_MEAN)
+    scaled = math.floor(height / share), math.floor(width / share)
+    mode = values.text("crop_mode", "center")
+    if mode == "squash":
+        resize = Resize("squash", size=scaled)
+    elif mode == "border":
+        fill = tuple(round(255 * value) for value in mean)
+        resize = Resize("letterbox", size=scaled, fill=fill)
+    elif mode != "center":
+        raise values.wrong("crop_mode", "center, squash or border")
+    elif height != width:
+        raise CovcalError(
+            f"{origin}: images of {height}x{width} that keep their ratio follow a rule that covcal "
+            "does not have: pass --preprocess none and the flags, or --preprocess module:function"
+        )
+    else:
+        resize = Resize("short", short=scaled[0])
+    resample = values.text("interpolation", "bicubic")
+    filters: dict[str, Resample] = {name: name for name in get_args(Resample)}
+    if resample not in filters:
+        raise values.wrong("interpolation", ", ".join(filters))
+    return Preprocessing(
+        resize=resize,
+        crop=(height, width),
+        crop_rule="round",
+        resample=filters[resample],
+        scale=1 / 255,
+        mean=mean,
+        std=values.numbers("std", IMAGENET_STD),
+    )

@@ -1,0 +1,247 @@
+"""Preprocessing that a user asks for, and what the model's input adds to it.
+
+What is not given is taken from the input that the model declares; what was used is printed and
+recorded, because a wrong constant moves confidence as much as miscalibration does.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from covcal_cli.arrays import Shape
+from covcal_cli.data.domain import ImagePipeline
+from covcal_cli.data.preprocessing.function import FunctionPipeline, ImageFunction
+from covcal_cli.data.preprocessing.pixels import (
+    Color,
+    CropRule,
+    Layout,
+    PixelPipeline,
+    Resample,
+    Resize,
+    Size,
+    numbers,
+)
+from covcal_cli.errors import CovcalError
+
+_CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What was asked for; None (or nothing) stands for "as the model's input says"."""
+
+    # (height, width) that images are resized to, and that the model reads unless `crop` says
+    # otherwise.
+    size: Size | None = None
+    scale: float | None = None  # factor on pixels from 0 to 255; 1/255 unless it reads integers
+    # One number or one per channel, in scaled units and in the order of `color`; empty for none.
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    color: Color | None = None  # channels and their order
+    layout: Layout | None = None  # order of the axes
+    resample: Resample | None = None  # Pillow's filter; bilinear when left out
+    resize: Resize | None = None  # both sides on their own when left out
+    crop: Size | None = None  # (height, width) of the centre that the model reads after resizing
+    crop_rule: CropRule | None = None  # as torchvision rounds when left out
+    exif: bool | None = None  # turn images upright; off when left out, as in training code
+    function: ImageFunction | None = None  # the user's own, which does everything
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing was asked for."""
+        return self == Preprocessing()
+
+    def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
+        """Return these settings with those that `flags` gives in their place, one by one.
+
+        A size alone takes the place of resizing and cropping, which would contradict it.
+        """
+        given: dict[str, Any] = {
+            field.name: getattr(flags, field.name)
+            for field in fields(flags)
+            if getattr(flags, field.name) != field.default
+        }
+        if self.function is not None and given:
+            raise CovcalError(
+                f"{self.function.name} does the whole preprocessing and "
+                f"--{min(given).replace('_', '-')} would change nothing: drop one of them"
+            )
+        if flags.size is not None and flags.crop is None and flags.resize is None:
+            given = {"resize": None, "crop": None, "crop_rule": None, **given}
+        return replace(self, **given)
+
+    def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:
+        """Fill in what is not given from the model's declared input, which must be an image."""
+        if self.function is not None:
+            return FunctionPipeline.fitting(self.function, shape, dtype)
+        layout = self.layout or _layout(shape)
+        axes = _axes(layout, shape)
+        color = self.color or _color(shape, axes.get("C", 1))
+        if axes.get("C", 1) not in (None, _CHANNELS[color]):
+            raise CovcalError(
+                f"--color {color} does not fit the model's input {_text(shape)}: drop it or change "
+                "it"
+            )
+        size = self._size_read(shape, (axes["H"], axes["W"]))
+        resize = self._resize(size, color)
+        cropped = resize.size != size and not (resize.policy == "none" and self.crop is None)
+        integers = not np.issubdtype(dtype, np.floating)
+        scale = self.scale if self.scale is not None else (1.0 if integers else 1 / 255)
+        if integers and (scale != 1 or any(self.mean) or any(value != 1 for value in self.std)):
+            raise CovcalError(
+                f"the model reads {dtype} pixels, which are neither scaled nor normalised: "
+                "drop --scale, --mean and --std, or pass --scale 1 --mean 0 --std 1"
+            )
+        _require_positive("--scale", (scale,))
+        _require_positive("--std", self.std)
+        return PixelPipeline(
+            size=size,
+            resize=resize,
+            crop_rule=(self.crop_rule or "round")
+            if cropped or resize.policy == "letterbox"
+            else "never",
+            scale=scale,
+            mean=_per_channel("--mean", self.mean, 0.0, color),
+            std=_per_channel("--std", self.std, 1.0, color),
+            color=color,
+            layout=layout,
+            resample=self.resample or "bilinear",
+            exif=bool(self.exif),
+            dtype=dtype.name,
+        )
+
+    def _size_read(self, shape: Shape, declared: tuple[int | None, int | None]) -> Size:
+        """Return the (height, width) of a row, checked against the model's input."""
+        option, size = ("--crop", self.crop) if self.crop else ("--size", self.size)
+        if self.size is not None:
+            _require_positive("--size", self.size)
+        if size is None:
+            height, width = declared
+            if height is None or width is None:
+                raise CovcalError(
+                    f"the model's input {_text(shape)} leaves the image size open: pass --size"
+                )
+            return height, width
+        _require_positive(option, size)
+        wanted = tuple(
+            have if want is None else want for have, want in zip(size, declared, strict=True)
+        )
+        if size != wanted:
+            raise CovcalError(
+                f"{option} {_size_text(size)} does not fit the model's input {_text(shape)}: pass "
+                f"{option} {_size_text(wanted)}{self._in_proportion(size, wanted)}"
+            )
+        return size
+
+    def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+        """Return the --resize that goes with another crop, where one has lengths of its own."""
+        if self.crop is None or self.resize is None:
+            return ""
+        share = max(wanted) / max(size)
+        if self.resize.short is not None:
+            lengths = f"short:{round(self.resize.short * share)}"
+        elif self.resize.policy == "squash" and self.resize.size is not None:
+            scaled = tuple(round(side * share) for side in self.resize.size)
+            lengths = f"squash:{_size_text(scaled)}"
+        else:
+            return ""
+        return f" --resize {lengths}, or another --preprocess"
+
+    def _resize(self, size: Size, color: Color) -> Resize:
+        """Return how to resize, with every length known; `size` is what the model reads."""
+        asked = self.resize or Resize()
+        if self.crop is not None and self.size is not None and (asked.size or asked.short):
+            raise CovcalError(
+                f"--size {_size_text(self.size)} says nothing beside --crop "
+                f"{_size_text(self.crop)} and a --resize with lengths of its own: drop one of them"
+            )
+        if asked.policy == "none":
+            return Resize("none")
+        if asked.policy == "short":
+            return Resize("short", short=asked.short or max(self.size or size))
+        if asked.policy == "letterbox":
+            fill = asked.fill or (0,)
+            if len(fill) not in (1, _CHANNELS[color]):
+                raise CovcalError(
+                    f"--resize letterbox has a border of {len(fill)} numbers and {color} has "
+                    f"{_CHANNELS[color]} channels: give one number or one per channel"
+                )
+            return Resize("letterbox", size=asked.size or self.size or size, fill=fill)
+        return Resize("squash", size=asked.size or (self.size if self.crop else None) or size)
+
+
+def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
+    """Return the model's sizes by the letter of their axis."""
+    if len(layout) != len(shape):
+        raise CovcalError(
+            f"the model's input {_text(shape)} has {len(shape)} axes, not those of --layout "
+            f"{layout}: choose another layout"
+        )
+    axes = dict(zip(layout, shape, strict=True))
+    other: dict[Layout, Layout] = {"NCHW": "NHWC", "NHWC": "NCHW"}
+    if layout in other and axes["C"] not in (None, *_CHANNELS.values()):
+        alternative = other[layout]
+        found = dict(zip(alternative, shape, strict=True))["C"]
+        if found in _CHANNELS.values():
+            raise CovcalError(
+                f"--layout {layout} does not fit the model's input {_text(shape)}, whose channels "
+                f"are where {alternative} has them: pass --layout {alternative} or drop it"
+            )
+    return axes
+
+
+def _layout(shape: Shape) -> Layout:
+    if len(shape) == 3:
+        return "NHW"
+    if len(shape) != 4:
+        raise CovcalError(
+            f"the model's input {_text(shape)} is not an image: give its rows as x in an .npz file"
+        )
+    first, last = shape[1] in (1, 3), shape[3] in (1, 3)
+    if first == last:
+        raise CovcalError(
+            f"the model's input {_text(shape)} does not show which axis holds the channels: "
+            "pass --layout NCHW or NHWC"
+        )
+    return "NCHW" if first else "NHWC"
+
+
+def _color(shape: Shape, channels: int | None) -> Color:
+    if channels is None:
+        raise CovcalError(
+            f"the model's input {_text(shape)} does not show its colours: pass --color L, RGB or "
+            "BGR"
+        )
+    if channels not in _CHANNELS.values():
+        raise CovcalError(
+            f"the model's input {_text(shape)} has {channels} channels and images have 1 or 3: "
+            "pass --layout if another axis holds the channels, or --preprocess module:function"
+        )
+    return "L" if channels == 1 else "RGB"
+
+
+def _per_channel(
+    option: str, values: tuple[float, ...], default: float, color: Color
+) -> tuple[float, ...]:
+    channels = _CHANNELS[color]
+    if len(values) not in (0, 1, channels):
+        raise CovcalError(
+            f"{option} has {len(values)} numbers and {color} has {channels} channels: give one "
+            "number or one per channel"
+        )
+    return values if len(values) == channels else (values or (default,)) * channels
+
+
+def _require_positive(option: str, values: tuple[float, ...]) -> None:
+    if not all(0 < value < float("inf") for value in values):
+        raise CovcalError(f"{option} {numbers(values)}: give numbers above 0")
+
+
+def _size_text(size: tuple[int, ...]) -> str:
+    """Return a size as it is typed."""
+    return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))
+
+
+def _text(shape: Shape) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

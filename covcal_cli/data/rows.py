@@ -1,0 +1,197 @@
+"""Labels, split, ids and groups of rows: what a file of arrays says beside their values."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.data.labels import Labels, unlabelled
+from covcal_cli.data.splits import SPLIT_NAMES
+from covcal_cli.data.stores.store import Store
+from covcal_cli.errors import CovcalError
+
+LABEL_NAMES = ("y", "label", "labels", "target", "class")
+ID_NAMES = ("id", "ids")
+PATH_NAMES = ("path", "file_name", "filename", "image_path")
+GROUP_PREFIX = "group_"
+RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", "domain"))
+# What pandas calls the index of a table: in CSV, in one that was read and saved again, in Parquet.
+_INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether an array of this name says something of the rows, and is no feature."""
+    plain = name.lower()
+    return plain in RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
+
+
+def is_index(name: str) -> bool:
+    """Return whether a column of this name is the index that pandas saved with a table."""
+    return _INDEX.fullmatch(name.lower()) is not None
+
+
+class RowFacts:
+    """Labels, split, ids and groups of the `n` rows of a `Store`."""
+
+    def __init__(
+        self,
+        store: Store,
+        n: int,
+        groups: Iterable[str],
+        label_names: tuple[str, ...] = LABEL_NAMES,
+    ) -> None:
+        self._store, self._n = store, n
+        label = self._only(label_names)
+        self.labels = (
+            unlabelled(n, store.path)
+            if label is None
+            else Labels(
+                self._column(label),
+                store.path,
+                label,
+                texts_are_numbers=store.is_table,
+                place=store.place if store.is_table else None,
+                number_names=store.entries[label].class_names,
+            )
+        )
+        named = self._only(ID_NAMES)
+        index = next((name for name in store.entries if is_index(name)), None)
+        found = index if named is None else named
+        has_paths = any(name.lower() in PATH_NAMES for name in store.entries)
+        # Whether the file names its rows; an index that pandas saved does so without paths.
+        self.has_ids = named is not None or (index is not None and not has_paths)
+        self.ids = [str(row) for row in range(n)] if found is None else self._ids(found)
+        split = self._only(("split",))
+        self.given_split = None if split is None else self._split(split)
+        self.columns: Mapping[str, NDArray[Any]] = {name: self._column(name) for name in groups}
+
+    def _only(self, names: tuple[str, ...]) -> str | None:
+        """Return the one array of these names, in any case, or None."""
+        found = [name for name in self._store.entries if name.lower() in names]
+        if len(found) > 1:
+            raise self._error(f"both {found[0]} and {found[1]} are there: keep one of them")
+        return found[0] if found else None
+
+    def _split(self, name: str) -> NDArray[np.uint8]:
+        values = self._column(name)
+        allowed: dict[Any, int] = {str(number): number for number in range(3)} | SPLIT_NAMES
+        codes = np.empty(len(values), dtype=np.uint8)
+        for value in np.unique(values):
+            code = allowed.get(str(value).strip().lower())
+            if code is None or values.dtype.kind not in "iuU":
+                row = int(np.flatnonzero(values == value)[0])
+                found = repr(str(value)) if values.dtype.kind == "U" else value
+                kind = "" if values.dtype.kind in "iuU" else f" ({values.dtype})"
+                raise self._error(
+                    f"split holds {found}{kind} in {self._store.place(row)}: train, validation and "
+                    "test, or 0, 1 and 2, are allowed"
+                )
+            codes[values == value] = code
+        return codes
+
+    def _ids(self, name: str) -> list[str]:
+        entry = self._store.entries[name]
+        self._require_one_each(name)
+        if not entry.is_text and entry.dtype.kind not in "iu":
+            raise self._error(f"{name or 'the index'} holds {entry.dtype}: save texts or integers")
+        return self._store.texts(name)
+
+    def _column(self, name: str) -> NDArray[Any]:
+        self._require_one_each(name)
+        return self._store.whole(name).reshape(self._n)
+
+    def _require_one_each(self, name: str) -> None:
+        shape = self._store.entries[name].shape
+        if shape not in ((self._n,), (self._n, 1)):
+            remedy = (
+                "save class numbers, with argmax where they are one-hot"
+                if len(shape) > 1 and name.lower() in LABEL_NAMES
+                else f"give one {name} per row"
+            )
+            raise self._error(
+                f"{name} has shape {list(shape)} and there are {self._n} rows: {remedy}"
+            )
+
+    def _error(self, what: str) -> CovcalError:
+        return CovcalError(f"{self._store.path}: {what}")
+
+
+def note_on_index(store: Store) -> tuple[str, ...]:
+    """Return a note if a table brings along the index of pandas, which is not read as a number."""
+    found = [name or "the column without a name" for name in store.entries if is_index(name)]
+    if not store.is_table or not found:
+        return ()
+    return (f"{store.path}: {', '.join(found)} is the index that pandas saved, and no feature",)
+
+
+def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
+    """Return what a user should know of the ids of a domain: that some repeat or are empty.
+
+    Whoever joins the results by id would get rows too many, without an error.
+    """
+    found: list[str] = []
+    empty = sum(not known.strip() for known in ids)
+    if empty:
+        found.append(
+            f"{path}: {empty} of {len(ids)} ids are empty, first that of row "
+            f"{next(row for row, known in enumerate(ids) if not known.strip())}: results cannot "
+            "be joined by id there"
+        )
+    # Hashes take 8 bytes an id; a set of a million ids would take 64 MB more.
+    hashes = np.fromiter(map(hash, ids), dtype=np.int64, count=len(ids))
+    order = np.sort(hashes)
+    suspects = set(order[1:][order[1:] == order[:-1]].tolist())
+    counts = Counter(known for known in ids if known.strip() and hash(known) in suspects)
+    repeated = {known: count for known, count in counts.items() if count > 1}
+    if repeated:
+        known, count = next(iter(repeated.items()))
+        more = f", as {len(repeated) - 1} more do" if len(repeated) > 1 else ""
+        found.append(
+            f"{path}: id {known!r} names {count} rows{more}: joining results by id would multiply "
+            "rows"
+        )
+    return tuple(found)
+
+
+# Columns of tables that number the rows, whatever they are called: ids, not features.
+#
+# Such a column holds another whole number in every row. Where it rises from row to row as well,
+# it is hardly anything else, although a time may be.
+
+_FEW_ROWS = 20  # in fewer, ages are different whole numbers too
+_FIRST = 1000  # most columns of features show in these that they are none
+
+
+def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:
+    """Return those of the columns that hold another whole number in every row, `rising` or not."""
+    entries = store.entries
+    candidates = [
+        name
+        for name in names
+        # CSV has no other number than float64; in half or single precision nobody keeps ids.
+        if entries[name].dtype.kind in "iu" or entries[name].dtype == np.float64
+    ]
+    n = entries[names[0]].shape[0] if names else 0
+    if n < _FEW_ROWS or not candidates:
+        return ()
+    rows = np.arange(min(n, _FIRST), dtype=np.int64)
+    parts = [arrays for _, arrays in store.pieces(candidates, rows, _FIRST)]
+    first = {name: np.concatenate([part[name] for part in parts]) for name in candidates}
+    likely = [name for name in candidates if _numbers_rows(first[name], rising)]
+    if n <= _FIRST:
+        return tuple(likely)
+    return tuple(name for name in likely if _numbers_rows(store.whole(name), rising))
+
+
+def _numbers_rows(values: NDArray[Any], rising: bool) -> bool:
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all() or (values != np.floor(values)).any():
+            return False
+    elif values.dtype.kind not in "iu":
+        return False
+    ordered = values if rising else np.sort(values)
+    return bool((ordered[1:] > ordered[:-1]).all())

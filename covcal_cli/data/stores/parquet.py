@@ -1,0 +1,532 @@
+"""Arrow's columns as NumPy's arrays: what a column is, and its values.
+
+Arrow's own conversion to NumPy loads pandas where it is installed, at 50 MB; DLPack does not.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covcal_cli.data.stores.store import (
+    WINDOW_BYTES,
+    Encoded,
+    Entry,
+    Piece,
+    Rows,
+    Store,
+    is_image_file,
+)
+from covcal_cli.errors import CovcalError
+
+_TEXT = np.dtype(str)
+_OTHER = np.dtype("V1")  # structs, nested lists: there, but neither numbers nor texts
+_BYTES, _PATH = "bytes", "path"  # what Hugging Face calls the fields of an image
+Head = Callable[[str], list[Any]]
+
+
+"""Returns the first values of a column, as Python has them."""
+
+
+def described_features(schema: Any) -> dict[str, dict[str, Any]]:
+    """Return what Hugging Face datasets wrote into a table on its columns, by name."""
+    try:
+        content = json.loads((schema.metadata or {})[b"huggingface"])
+        features = content["info"]["features"].items()
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+    return {name: feature for name, feature in features if isinstance(feature, dict)}
+
+
+@dataclass(frozen=True)
+class ArrowColumns:
+    """Turns Arrow's columns into arrays."""
+
+    arrow: Any  # the module pyarrow, which not everybody has
+    path: Path  # for messages
+
+    def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
+        """Return what is known of a column of `n` rows.
+
+        `head` gives its first values, where the type does not say enough; `feature` is what Hugging
+        Face says of it, if anything.
+        """
+        types, kind = self.arrow.types, field.type
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            inner = self._number_type(kind.value_type)
+            if inner is None or not (first := head(field.name)[0]):
+                return Entry((n,), _OTHER)
+            return Entry((n, len(first)), inner)
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        number = self._number_type(kind)
+        if number is not None:
+            return Entry((n,), number, class_names=_class_names(feature))
+        if self._holds_files(kind):
+            said = feature.get("_type") == "Image"
+            return Entry((n,), _OTHER, is_encoded=said or self._are_images(kind, head(field.name)))
+        return Entry((n,), _OTHER if types.is_nested(kind) or types.is_null(kind) else _TEXT)
+
+    def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> NDArray[Any]:
+        """Return the values of the given rows of a column, shape (m, ...).
+
+        NaN or an empty text where there is no value; of image files, an array of `Encoded`.
+        """
+        if entry.is_encoded:
+            found = np.empty(len(column), dtype=object)
+            found[:] = self._files(column)
+            return found
+        if entry.is_text:
+            texts = ["" if value is None else str(value) for value in column.to_pylist()]
+            return np.array(texts, dtype=str)
+        if len(entry.shape) == 1:
+            return self._flat(column)
+        lengths = self._flat(column.value_lengths())
+        wrong = np.flatnonzero(lengths != entry.shape[1])  # NaN, of no list, differs as well
+        if len(wrong):
+            length = lengths[wrong[0]]
+            raise CovcalError(
+                f"{self.path}: column {name} has {'no list' if length != length else int(length)} "
+                f"in row {rows[wrong[0]]}, where row 0 has {entry.shape[1]} values: give every row "
+                "as many"
+            )
+        return self._flat(column.flatten()).reshape(len(column), -1)
+
+    def name_field(self, field: Any) -> str | None:
+        """Return the field of a column's structs that names image files, if there is one."""
+        return _PATH if _PATH in self._fields(field.type) else None
+
+    def _flat(self, column: Any) -> NDArray[Any]:
+        """Return plain numbers; as floats with NaN where values are missing."""
+        types = self.arrow.types
+        if types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        is_boolean = types.is_boolean(column.type)
+        if is_boolean:
+            column = column.cast(self.arrow.uint8())
+        elif types.is_decimal(column.type):
+            column = column.cast(self.arrow.float64())
+        if not column.null_count:
+            values: NDArray[Any] = np.from_dlpack(column)
+            return values.view(np.bool_) if is_boolean else values
+        buffers = [None, column.buffers()[1]]
+        values = np.from_dlpack(
+            self.arrow.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
+        )
+        floats = values.astype(values.dtype if values.dtype.kind == "f" else np.float64)
+        floats[np.from_dlpack(column.is_null().cast(self.arrow.uint8())).view(np.bool_)] = np.nan
+        return floats
+
+    def chosen(self, batch: Any, places: Rows) -> Any:
+        """Return the rows of a batch at these places."""
+        if len(places) == batch.num_rows:
+            return batch
+        index = self.arrow.py_buffer(np.ascontiguousarray(places))
+        return batch.take(
+            self.arrow.Array.from_buffers(self.arrow.int64(), len(places), [None, index])
+        )
+
+    def _files(self, column: Any) -> list[Encoded]:
+        fields = self._fields(column.type)
+        contents: list[Encoded] = (column.field(_BYTES) if fields else column).to_pylist()
+        if _PATH not in fields:
+            return contents
+        paths = column.field(_PATH).to_pylist()
+        return [
+            (path or None) if content is None else content
+            for content, path in zip(contents, paths, strict=True)
+        ]
+
+    def _holds_files(self, kind: Any) -> bool:
+        fields = self._fields(kind)
+        if not fields:
+            return self._is_bytes(kind)
+        return _BYTES in fields and self._is_bytes(fields[_BYTES])
+
+    def _are_images(self, kind: Any, values: list[Any]) -> bool:
+        if self._fields(kind):
+            values = [None if value is None else value[_BYTES] for value in values]
+        return any(is_image_file(value) for value in values if value is not None)
+
+    def _is_bytes(self, kind: Any) -> bool:
+        return str(kind) in ("binary", "large_binary", "binary_view")
+
+    def _fields(self, kind: Any) -> dict[str, Any]:
+        """Return the types of a struct's fields by name; nothing for other types."""
+        return {one.name: one.type for one in kind} if self.arrow.types.is_struct(kind) else {}
+
+    def _number_type(self, kind: Any) -> np.dtype[Any] | None:
+        types = self.arrow.types
+        if types.is_boolean(kind):
+            return np.dtype(np.bool_)
+        if types.is_decimal(kind):
+            return np.dtype(np.float64)
+        if types.is_floating(kind):
+            return np.dtype(f"f{kind.bit_width // 8}")
+        if types.is_integer(kind):
+            return np.dtype(f"{'i' if types.is_signed_integer(kind) else 'u'}{kind.bit_width // 8}")
+        return None
+
+
+def _class_names(feature: dict[str, Any]) -> tuple[str, ...] | None:
+    names = feature.get("names")
+    if feature.get("_type") != "ClassLabel" or not isinstance(names, list):
+        return None
+    return tuple(map(str, names)) or None
+
+
+# The ``.parquet`` parts that a folder stands for, and what the names of its folders say of them.
+#
+# Spark, Dask, Polars and pyarrow write a table as a folder of parts, and a partitioned one as
+# folders ``KEY=VALUE`` of parts, several deep; ``parquet.py`` reads them.
+
+_PATTERN = "[!._]*.parquet"  # Spark and others hide their own files so
+_NOTHING = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a table."""
+
+    path: Path
+    # What the folders above it say of all of its rows; None for no value.
+    keys: Mapping[str, str | None]
+
+
+def holds_parts(path: Path) -> bool:
+    """Return whether a path is a folder of parts, or of folders ``KEY=VALUE`` of them."""
+    return path.is_dir() and (any(path.glob(_PATTERN)) or any(map(holds_parts, _partitions(path))))
+
+
+def find_parts(path: Path) -> list[Part]:
+    """Return the parts of a table in order: the file itself, or those of the folder."""
+    if not path.is_dir():
+        return [Part(path, {})]
+    parts = list(_below(path, {}))
+    by = [", ".join(part.keys) or "nothing" for part in parts]
+    for other in by:
+        if other != by[0]:
+            raise CovcalError(f"{path} is partitioned by {by[0]} and by {other}: give one table")
+    return parts
+
+
+def partition_values(parts: Sequence[Part]) -> dict[str, NDArray[Any]]:
+    """Return what the folders say of every part, shape (parts,), by key.
+
+    int64 where all values are whole numbers, float64 where others are missing; else texts, empty
+    where missing.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for key in parts[0].keys:
+        values = [part.keys[key] for part in parts]
+        known = [value for value in values if value is not None]
+        if not known or not all(_WHOLE.fullmatch(value) for value in known):
+            found[key] = np.array([value or "" for value in values], dtype=str)
+        elif len(known) == len(values):
+            found[key] = np.array([int(value) for value in known], dtype=np.int64)
+        else:
+            numbers = [float("nan") if value is None else int(value) for value in values]
+            found[key] = np.array(numbers, dtype=np.float64)
+    return found
+
+
+def refuse_unnamed_parts(folder: Path) -> None:
+    """Refuse a folder whose Parquet files lie in folders that say nothing of their rows."""
+    for entry in sorted(folder.iterdir()):
+        named = "=" in entry.name or entry.name.startswith((".", "_"))
+        if not named and entry.is_dir() and any(entry.glob(_PATTERN)):
+            raise CovcalError(
+                f"{folder} holds Parquet files in its folder {entry.name}, whose name is no "
+                "KEY=VALUE: give that folder, or rename it"
+            )
+
+
+def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
+    files, partitions = sorted(folder.glob(_PATTERN)), _partitions(folder)
+    if files and any(map(holds_parts, partitions)):
+        raise CovcalError(
+            f"{folder} has {files[0].name} beside partitions like {partitions[0].name}: give one "
+            "of them"
+        )
+    if keys or partitions:  # elsewhere, folders may hold a million images
+        refuse_unnamed_parts(folder)
+    yield from (Part(file, keys) for file in files)
+    for partition in partitions:
+        key, _, value = (unquote(text) for text in partition.name.partition("="))
+        if key in keys:
+            raise CovcalError(f"{partition}: {key} is a partition twice: rename one of them")
+        yield from _below(partition, {**keys, key: None if value == _NOTHING else value})
+
+
+def _partitions(folder: Path) -> list[Path]:
+    return sorted(
+        entry
+        for entry in folder.iterdir()
+        if "=" in entry.name and not entry.name.startswith((".", "_", "=")) and entry.is_dir()
+    )
+
+
+# ``.parquet`` tables, one file or a folder of parts, streamed through ``pyarrow.parquet``.
+#
+# pyarrow's datasets would hold whole row groups, 1.2 GB of 400 000 x 256 numbers in one group. A
+# `ParquetFile` with a small buffer holds the pages that it stands in: of each column up to one of
+# values and one of its dictionary, about 1 MB each as most writers make them, but up to 1024
+# image files.
+
+_HEAD = 8  # values that show what a column holds
+_BUFFER = 1 << 13  # without one, a whole column of a row group is read at once
+_FEWEST, _USUAL = 64, 1 << 13  # rows of a batch
+_PAGES = 2 << 20  # bytes of an open column
+_ENOUGH = 64 << 20  # bytes of all open columns up to which nothing is cut
+_SET = 16 << 20  # bytes of the open columns of a set
+_HELD = 64 << 20  # bytes of the rows that sets are joined for
+_FEWEST_HELD = 1 << 16  # rows, whatever their bytes: each time, the rows before are read again
+
+
+class _Group(NamedTuple):
+    """A row group of an open file."""
+
+    file: Any
+    number: int
+    start: int  # its first row, as the table counts
+
+
+class ParquetStore(Store):
+    """The columns of a Parquet table, whose parts must have the same.
+
+    Columns of equally long lists of numbers are arrays with two axes. What the folders of a
+    partitioned table say of their rows are columns too, unless its parts have them already.
+    """
+
+    is_table = True
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise CovcalError(f"{path}: this needs pyarrow: pip install pyarrow") from error
+        self.path = path
+        self._arrow: Any = pyarrow
+        self._columns = ArrowColumns(pyarrow, path)
+        parts = find_parts(path)
+        self._files = [part.path for part in parts]
+        self._bounds = [0]  # the first row of every file, and the number of all rows
+        with self._opened(self._files[0]) as file:
+            self._schema: Any = file.schema_arrow
+        _require_distinct(self._files[0], self._schema.names)
+        for own_path in self._files:
+            with self._opened(own_path) as file:
+                names = file.schema_arrow.names
+                self._bounds.append(self._bounds[-1] + file.metadata.num_rows)
+            if names != self._schema.names:
+                raise CovcalError(
+                    f"{own_path} has other columns than {self._files[0].name}: give files of one "
+                    "table"
+                )
+        self._n = self._bounds[-1]
+        if self._n == 0:
+            raise CovcalError(f"{path} has no rows: give one row per example")
+        features = described_features(self._schema)
+        self.entries: dict[str, Entry] = {
+            field.name: self._columns.entry(
+                field, self._n, self._head, features.get(field.name, {})
+            )
+            for field in self._schema
+        }
+        self._of_parts = {
+            key: values
+            for key, values in partition_values(parts).items()
+            if key not in self.entries
+        }
+        for key, values in self._of_parts.items():
+            dtype = np.dtype(str) if values.dtype.kind == "U" else values.dtype
+            self.entries[key] = Entry((self._n,), dtype)
+
+    def whole(self, name: str) -> NDArray[Any]:
+        """Return a whole column; an empty text or NaN where there is no value."""
+        return np.concatenate(list(self._all(name)))
+
+    def texts(self, name: str) -> list[str]:
+        """Return a whole column as texts; of image files, their names."""
+        if not self.entries[name].is_encoded:
+            return [str(value) for part in self._all(name) for value in part.tolist()]
+        field = self._columns.name_field(self._schema.field(name))
+        if field is None:
+            return [""] * self._n
+        found: list[str] = []
+        for path in self._files:
+            with self._opened(path) as file:
+                for batch in file.iter_batches(columns=[f"{name}.{field}"], use_threads=False):
+                    names = batch.column(0).field(field).to_pylist()
+                    found += [value or "" for value in names]
+        return found
+
+    def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
+        """Yield the chosen rows of the row groups that hold any; NaN where there is no value."""
+        within = [name for name in names if name not in self._of_parts]
+        for number, (start, stop) in enumerate(pairwise(self._bounds)):
+            own = _between(rows, start, stop)
+            if not len(own):
+                continue
+            said = {name: self._of_parts[name][number] for name in names if name not in within}
+            pieces = self._of_file(number, within, own, size) if within else [(own, {})]
+            for chosen, arrays in pieces:
+                more = {name: np.full(len(chosen), value) for name, value in said.items()}
+                yield chosen, {**arrays, **more}
+
+    def _all(self, name: str) -> Iterator[NDArray[Any]]:
+        rows = np.arange(self._n, dtype=np.int64)
+        return (part[name] for _, part in self.pieces([name], rows, 1 << 14))
+
+    def _head(self, name: str) -> list[Any]:
+        """Return the first values of a column as Python has them."""
+        first = next(number for number, stop in enumerate(self._bounds[1:]) if stop > 0)
+        with self._opened(self._files[first]) as file:
+            batch = next(file.iter_batches(_HEAD, columns=[name], use_threads=False))
+            values: list[Any] = batch.column(0).to_pylist()
+            return values
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[Any]:
+        """Open one file as a `ParquetFile`, and say so if it cannot be read while it is open."""
+        try:
+            with self._arrow.parquet.ParquetFile(
+                path, buffer_size=_BUFFER, pre_buffer=False
+            ) as file:
+                yield file
+        except (self._arrow.ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise CovcalError(
+                f"{path} is not a readable Parquet file ({reason}): copy it again or save it again"
+            ) from error
+
+    def _of_file(self, number: int, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
+        start = self._bounds[number]
+        with self._opened(self._files[number]) as file:
+            for group in range(file.num_row_groups):
+                stop = start + file.metadata.row_group(group).num_rows
+                own = _between(rows, start, stop)
+                if len(own):
+                    yield from self._of_group(_Group(file, group, start), names, own, size)
+                    self._arrow.default_memory_pool().release_unused()
+                start = stop
+
+    def _of_group(
+        self, group: _Group, names: Sequence[str], rows: Rows, size: int
+    ) -> Iterator[Piece]:
+        about = group.file.metadata.row_group(group.number)
+        stored = _stored_bytes(about, names)
+        width = self._row_bytes(names)
+        size = min(max(size, _USUAL), WINDOW_BYTES // width)
+        sets = _column_sets(stored)
+        if len(sets) > 1 and all(self.entries[name].dtype.kind in "fiub" for name in names):
+            yield from self._joined(group, sets, rows, max(_FEWEST, size))
+            return
+        fewest = _FEWEST
+        if any(self.entries[name].is_encoded for name in names):
+            size = min(size, WINDOW_BYTES * about.num_rows // (sum(stored.values()) + 1))
+            fewest = 1
+        yield from self._batches(group, names, rows, max(fewest, size))
+
+    def _joined(
+        self, group: _Group, sets: Sequence[Sequence[str]], rows: Rows, size: int
+    ) -> Iterator[Piece]:
+        """Read some columns after the others, since all side by side would hold a page each.
+
+        Only a reader that begins at the start of a row group reaches its later rows: so many rows
+        are held at a time as keep the number of times small.
+        """
+        width = sum(map(self._row_bytes, sets))
+        held = max(_FEWEST_HELD, _HELD // width)
+        for first in range(0, len(rows), held):
+            chosen = rows[first : first + held]
+            arrays: dict[str, NDArray[Any]] = {}
+            for names in sets:
+                few = max(1, WINDOW_BYTES // self._row_bytes(names))
+                found = [part for _, part in self._batches(group, names, chosen, few)]
+                for name in names:
+                    arrays[name] = np.concatenate([part.pop(name) for part in found])
+                self._arrow.default_memory_pool().release_unused()
+            for at in range(0, len(chosen), size):
+                piece = slice(at, at + size)
+                # Copies: a view would keep all held rows alive while the next are read.
+                yield chosen[piece], {name: values[piece].copy() for name, values in arrays.items()}
+
+    def _batches(
+        self, group: _Group, names: Sequence[str], rows: Rows, size: int
+    ) -> Iterator[Piece]:
+        """Yield the chosen rows of some columns, reading `size` rows at a time."""
+        start = group.start
+        for batch in group.file.iter_batches(
+            size, row_groups=[group.number], columns=list(names), use_threads=False
+        ):
+            chosen = _between(rows, start, start + batch.num_rows)
+            if len(chosen):
+                taken = self._columns.chosen(batch, chosen - start)
+                arrays = dict(zip(taken.schema.names, taken.columns, strict=True))
+                yield (
+                    chosen,
+                    {
+                        name: self._columns.values(arrays[name], name, self.entries[name], chosen)
+                        for name in names
+                    },
+                )
+            start += batch.num_rows
+            if start > rows[-1]:
+                return
+
+    def _row_bytes(self, names: Sequence[str]) -> int:
+        """Return what a row of these columns takes in memory, texts taken for numbers."""
+        entries = [self.entries[name] for name in names]
+        return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
+
+
+def _require_distinct(path: Path, names: Sequence[str]) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index]:  # a reader by name would take the last one
+            raise CovcalError(f"{path}: two columns are called {name!r}: rename one of them")
+
+
+def _between(rows: Rows, start: int, stop: int) -> Rows:
+    first, last = np.searchsorted(rows, (start, stop))
+    return rows[first:last]
+
+
+def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
+    """Return how many bytes each of some columns takes in a row group before compression."""
+    found = dict.fromkeys(names, 0)
+    for index in range(group.num_columns):
+        column = group.column(index)
+        name = column.path_in_schema.partition(".")[0]  # of a list or struct
+        if name not in found:
+            name = column.path_in_schema
+        if name in found:
+            found[name] += column.total_uncompressed_size
+    return found
+
+
+def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
+    """Cut columns, given with their stored bytes, into sets that can be open together."""
+    opened = {name: min(size, _PAGES) for name, size in stored.items()}
+    if sum(opened.values()) <= _ENOUGH:
+        return [list(opened)]
+    sets: list[list[str]] = [[]]
+    total = 0
+    for name, size in opened.items():
+        if sets[-1] and total + size > _SET:
+            sets.append([])
+            total = 0
+        sets[-1].append(name)
+        total += size
+    return sets

@@ -1,0 +1,157 @@
+"""Files that hold named arrays with one row per example, read by chosen rows.
+
+Each kind of file has a module with a class that keeps the promise of `Store`; ``arrays.py`` feeds
+models from them, ``outputs.py`` reads classifiers' outputs from them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from covcal_cli.errors import CovcalError
+
+Rows = NDArray[np.int64]
+Piece = tuple[Rows, dict[str, NDArray[Any]]]
+
+
+"""Some chosen rows, and their part of every array asked for."""
+WINDOW_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of one array without reading it."""
+
+    shape: tuple[int, ...]  # rows first
+    dtype: np.dtype[Any]  # kind "U" for texts whatever their length
+    is_encoded: bool = False  # whether its values are image files, as `encoded.Encoded` has them
+    class_names: tuple[str, ...] | None = None  # what its numbers stand for, if the file says so
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds texts."""
+        return self.dtype.kind in "SUO"
+
+
+class Store(Protocol):
+    """A file of named arrays."""
+
+    path: Path
+    is_table: bool = (
+        False  # whether they are columns, so that plain columns of numbers are features
+    )
+    entries: dict[str, Entry]  # by name, in the order of the file
+
+    def whole(self, name: str) -> NDArray[Any]:
+        """Return a whole array: labels, ids, groups; nothing that is wide."""
+        ...
+
+    def texts(self, name: str) -> list[str]:
+        """Return a whole array as texts, which takes less memory where they are long.
+
+        Of image files, these are their names, empty where there is none.
+        """
+        return [str(value) for value in self.whole(name).ravel().tolist()]
+
+    def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
+        """Yield the chosen ascending `rows` of the named arrays in runs of any length.
+
+        About `size` rows at a time are in memory, or what `WINDOW_BYTES` hold.
+        """
+        ...
+
+    def place(self, row: int) -> str:
+        """Return where a row is, in the file's own terms, such as ``line 12``."""
+        return f"row {row}"
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix in lower case; ``.csv.gz`` is one."""
+    name = path.name.lower()
+    return ".csv.gz" if name.endswith(".csv.gz") else path.suffix.lower()
+
+
+def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
+    """Cut 0, 1, 2, ... into windows that hold chosen rows: start, stop, and the rows within."""
+    position = 0
+    while position < len(rows):
+        start = int(rows[position]) // window * window
+        last = int(np.searchsorted(rows, start + window))
+        yield start, start + window, rows[position:last]
+        position = last
+
+
+def regrouped(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
+    """Yield the rows of `pieces` again, `size` at a time, the last fewer."""
+    waiting: list[Piece] = []
+    have = 0
+    for rows, arrays in pieces:
+        start = 0
+        while start < len(rows):
+            taken = min(size - have, len(rows) - start)
+            part = slice(start, start + taken)
+            waiting.append((rows[part], {name: array[part] for name, array in arrays.items()}))
+            start += taken
+            have += taken
+            if have == size:
+                yield _joined(waiting)
+                waiting, have = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    if len(pieces) == 1:
+        return pieces[0]
+    rows = np.concatenate([piece[0] for piece in pieces])
+    names = pieces[0][1]
+    return rows, {name: np.concatenate([piece[1][name] for piece in pieces]) for name in names}
+
+
+# Images that lie in a table as the bytes of their files, as Hugging Face datasets save them.
+
+Encoded = bytes | str | None
+
+
+"""The bytes of an image file, or its path where there are none, or None for no image."""
+_USUAL = ("image", "img")
+
+
+def is_image_file(content: bytes) -> bool:
+    """Return whether bytes are those of an image file that Pillow knows."""
+    try:
+        Image.open(BytesIO(content)).close()
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
+        return False
+    return True
+
+
+def image_column(store: Store) -> str | None:
+    """Return the column of images to classify, ``image`` of several; None where there is none."""
+    found = [name for name, entry in store.entries.items() if entry.is_encoded]
+    usual = [name for name in found if name.lower() in _USUAL]
+    if len(found) > 1 and len(usual) != 1:
+        raise CovcalError(
+            f"{store.path} has several columns of images ({', '.join(found)}): call the one to "
+            f"classify {_USUAL[0]}"
+        )
+    return next(iter(usual or found), None)
+
+
+def image_names(store: Store, column: str) -> list[str] | None:
+    """Return the names of the image files of all rows; None where they name no row for certain."""
+    names = store.texts(column)
+    return names if all(names) and len(set(names)) == len(names) else None
+
+
+def open_encoded(folder: Path, value: Encoded) -> Image.Image:
+    """Open an image; a path is taken to lie below `folder`."""
+    if value is None:
+        raise ValueError("the table has no image there")
+    return Image.open(folder / value if isinstance(value, str) else BytesIO(value))

@@ -1,0 +1,206 @@
+"""The ``.tar`` shards that a path stands for; ``tar.py`` reads them."""
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from covcal_cli.arrays import ModelInput
+from covcal_cli.data.classes import ClassMap
+from covcal_cli.data.folder import IMAGE_SUFFIXES
+from covcal_cli.data.images import ImageFiles, Opener
+from covcal_cli.data.labels import Labels
+from covcal_cli.data.splits import SPLIT_NAMES
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import require_file
+
+SHARD_REMEDY = "give .tar files with KEY.jpg beside KEY.cls"
+_PATTERN = "[!.]*.tar"
+
+
+def holds_shards(folder: Path) -> bool:
+    """Return whether a folder holds shards, itself or in its split folders."""
+    return any(any(place.glob(_PATTERN)) for place in (folder, *_split_folders(folder)))
+
+
+def find_shards(path: Path) -> list[Path]:
+    """Return the shards of a path in order: itself, or those of the folder."""
+    found = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
+    inside = _split_folders(path) if path.is_dir() else []
+    nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]
+    if found and nested:
+        raise CovcalError(
+            f"{path} has shards beside its {nested[0].parent.name} folder: move them into train, "
+            "val or test"
+        )
+    for shard in found or nested:
+        require_file(shard, remedy=SHARD_REMEDY)
+    return found or nested
+
+
+def _split_folders(folder: Path) -> list[Path]:
+    return sorted(
+        entry for entry in folder.iterdir() if entry.is_dir() and entry.name.lower() in SPLIT_NAMES
+    )
+
+
+# Images in ``.tar`` shards as WebDataset lays them out: ``KEY.jpg`` beside ``KEY.cls``.
+#
+# The members of one sample share their name up to the first dot of the base name. A shard is
+# indexed once; images are then read at their place, in any order.
+
+_BLOCK = 512
+_LABEL_KEYS = ("label", "cls", "class")
+
+
+@dataclass
+class _Sample:
+    """Where the parts of one sample lie in its shard: offset and size."""
+
+    image: tuple[int, int] | None = None
+    label: str = ""
+    extensions: list[str] = field(default_factory=list)
+
+
+class TarData(ImageFiles):
+    """One shard or a folder of them.
+
+    A folder may hold shards, or train, val and test folders of shards. A row's id is the shard
+    without its suffix and the key, such as ``train-000/n01_17``.
+    """
+
+    def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
+        super().__init__(path, wanted)
+        self._shards = find_shards(path)
+        self.ids: list[str] = []
+        self._shard_of: list[int] = []
+        self._places: list[tuple[int, int]] = []
+        texts: list[str] = []
+        splits: list[int] = []
+        without = 0
+        for number, shard in enumerate(self._shards):
+            name = (
+                shard.relative_to(path).with_suffix("").as_posix() if path.is_dir() else path.stem
+            )
+            for key, sample in _samples(shard):
+                if sample.image is None:
+                    without += 1
+                    continue
+                self.ids.append(f"{name}/{key}")
+                self._shard_of.append(number)
+                self._places.append(sample.image)
+                texts.append(sample.label)
+                splits.append(SPLIT_NAMES.get(name.partition("/")[0].lower(), -1))
+        if not self.ids:
+            raise CovcalError(f"{path} holds no images: {SHARD_REMEDY}")
+        self.split_names = self.ids
+        self._labels = Labels(np.array(texts, dtype=str), path, "label", texts_are_numbers=True)
+        self.class_folders = self._labels.names
+        self.given_split: NDArray[np.uint8] | None = (
+            None if -1 in splits else np.array(splits, dtype=np.uint8)
+        )
+        self.notes: tuple[str, ...] = (
+            (f"{path}: {without} samples without an image were left out",) if without else ()
+        )
+        if not any(texts) and all("/" in name.partition("/")[2] for name in self.ids):
+            self.notes += (
+                f"{path}: its images lie in folders, which are no labels in a .tar: unpack it for "
+                "class folders, or add a .cls file to each image",
+            )
+
+    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+        """Return the class index of every row, shape (n,); -1 where unknown."""
+        return self._labels.indices(classes)
+
+    def opener(self, row: int) -> Opener:
+        """Return what opens the image of a row."""
+        return partial(_open_image, self._shards[self._shard_of[row]], *self._places[row])
+
+
+def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
+    """Yield key and places of every sample of a shard, in order."""
+    samples: dict[str, _Sample] = {}
+    size = shard.stat().st_size
+    end = 0
+    with shard.open("rb") as file:
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                while (member := archive.next()) is not None:
+                    vars(archive)["members"].clear()  # tarfile would keep them all
+                    end = member.offset_data
+                    if member.isfile():
+                        end += -(-member.size // _BLOCK) * _BLOCK
+                        _require_whole(shard, end, size)
+                        _add(samples, shard, file.fileno(), member)
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise CovcalError(
+                f"{shard} is not a readable .tar file ({error}): {SHARD_REMEDY}"
+            ) from error
+    _require_whole(shard, end + _BLOCK, size)  # a block of zeros closes an archive
+    yield from samples.items()
+
+
+def _add(
+    samples: dict[str, _Sample], shard: Path, descriptor: int, member: tarfile.TarInfo
+) -> None:
+    folder, _, base = member.name.removeprefix("./").rpartition("/")
+    stem, dot, extension = base.partition(".")
+    if not stem or not dot:  # hidden files, folders' leftovers
+        return
+    key = f"{folder}/{stem}" if folder else stem
+    sample = samples.setdefault(key, _Sample())
+    extension = extension.lower()
+    last = f".{extension.rpartition('.')[2]}"
+    if extension in sample.extensions:
+        raise CovcalError(f"{shard} has {member.name} twice: give each sample a key of its own")
+    sample.extensions.append(extension)
+    if last in IMAGE_SUFFIXES:
+        if sample.image is not None:
+            raise CovcalError(
+                f"{shard}: sample {key} has two images ({', '.join(sample.extensions)}): keep the "
+                "one to classify"
+            )
+        sample.image = (member.offset_data, member.size)
+    elif extension in ("cls", "json"):
+        content = os.pread(descriptor, member.size, member.offset_data)
+        found = _label(shard, member.name, extension, content)
+        if extension == "cls" or not sample.label:
+            sample.label = found
+
+
+def _label(shard: Path, name: str, extension: str, content: bytes) -> str:
+    try:
+        text = content.decode("utf-8").strip()
+        if extension == "cls":
+            return text
+        values = json.loads(text)
+    except ValueError as error:
+        raise CovcalError(f"{shard}: {name} is not readable ({error}): save UTF-8 text") from error
+    if not isinstance(values, dict):
+        return ""
+    value = next((values[key] for key in _LABEL_KEYS if key in values), None)
+    return "" if value is None else str(value)
+
+
+def _require_whole(shard: Path, needed: int, size: int) -> None:
+    if needed > size:
+        raise CovcalError(
+            f"{shard} is truncated ({size} bytes are left, at least {needed} are needed): copy it "
+            "again"
+        )
+
+
+def _open_image(shard: Path, offset: int, size: int) -> Image.Image:
+    descriptor = os.open(shard, os.O_RDONLY)
+    try:
+        return Image.open(BytesIO(os.pread(descriptor, size, offset)))
+    finally:
+        os.close(descriptor)
