@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.estimate import Estimate
+from covcal_cli.estimators.guards import guards_on_weights, prior_drift
+from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.formats.calibration import model_of
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labelfree.combined import combined
-from covcal_cli.labelfree.estimate import Estimate
-from covcal_cli.labelfree.guards import guards_on_weights, prior_drift
-from covcal_cli.labelfree.panel import panel
 from covcal_cli.problem import EstimateSettings, Problem, input_of
 from covcal_cli.records import Document, Guard, Input, at, write_document
 

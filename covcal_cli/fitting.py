@@ -11,9 +11,9 @@ from typing import Any
 from covcal_cli import on_source, on_target
 from covcal_cli.auto import choose
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.guards import guards_on_weights
 from covcal_cli.formats.calibration import Calibration, Candidate
 from covcal_cli.formats.features import FeatureFile, ForecasterName
-from covcal_cli.labelfree.guards import guards_on_weights
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.methods import AUTO, METHODS, SOURCE_PRIOR, TAKE_PRIOR, Method

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.features import ForecasterName
-from covcal_cli.labelfree.guards import (
+from covcal_cli.estimators.guards import (
     enough_errors,
     guards_on_weights,
     not_at_limit,
     sentences_of_failed,
 )
-from covcal_cli.labelfree.label_shift import label_shift
+from covcal_cli.estimators.label_shift import label_shift
+from covcal_cli.formats.features import ForecasterName
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.problem import MethodFit, Problem, warnings_on_temperature
 from covcal_cli.records import Guard

@@ -13,18 +13,18 @@ None of them minimises a loss on the source, so that T_s, the T of ``temp``, is 
 against.
 """
 
-from covcal_cli.formats.features import ForecasterName
-from covcal_cli.labelfree.atc import atc
-from covcal_cli.labelfree.guards import (
+from covcal_cli.estimators.guards import (
     enough_errors,
     guards_on_weights,
     prior_drift,
     sentences_of_failed,
 )
-from covcal_cli.labelfree.matching import match_accuracy
-from covcal_cli.labelfree.pseudocal import pseudocal
-from covcal_cli.labelfree.transcal import transcal
-from covcal_cli.labelfree.utdc import utdc_temperature
+from covcal_cli.estimators.matching import match_accuracy
+from covcal_cli.estimators.pseudocal import pseudocal
+from covcal_cli.estimators.simple import atc
+from covcal_cli.estimators.transcal import transcal
+from covcal_cli.estimators.utdc import utdc_temperature
+from covcal_cli.formats.features import ForecasterName
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.problem import MethodFit, Problem
 from covcal_cli.records import Guard

@@ -16,15 +16,13 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.discriminator import fit_discriminator
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.estimate import Estimate
+from covcal_cli.estimators.evidence import Aligned, Evidence, read_evidence
+from covcal_cli.estimators.label_shift import target_prior
+from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.formats.calibration import model_of
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
-from covcal_cli.labelfree.combined import combined
-from covcal_cli.labelfree.cot import cot
-from covcal_cli.labelfree.estimate import Estimate
-from covcal_cli.labelfree.evidence import Aligned, Evidence
-from covcal_cli.labelfree.panel import panel
-from covcal_cli.labelfree.priors import target_prior
-from covcal_cli.labelfree.reading import read_evidence
 from covcal_cli.maths.softmax import class_major, exp, log_softmax
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,

@@ -1,6 +1,6 @@
 """Findings on importance weights in words: notes inform, warnings warn."""
 
-from covcal_cli.labelfree.guards import MIN_ESS_SHARE
+from covcal_cli.estimators.guards import MIN_ESS_SHARE
 from covcal_cli.maths.weights import ImportanceWeights
 
 MIN_ESS_FIT = 100.0

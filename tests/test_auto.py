@@ -8,15 +8,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.evidence import read_evidence
+from covcal_cli.estimators.panel import combined
+from covcal_cli.estimators.simple import agreement, atc, doc
 from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labelfree.agreement import agreement
-from covcal_cli.labelfree.atc import atc
-from covcal_cli.labelfree.combined import combined
-from covcal_cli.labelfree.cot import cot
-from covcal_cli.labelfree.doc import doc
-from covcal_cli.labelfree.reading import read_evidence
 from covcal_cli.methods import METHODS
 from tests.cli_runner import covcal
 from tests.made_files import (

@@ -9,12 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from covcal_cli.labelfree.agreement import agreement
-from covcal_cli.labelfree.atc import atc
-from covcal_cli.labelfree.confidence import mean_confidence
-from covcal_cli.labelfree.doc import doc
-from covcal_cli.labelfree.evidence import Aligned, Evidence
-from covcal_cli.labelfree.weighting import weighted_accuracy
+from covcal_cli.estimators.evidence import Aligned, Evidence
+from covcal_cli.estimators.simple import agreement, atc, doc, mean_confidence, weighted_accuracy
 from tests.test_labelfree_evidence import made_evidence
 
 Floats = NDArray[np.float64]

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covcal_cli.estimators import evidence as reading
+from covcal_cli.estimators.evidence import Evidence, read_evidence
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labelfree import reading
-from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.reading import read_evidence
 from covcal_cli.maths.softmax import log_mean_softmax
 from tests.made_files import made_domain, write_adapted, write_features
 

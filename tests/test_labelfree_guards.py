@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covcal_cli.labelfree import guards
-from covcal_cli.labelfree.combined import combined
-from covcal_cli.labelfree.cot import cot
-from covcal_cli.labelfree.estimate import Estimate, from_variance, variance_of_mean
-from covcal_cli.labelfree.evidence import Aligned, Evidence
-from covcal_cli.labelfree.panel import panel
+from covcal_cli.estimators import guards
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.estimate import Estimate, from_variance, variance_of_mean
+from covcal_cli.estimators.evidence import Aligned, Evidence
+from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.records import Guard, encoded
 from tests.test_labelfree_evidence import made_evidence, made_rows
 

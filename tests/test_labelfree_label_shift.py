@@ -12,9 +12,15 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.label_shift import Solver, confusion, label_shift, rlls_delta, rlls_theta
-from covcal_cli.labelfree.priors import target_prior
+from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.label_shift import (
+    Solver,
+    confusion,
+    label_shift,
+    rlls_delta,
+    rlls_theta,
+    target_prior,
+)
 from tests.test_labelfree_evidence import made_evidence, made_rows
 
 Floats = NDArray[np.float64]

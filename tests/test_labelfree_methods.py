@@ -10,16 +10,16 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax, logsumexp, softmax
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.label_shift import label_shift
+from covcal_cli.estimators.pseudocal import pseudocal
+from covcal_cli.estimators.simple import atc
+from covcal_cli.estimators.transcal import transcal
+from covcal_cli.estimators.utdc import utdc_temperature
 from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.formats.calibration import read_calibration, write_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labelfree.atc import atc
-from covcal_cli.labelfree.cot import cot
-from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.label_shift import label_shift
-from covcal_cli.labelfree.pseudocal import pseudocal
-from covcal_cli.labelfree.transcal import transcal
-from covcal_cli.labelfree.utdc import utdc_temperature
 from covcal_cli.methods import METHODS
 from covcal_cli.problem import EstimateSettings, Problem
 from covcal_cli.records import encoded

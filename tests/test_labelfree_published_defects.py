@@ -10,19 +10,16 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from covcal_cli.labelfree import label_shift as label_shift_module
-from covcal_cli.labelfree import priors
-from covcal_cli.labelfree.atc import atc
-from covcal_cli.labelfree.confidence import mean_confidence
-from covcal_cli.labelfree.cot import cot
-from covcal_cli.labelfree.doc import doc
-from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.matching import match_accuracy
-from covcal_cli.labelfree.panel import panel
-from covcal_cli.labelfree.pseudocal import pseudocal
-from covcal_cli.labelfree.transcal import transcal
-from covcal_cli.labelfree.utdc import scaled_accuracies, utdc_temperature
-from covcal_cli.labelfree.weighting import weighted_accuracy
+from covcal_cli.estimators import label_shift as label_shift_module
+from covcal_cli.estimators import label_shift as priors
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.matching import match_accuracy
+from covcal_cli.estimators.panel import panel
+from covcal_cli.estimators.pseudocal import pseudocal
+from covcal_cli.estimators.simple import atc, doc, mean_confidence, weighted_accuracy
+from covcal_cli.estimators.transcal import transcal
+from covcal_cli.estimators.utdc import scaled_accuracies, utdc_temperature
 from tests.test_labelfree_evidence import made_evidence, made_rows
 
 Floats = NDArray[np.float64]

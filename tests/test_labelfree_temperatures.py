@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from covcal_cli.labelfree.matching import match_accuracy
-from covcal_cli.labelfree.pseudocal import pseudocal
-from covcal_cli.labelfree.transcal import tempering_power, transcal
-from covcal_cli.labelfree.utdc import utdc_temperature
+from covcal_cli.estimators.matching import match_accuracy
+from covcal_cli.estimators.pseudocal import pseudocal
+from covcal_cli.estimators.transcal import tempering_power, transcal
+from covcal_cli.estimators.utdc import utdc_temperature
 from covcal_cli.maths.weights import effective_sample_size
 from tests.test_labelfree_evidence import made_evidence
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.special import softmax
 
-from covcal_cli.labelfree.cot import cot
-from covcal_cli.labelfree.evidence import Evidence
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.evidence import Evidence
 from covcal_cli.maths.transport import transport
 from tests.test_labelfree_evidence import made_evidence, made_rows
 

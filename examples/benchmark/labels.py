@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.estimators.evidence import confidences
+from covcal_cli.estimators.matching import match_accuracy
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.target_labels import target_labels
-from covcal_cli.labelfree.matching import match_accuracy
-from covcal_cli.labelfree.scores import confidences
 from covcal_cli.maths.softmax import Array
 from covcal_cli.metrics.binning import bin_edges
 from covcal_cli.metrics.groups import GroupBins, judged_rows

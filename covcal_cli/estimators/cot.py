@@ -20,10 +20,9 @@ import math
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
-from covcal_cli.labelfree.estimate import Estimate, Z, from_variance, variance_of_mean
-from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.guards import detectable_shift, precise, second_witness
-from covcal_cli.labelfree.scores import probabilities
+from covcal_cli.estimators.estimate import Estimate, Z, from_variance, variance_of_mean
+from covcal_cli.estimators.evidence import Evidence, probabilities
+from covcal_cli.estimators.guards import detectable_shift, precise, second_witness
 from covcal_cli.maths.transport import Transport, transport
 from covcal_cli.records import Guard
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.labelfree.evidence import Evidence
+from covcal_cli.estimators.evidence import Evidence
 from covcal_cli.maths.weights import effective_sample_size
 
 MIN_SHARE = 0.3

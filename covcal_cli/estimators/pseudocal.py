@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Floats, Labels
-from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.guards import not_at_limit, pseudo_accuracy
+from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.guards import not_at_limit, pseudo_accuracy
 from covcal_cli.maths.temperature import fit_temperature
 from covcal_cli.records import Guard
 

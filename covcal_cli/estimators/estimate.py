@@ -10,6 +10,8 @@ from covcal_cli.arrays import Float64s
 from covcal_cli.records import Guard
 
 Z = 1.959963984540054
+
+
 """Two-sided 95 % quantile of the normal distribution."""
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Floats, Labels
-from covcal_cli.labelfree.guards import not_clamped
-from covcal_cli.labelfree.scores import confidences
+from covcal_cli.estimators.evidence import confidences
+from covcal_cli.estimators.guards import not_clamped
 from covcal_cli.maths.softmax import blocks_of
 from covcal_cli.records import Guard
 

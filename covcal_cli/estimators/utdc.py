@@ -14,8 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Rows
-from covcal_cli.labelfree.evidence import Evidence
-from covcal_cli.labelfree.scores import confidences, log_odds
+from covcal_cli.estimators.evidence import Evidence, confidences, log_odds
 
 _BINS = 15
 _GRID = np.linspace(math.log(0.05), math.log(200.0), 61)

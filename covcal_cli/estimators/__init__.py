@@ -1,0 +1,1 @@
+"""The target accuracy without target labels: one module per family, and the guards."""

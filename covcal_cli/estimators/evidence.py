@@ -1,0 +1,234 @@
+"""Row scores from logits: confidences at a temperature, and log-odds that never saturate."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
+from covcal_cli.formats.features import Domain, FeatureFile, thinned
+from covcal_cli.maths.softmax import blocks_of, class_major, exp, log_mean_softmax
+
+
+def probabilities(logits: Floats, temperature: float) -> Float64s:
+    """Return softmax(z / T), classes first, shape (K, n), of logits (n, K)."""
+    found = np.empty(logits.shape[::-1])
+    start = 0
+    for block in blocks_of(logits)():
+        part = exp(class_major(block) / temperature)
+        part /= part.sum(axis=0)
+        found[:, start : start + len(block)] = part
+        start += len(block)
+    return found
+
+
+def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
+    """Return the probability of every row's label at T, shape (n,), by default of the top one."""
+    found = np.empty(len(logits))
+    start = 0
+    for block in blocks_of(logits)():
+        stop = start + len(block)
+        chances = exp(class_major(block) / temperature)
+        # class_major shifts every row's maximum to 0: the top label's term is 1.
+        top = 1.0 if labels is None else chances[labels[start:stop], np.arange(len(block))]
+        found[start:stop] = top / chances.sum(axis=0)
+        start = stop
+    return found
+
+
+def log_odds(logits: Floats, temperature: float) -> Float64s:
+    """Return log(c / (1 - c)) of the top confidence c at T, shape (n,).
+
+    The same order as c, but rows whose c rounds to 1 keep theirs: thresholds and bins need it.
+    """
+    found = np.empty(len(logits))
+    start = 0
+    for block in blocks_of(logits)():
+        scaled = class_major(block) / temperature
+        columns = np.arange(len(block))
+        scaled[scaled.argmax(axis=0), columns] = -np.inf
+        second = scaled.max(axis=0)
+        rest = np.exp(scaled - second).sum(axis=0)
+        found[start : start + len(block)] = -(second + np.log(rest))
+        start += len(block)
+    return found
+
+
+# All that may be known without target labels: the one input of every estimator.
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The aligned forecasters of an adapted file on the rows of an `Evidence`."""
+
+    source_logits: Floats  # log mean_m softmax(z_m) over the members, (n_v, K)
+    target_logits: Floats  # (n_t, K)
+    source_labels: Labels  # every member's own label, (M, n_v)
+    target_labels: Labels  # (M, n_t)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Labelled source validation rows and unlabelled target rows, seen by one classifier.
+
+    ValueError if a shape does not fit, a domain has fewer than 2 rows, there are fewer than 2
+    classes, or a value is not finite.
+    """
+
+    source_logits: Floats  # (n_v, K)
+    source_labels: Labels  # (n_v,), 0 .. K-1; classes may be absent
+    target_logits: Floats  # (n_t, K)
+    temperature: float  # T_s, at which confidences are calibrated on the source
+    aligned: Aligned | None = None
+    # Importance weights q/p of the source rows, (n_v,), with mean near 1; all 0 where the domains
+    # are so far apart that no source row looks like the target.
+    source_weights: Float64s | None = None
+
+    def __post_init__(self) -> None:
+        n, K = self.source_logits.shape
+        if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
+            raise ValueError("an estimate needs at least 2 rows of each domain and 2 classes")
+        if self.target_logits.shape[1] != K or self.source_labels.shape != (n,):
+            raise ValueError("source and target logits and source labels do not fit together")
+        if self.source_labels.min() < 0 or self.source_labels.max() >= K:
+            raise ValueError("a source label is not one of the classes")
+        if self.source_weights is not None and not (
+            self.source_weights.shape == (n,)
+            and self.source_weights.min() >= 0
+            and self.source_weights.sum() < np.inf
+        ):
+            raise ValueError("source weights must be one per row, finite and not negative")
+        sums = (self.source_logits.sum(dtype=float), self.target_logits.sum(dtype=float))
+        if not (np.isfinite(sums).all() and 0 < self.temperature < np.inf):
+            raise ValueError("logits must be finite and the temperature positive")
+
+    @property
+    def n_classes(self) -> int:
+        """Classes K."""
+        return int(self.source_logits.shape[1])
+
+    @property
+    def n_source(self) -> int:
+        """Source validation rows n_v."""
+        return len(self.source_logits)
+
+    @property
+    def n_target(self) -> int:
+        """Target rows n_t."""
+        return len(self.target_logits)
+
+    @cached_property
+    def source_predictions(self) -> Labels:
+        """The classifier's labels, shape (n_v,)."""
+        labels: Labels = self.source_logits.argmax(axis=1)
+        return labels
+
+    @cached_property
+    def target_predictions(self) -> Labels:
+        """The classifier's labels, shape (n_t,)."""
+        labels: Labels = self.target_logits.argmax(axis=1)
+        return labels
+
+    @cached_property
+    def source_correct(self) -> Float64s:
+        """1 where the classifier is right, else 0, shape (n_v,)."""
+        return np.asarray(self.source_predictions == self.source_labels, dtype=np.float64)
+
+    @property
+    def source_errors(self) -> int:
+        """Source validation rows that the classifier gets wrong."""
+        return self.n_source - int(self.source_correct.sum())
+
+    @cached_property
+    def source_confidence(self) -> Float64s:
+        """Confidence at T_s, shape (n_v,)."""
+        return confidences(self.source_logits, self.temperature)
+
+    @cached_property
+    def target_confidence(self) -> Float64s:
+        """Confidence at T_s, shape (n_t,)."""
+        return confidences(self.target_logits, self.temperature)
+
+    @cached_property
+    def source_prior(self) -> Float64s:
+        """Class frequencies of the source with half a row added to every class, shape (K,).
+
+        A class without a row is rare, not impossible.
+        """
+        counts = np.bincount(self.source_labels, minlength=self.n_classes) + 0.5
+        return np.asarray(counts / counts.sum())
+
+    def predicted_shares(self) -> tuple[Float64s, Float64s]:
+        """Return how often each class is predicted on the source and on the target, (K,) each."""
+        source, target = (
+            np.bincount(labels, minlength=self.n_classes) / len(labels)
+            for labels in (self.source_predictions, self.target_predictions)
+        )
+        return source, target
+
+
+# An `Evidence` read from a file, and nothing that the estimators must not know.
+
+MAX_ROWS = 50_000
+MAX_VALUES = 2_500_000
+
+
+"""A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes)."""
+
+
+def read_evidence(
+    file: FeatureFile, temperature: float, *, source_weights: Float64s | None = None, seed: int = 0
+) -> Evidence:
+    """Read labelled source validation rows, and target training and validation rows.
+
+    The target's test rows and all its labels stay unread. More rows than `MAX_ROWS` or
+    `MAX_VALUES` allow are thinned by a seeded draw.
+
+    Of an adapted file the aligned logits are read too. `temperature` is T_s of the classifier's
+    logits, `source_weights` are importance weights of the labelled source validation rows in the
+    order of the file.
+
+    Raises
+    ------
+    CovcalError
+        If a domain is missing.
+    """
+    source, target = file.require_source(), file.require_target()
+    held = source.require_rows("validation")
+    labels = source.labels(held)
+    known = labels >= 0
+    held, labels = held[known], labels[known]
+    most = min(MAX_ROWS, MAX_VALUES // source.n_classes)
+    chosen = thinned(np.arange(len(held)), most, seed)
+    rows = np.sort(np.concatenate([target.rows("train"), target.rows("validation")]))
+    target_rows = thinned(rows, most, seed)
+    source_rows = held[chosen]
+    aligned = None
+    if file.is_adapted:
+        (on_source, source_own), (on_target, target_own) = (
+            _aligned(domain, some)
+            for domain, some in ((source, source_rows), (target, target_rows))
+        )
+        aligned = Aligned(on_source, on_target, source_own, target_own)
+    return Evidence(
+        source_logits=source.logits(source_rows),
+        source_labels=labels[chosen],
+        target_logits=target.logits(target_rows),
+        temperature=temperature,
+        aligned=aligned,
+        source_weights=None if source_weights is None else source_weights[chosen],
+    )
+
+
+def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
+    """Return log mean softmax, shape (n, K), and every member's label, shape (M, n)."""
+    logits = np.empty((len(rows), domain.n_classes), dtype=np.float32)
+    own = np.empty((domain.n_members, len(rows)), dtype=np.int64)
+    start = 0
+    for block in domain.blocks(rows):
+        members: Float32s = domain.aligned_logits(block)
+        stop = start + len(block)
+        logits[start:stop] = log_mean_softmax(members).T
+        own[:, start:stop] = members.argmax(axis=2)
+        start = stop
+    return logits, own
