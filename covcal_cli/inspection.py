@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimation import Estimation
 from covcal_cli.evaluate.regression import WrittenMetrics
 from covcal_cli.files import require_file
 from covcal_cli.formats.calibration import Calibration, read_calibration

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.formats.features import FEATURES_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer, utf8

@@ -39,7 +39,7 @@ session.run(None, {"x": numpy.zeros((256, session.get_inputs()[0].shape[1]), "fl
 _EXTRACT = """
 import sys
 from pathlib import Path
-from covcal_cli.extract.extraction import ExtractSettings, extract
+from covcal_cli.extract.extract import ExtractSettings, extract
 model, data, output = map(Path, sys.argv[1:4])
 extract(model, None, data, output, ExtractSettings(threads=1))
 """

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.extraction import ExtractReport, extract
+from covcal_cli.extract.extract import ExtractReport, extract
 from covcal_cli.extract.parts import DomainSpool, open_spool
 from covcal_cli.extract.plan import ExtractPlan, available_cores, prepare
 from covcal_cli.extract.settings import ExtractSettings
@@ -247,7 +247,7 @@ def extract_with_ray(
     force: bool = False,
     resume: bool = False,
 ) -> ExtractReport:
-    """Do what `covcal_cli.extract.extraction.extract` does, with the rows run by Ray actors.
+    """Do what `covcal_cli.extract.extract.extract` does, with the rows run by Ray actors.
 
     Parameters
     ----------

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from covcal_cli.adapt import reading
-from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt import rows as reading
+from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.alignment import Aligner, probe_overlap
 from covcal_cli.adapt.networks import Perceptrons
-from covcal_cli.adapt.reading import read_rows
+from covcal_cli.adapt.rows import read_rows
 from covcal_cli.adapt.settings import (
     AdaptSettings,
     Schedule,
@@ -381,7 +381,7 @@ from dataclasses import replace
 from pathlib import Path
 import torch._dynamo  # which an optimiser loads at its first step
 from covcal_cli.adapt import settings
-from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
 
 whole = settings.default_settings()
@@ -438,7 +438,7 @@ def test_interrupt_cleans_up(tmp_path: Path) -> None:
 def test_settings_and_forward_load_no_torch() -> None:
     code = (
         "import sys; import covcal_cli.adapt.settings, "
-        "covcal_cli.adapt.adaptation; sys.exit('torch' in sys.modules)"
+        "covcal_cli.adapt.adapt; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

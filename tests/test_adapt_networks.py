@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from covcal_cli.adapt.losses import domain_loss, forecaster_loss
+from covcal_cli.adapt.alignment import balanced_accuracy, probe_logits
 from covcal_cli.adapt.networks import (
     Dropout,
     Perceptrons,
+    ScheduledOptimiser,
+    domain_loss,
+    forecaster_loss,
     input_gradient_penalty,
     member_generators,
+    reverse_gradient,
 )
-from covcal_cli.adapt.optimiser import ScheduledOptimiser
-from covcal_cli.adapt.probe import balanced_accuracy, probe_logits
-from covcal_cli.adapt.projection import principal_components
-from covcal_cli.adapt.reversal import reverse_gradient
-from covcal_cli.adapt.rows import RowStream
+from covcal_cli.adapt.rows import RowStream, principal_components
 from covcal_cli.adapt.settings import AdaptSettings, Schedule, paper_settings
 from covcal_cli.errors import CovcalError
 

@@ -8,14 +8,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.methods import METHODS
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import read_evidence
 from covcal_cli.estimators.panel import combined
 from covcal_cli.estimators.simple import agreement, atc, doc
-from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.methods import METHODS
 from tests.cli_runner import covcal
 from tests.made_files import (
     Arrays,

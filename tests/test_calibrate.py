@@ -16,16 +16,16 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, logsumexp
 from scipy.special import log_softmax as scipy_log_softmax
 
-from covcal_cli.discriminator import fit_discriminator
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.discriminator import fit_discriminator
+from covcal_cli.calibrate.methods import AUTO, METHODS
+from covcal_cli.calibrate.remarks import warnings_on_weights
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
-from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.formats.calibration import Calibration, read_calibration, write_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.weights import importance_weights
-from covcal_cli.methods import AUTO, METHODS
 from covcal_cli.records import encoded
-from covcal_cli.remarks import warnings_on_weights
 from tests.made_files import (
     Arrays,
     adapted_domain,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli import discriminator as module
-from covcal_cli.discriminator import LogisticDiscriminator, fit_discriminator
+from covcal_cli.calibrate import discriminator as module
+from covcal_cli.calibrate.discriminator import LogisticDiscriminator, fit_discriminator
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats import features as featurefile
 from covcal_cli.formats.features import FeatureFile

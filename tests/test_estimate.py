@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.estimate import estimate
+from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimation import estimate
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import read_evidence
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
-from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.problem import EstimateSettings
 from tests.cli_runner import covcal
 from tests.made_files import (
     adapted_domain,

@@ -16,7 +16,7 @@ from PIL import Image
 
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError, OutputExistsError
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
 from covcal_cli.formats import target_labels
@@ -268,7 +268,7 @@ def test_sigkill_leaves_no_output_or_the_old_one(
         """
         import sys, time
         from pathlib import Path
-        from covcal_cli.extract.extraction import ExtractSettings, extract
+        from covcal_cli.extract.extract import ExtractSettings, extract
 
         def slowly(progress):
             print(progress.step, flush=True)
@@ -389,7 +389,7 @@ def test_settings_that_make_no_sense_are_refused(
 def test_importing_extraction_loads_no_framework() -> None:
     """The frameworks come with the first model; a report can be read without them."""
     script = (
-        "import sys, covcal_cli.extract.extraction\n"
+        "import sys, covcal_cli.extract.extract\n"
         "print([name for name in ('onnx', 'onnxruntime', 'torch') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ SCRIPT = """
 import resource, sys
 from pathlib import Path
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extract import extract
 
 limit = int(sys.argv[4])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.classifiers.open import open_classifier
-from covcal_cli.extract.extraction import ExtractReport, extract
+from covcal_cli.extract.extract import ExtractReport, extract
 from tests.real_data import real_data
 
 pytestmark = pytest.mark.real

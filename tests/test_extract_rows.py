@@ -16,8 +16,8 @@ from PIL import Image
 
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.batching import BatchRunner, prove
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.domain import BatchRunner, prove
+from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 from covcal_cli.files import sha256_of
 from tests.cli_runner import Argument, covcal
@@ -225,7 +225,7 @@ class TestBatches:
 
     def test_such_a_model_merges_to_the_same_bytes(self, tmp_path: Path) -> None:
         """Shards, and other batch sizes, change no bit."""
-        from covcal_cli.extract.merging import merge
+        from covcal_cli.extract.merge import merge
 
         model = dynamic_quantised(tmp_path)
         np.savez(tmp_path / "x.npz", x=self.rows(90))
@@ -320,7 +320,7 @@ class TestDryRun:
 MEMORY = """
 import re, sys
 from pathlib import Path
-from covcal_cli.extract.extraction import ExtractSettings, extract
+from covcal_cli.extract.extract import ExtractSettings, extract
 
 model, data, output = map(Path, sys.argv[1:4])
 extract(model, None, data, output, ExtractSettings(threads=1))

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax, logsumexp, softmax
 
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.methods import METHODS
+from covcal_cli.calibrate.problem import EstimateSettings, Problem
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import Evidence
@@ -17,11 +20,8 @@ from covcal_cli.estimators.pseudocal import pseudocal
 from covcal_cli.estimators.simple import atc
 from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import utdc_temperature
-from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.formats.calibration import read_calibration, write_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.methods import METHODS
-from covcal_cli.problem import EstimateSettings, Problem
 from covcal_cli.records import encoded
 from tests.cli_runner import covcal
 from tests.made_files import adapted_domain, clusters_domain, rows_of, write_adapted, write_features

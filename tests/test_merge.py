@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.extraction import extract
-from covcal_cli.extract.merging import merge
+from covcal_cli.extract.extract import extract
+from covcal_cli.extract.merge import merge
 from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import covcal_cli
-from covcal_cli import fitting
+from covcal_cli.calibrate import calibrate as fitting
+from covcal_cli.calibrate.methods import AUTO, METHODS, Method
 from covcal_cli.cli.options import MethodName
-from covcal_cli.methods import AUTO, METHODS, Method
 from tests.cli_runner import covcal
 from tests.made_files import write_adapted
 

@@ -7,7 +7,7 @@ import pytest
 
 from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings
 from tests.onnx_case import head_of, inputs_of
 from tests.onnx_chosen_cases import tree

@@ -18,7 +18,7 @@ from PIL import Image
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.extract import plan
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extract import extract
 from covcal_cli.extract.parts import DomainSpool, was_stopped
 from covcal_cli.extract.settings import ExtractSettings, Selection
 from covcal_cli.files import sha256_of

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.extraction import ExtractReport, extract
+from covcal_cli.extract.extract import ExtractReport, extract
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.writer import HDF5Writer
@@ -83,7 +83,7 @@ KILLED_AT_RANDOM = textwrap.dedent(
     import os, random, signal, sys, time
     from pathlib import Path
     import onnxruntime
-    from covcal_cli.extract.extraction import ExtractSettings, extract
+    from covcal_cli.extract.extract import ExtractSettings, extract
 
     model, source, target, output = map(Path, sys.argv[1:5])
     moments = random.Random(int(sys.argv[5]))

@@ -9,10 +9,10 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli import labelled, methods
+from covcal_cli.calibrate import labelled, methods
+from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.evaluate import evaluation
 from covcal_cli.formats import features as featurefile
-from covcal_cli.methods import AUTO
 from tests.cli_runner import covcal
 from tests.short_training import TRAINED_STEPS, short_training
 

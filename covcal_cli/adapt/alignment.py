@@ -1,7 +1,7 @@
-"""Feature learning: psi, the forecaster's head and D-bar, trained together.
+"""A fresh linear probe, which tells whether the domains can still be told apart on psi.
 
-The forecaster learns the labels of source rows, D-bar learns the domain, and psi helps the one and,
-through a gradient reversal layer (Ganin et al. 2016), hinders the other.
+The discriminator that psi was trained against says nothing (it can be fooled while a new one tells
+the domains apart at 99 %), so alignment is judged by a logistic regression fitted from scratch.
 """
 
 from dataclasses import dataclass
@@ -9,20 +9,73 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covcal_cli.adapt.losses import domain_loss, forecaster_loss
 from covcal_cli.adapt.networks import (
     Dropout,
     Perceptrons,
+    ScheduledOptimiser,
+    domain_loss,
+    forecaster_loss,
     input_gradient_penalty,
     member_generators,
+    reverse_gradient,
 )
-from covcal_cli.adapt.optimiser import ScheduledOptimiser
-from covcal_cli.adapt.probe import PROBE_ROWS, balanced_accuracy, probe_logits
-from covcal_cli.adapt.reversal import reverse_gradient
 from covcal_cli.adapt.rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
+
+PROBE_ROWS = 3000
+_RIDGE = 1e-3
+_NEWTON_STEPS = 12
+
+
+def probe_logits(source: Tensor, target: Tensor, rows: Tensor) -> Tensor:
+    """Return the logits of "came from the source", (M, r) float64, of `rows`, (M, r, p).
+
+    One class-balanced logistic regression per member is fitted on `source`, (M, n, p), and
+    `target`, (M, m, p).
+    """
+    inputs = torch.cat([source, target], dim=1).double()
+    centre, spread = inputs.mean(dim=1, keepdim=True), inputs.std(dim=1, keepdim=True)
+    spread = spread.clamp(min=1e-9)
+    design = _with_intercept((inputs - centre) / spread)
+    n_source, n_target = source.shape[1], target.shape[1]
+    truth = torch.zeros(design.shape[:2], dtype=torch.float64, device=design.device)
+    truth[:, :n_source] = 1.0
+    share = torch.full_like(truth, 0.5 / n_target)
+    share[:, :n_source] = 0.5 / n_source
+    ridge = torch.full((design.shape[2],), _RIDGE, dtype=torch.float64, device=design.device)
+    ridge[-1] = 1e-9
+    weights = torch.zeros((len(design), design.shape[2], 1), dtype=torch.float64).to(design.device)
+    for _ in range(_NEWTON_STEPS):
+        chance = torch.sigmoid(torch.bmm(design, weights).squeeze(2))
+        residual = share * (chance - truth)
+        gradient = torch.bmm(design.transpose(1, 2), residual.unsqueeze(2))
+        gradient = gradient + ridge[:, None] * weights
+        curvature = (share * chance * (1 - chance)).clamp(min=share * 1e-6).unsqueeze(2)
+        hessian = torch.bmm(design.transpose(1, 2), design * curvature) + torch.diag(ridge)
+        move = torch.linalg.solve(hessian, gradient)
+        weights = weights - move
+        if float(move.abs().max()) < 1e-5:
+            break
+    return torch.bmm(_with_intercept((rows.double() - centre) / spread), weights).squeeze(2)
+
+
+def balanced_accuracy(source: Tensor, target: Tensor) -> Tensor:
+    """Return the mean of both domains' share on the right side of 0, shape (M,)."""
+    right_source = (source > 0).double().mean(dim=1)
+    right_target = (target <= 0).double().mean(dim=1)
+    return (right_source + right_target) / 2
+
+
+def _with_intercept(values: Tensor) -> Tensor:
+    return torch.cat([values, torch.ones_like(values[:, :, :1])], dim=2)
+
+
+# Feature learning: psi, the forecaster's head and D-bar, trained together.
+#
+# The forecaster learns the labels of source rows, D-bar learns the domain, and psi helps the one
+# and, through a gradient reversal layer (Ganin et al. 2016), hinders the other.
 
 _PURPOSE = 1
 _EVALUATION_BLOCK = 16384

@@ -4,14 +4,17 @@ Every random number (initial weights, row order, dropout masks) comes from one g
 on the CPU, so that the device and the other members change nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
+from torch.nn import functional
+
+from covcal_cli.adapt.settings import Loss, Schedule
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
@@ -146,3 +149,94 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
         masked = gradient * (activation > 0).to(weight.dtype)
         gradient = torch.bmm(masked, weight.transpose(1, 2))
     return gradient.square().sum(dim=2).mean(dim=1)
+
+
+# Losses per member; a sum over members trains each as if it were alone.
+
+
+def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """Return each member's mean loss over its labelled rows, shape (M,).
+
+    Logits are of shape (M, n, K), labels of shape (M, n); rows with label -1 do not count. The
+    squared loss is the Brier score, summed over classes.
+    """
+    known = labels >= 0
+    safe = labels.clamp(min=0)
+    if loss == "squared":
+        truth = functional.one_hot(safe, logits.shape[2]).to(logits.dtype)
+        rows = (torch.softmax(logits, dim=2) - truth).square().sum(dim=2)
+    else:
+        rows = -torch.log_softmax(logits, dim=2).gather(2, safe.unsqueeze(2)).squeeze(2)
+    return (rows * known).sum(dim=1) / known.sum(dim=1).clamp(min=1)
+
+
+def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
+    """Return each member's class-balanced discriminator loss, shape (M,).
+
+    `source` (M, n) and `target` (M, m) are logits of "came from the source".
+    """
+    if loss == "squared":
+        from_source = (1.0 - torch.sigmoid(source)).square()
+        from_target = torch.sigmoid(target).square()
+    else:
+        from_source, from_target = functional.softplus(-source), functional.softplus(target)
+    return (from_source.mean(dim=1) + from_target.mean(dim=1)) / 2
+
+
+# Torch's AdamW or SGD on a schedule.
+
+_MOMENTUM = 0.9
+# A low first beta: momentum makes the game between psi and D-bar circle.
+_BETAS = (0.5, 0.99)
+
+
+class ScheduledOptimiser:
+    """Steps down the gradient of a loss at the schedule's learning rate.
+
+    Each group has leaf tensors, and the multiple of the learning rate that is theirs; `n_rows`, the
+    training rows of the larger domain, define an epoch.
+    """
+
+    def __init__(
+        self, groups: Sequence[tuple[list[Tensor], float]], schedule: Schedule, n_rows: int
+    ) -> None:
+        self._schedule, self._n_rows = schedule, n_rows
+        parameters = [{"params": tensors, "speed": speed} for tensors, speed in groups]
+        decay = schedule.weight_decay
+        self._optimiser: torch.optim.Optimizer
+        if schedule.optimiser == "adamw":
+            self._optimiser = torch.optim.AdamW(
+                parameters, betas=_BETAS, weight_decay=decay, fused=True
+            )
+        else:
+            self._optimiser = torch.optim.SGD(
+                parameters, momentum=_MOMENTUM, weight_decay=decay, fused=True
+            )
+
+    def step(self, loss: Tensor, step: int) -> None:
+        """Take step number `step` (from 0) down the gradient of `loss`."""
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._schedule.rate(step, self._n_rows) * group["speed"]
+        self._optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        self._optimiser.step()
+
+
+# The gradient reversal layer of Ganin et al. (2016).
+
+
+class _Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, coefficient: float) -> Tensor:
+        ctx.coefficient = coefficient
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return -ctx.coefficient * gradients[0], None
+
+
+def reverse_gradient(values: Tensor, coefficient: float) -> Tensor:
+    """Return `values` unchanged; the gradient that flows back is multiplied by ``-coefficient``."""
+    apply: Callable[..., Tensor] = _Reversal.apply  # torch leaves it without a type
+    return apply(values, coefficient)

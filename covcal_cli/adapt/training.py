@@ -1,4 +1,4 @@
-"""Trained networks, from rows in memory, and the record of how they came about."""
+"""The report of ``adapt`` to its caller."""
 
 import math
 from collections.abc import Mapping
@@ -8,19 +8,133 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor
 
 from covcal_cli.adapt.alignment import Aligner, MemberTrace, probe_overlap
-from covcal_cli.adapt.discriminators import train_discriminators
-from covcal_cli.adapt.networks import Perceptrons, member_generators
-from covcal_cli.adapt.report import MemberReport
-from covcal_cli.adapt.rows import TrainingRows
-from covcal_cli.adapt.settings import Settings
+from covcal_cli.adapt.networks import (
+    Dropout,
+    Perceptrons,
+    ScheduledOptimiser,
+    domain_loss,
+    member_generators,
+)
+from covcal_cli.adapt.rows import RowStream, TrainingRows, spread_rows
+from covcal_cli.adapt.settings import DiscriminatorSettings, Settings
 from covcal_cli.arrays import Float32s, Float64s, Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
-from covcal_cli.progress import ProgressCallback
+from covcal_cli.progress import Progress, ProgressCallback
+
+
+@dataclass(frozen=True)
+class MemberReport:
+    """How one member fared."""
+
+    steps: int  # after which its networks were kept
+    # "overlap" (enough effective rows), "discriminator won" (the paper's rule) or "schedule ended".
+    stop_reason: str
+    forecaster_loss: float  # in training, the mean between the last two checks
+    discriminator_loss: float
+    # Balanced accuracy of a fresh linear probe on validation rows; 0.5: domains look alike.
+    probe_accuracy: float
+    # Of the weights that the final discriminator on psi gives to source validation rows, and its
+    # class-balanced squared error on validation rows; 0.25: chance.
+    ess_share: float
+    mean_weight: float
+    domain_error: float
+    # Importance-weighted Brier score of the aligned forecaster on labelled source validation rows,
+    # and its control-variate form. Lower is better; no label of the target is used.
+    weighted_brier: float
+    weighted_brier_control: float
+    target_agreement: float  # share of target validation rows where its label is the classifier's
+
+
+@dataclass(frozen=True)
+class AdaptReport:
+    """What ``covcal adapt`` prints."""
+
+    preset: str
+    device: str  # as used, "cpu" or "cuda"
+    seed: int
+    threads: int
+    n_features: int  # width of phi, and of what psi sees (principal components)
+    n_inputs: int
+    # Rows used, by "source train", "labelled source train", "source validation", "labelled source
+    # validation", "target train" and "target validation".
+    counts: Mapping[str, int]
+    members: tuple[MemberReport, ...]
+    domain_error: float  # of the discriminator on phi: class-balanced, squared, on validation rows
+    networks_sha256: str
+    warnings: tuple[str, ...]  # in plain words, each with what to do
+
+
+# The paper's source discriminator (Section 6): one hidden layer, dropout, squared error.
+
+MAX_ROWS = 50_000
+
+
+"""Training rows of a domain that a discriminator sees at most: psi of them is kept in memory."""
+
+
+def train_discriminators(
+    rows: TrainingRows,
+    psi: Perceptrons | None,
+    settings: DiscriminatorSettings,
+    *,
+    generators: list[Generator],
+    device: torch.device,
+    progress: ProgressCallback,
+) -> tuple[Perceptrons, Tensor]:
+    """Train one discriminator per member on fixed inputs.
+
+    The inputs are psi, which is frozen, of the rows, or the rows themselves where it is None; one
+    generator per member draws everything random. Return per member the weights with the least
+    error on validation rows, and that error, shape (M,): class-balanced, squared; 0.25 is chance.
+    """
+    members = len(generators)
+
+    @torch.no_grad()
+    def mapped(inputs: Tensor) -> Tensor:
+        return inputs.expand(members, -1, -1) if psi is None else psi(inputs)
+
+    domains = (rows.source, rows.target)
+    fitted = [mapped(spread_rows(domain.train, MAX_ROWS)[None]) for domain in domains]
+    held_out = [mapped(domain.validation[None]) for domain in domains]
+    widths = (held_out[0].shape[2], settings.hidden, 1)
+    network = Perceptrons.create(widths, generators, device, xavier=True)
+    best, least = network.copy(), torch.full((members,), torch.inf)
+    stale = torch.zeros(members, dtype=torch.int64)
+    dropout = Dropout(settings.dropout, generators)
+    schedule = settings.schedule
+    larger = max(inputs.shape[1] for inputs in fitted)
+    optimiser = ScheduledOptimiser([(network.parameters(), 1.0)], schedule, larger)
+    streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
+    total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
+    every = torch.arange(members, device=device)[:, None]
+    for start in range(0, total, interval):
+        steps = min(interval, total - start)
+        source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
+        for step in range(steps):
+            inputs = [fitted[0][every, source[step]], fitted[1][every, target[step]]]
+            logits = network(torch.cat(inputs, dim=1), dropout).squeeze(2)
+            loss = domain_loss(logits[:, : schedule.batch], logits[:, schedule.batch :], "squared")
+            optimiser.step(loss.sum(), start + step)
+        with torch.no_grad():
+            scores = [network(inputs).squeeze(2) for inputs in held_out]
+            error = domain_loss(scores[0], scores[1], "squared").cpu()
+        # A member that has run out of patience keeps its best weights whatever the others do.
+        better = (error < least) & (stale < settings.patience)
+        best.take_members(network, better.nonzero().flatten().tolist())
+        least = torch.where(better, error, least)
+        stale = torch.where(better, 0, stale + 1)
+        progress(Progress("discriminators", start + steps, total, {"error": float(error.mean())}))
+        if bool((stale >= settings.patience).all()):
+            break
+    return best, least
+
+
+# Trained networks, from rows in memory, and the record of how they came about.
 
 _ON_FEATURES, _ON_ALIGNED = 2, 3
 _REPORT_PRECISION = 6

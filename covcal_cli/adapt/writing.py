@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from covcal_cli.adapt.projection import Projection
+from covcal_cli.adapt.rows import Projection
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.adapt.training import Trained, training_record
 from covcal_cli.files import relative_to_folder_of

@@ -41,7 +41,7 @@ def adapt(
     """
     from shlex import quote
 
-    from covcal_cli.adapt.adaptation import adapt
+    from covcal_cli.adapt.adapt import adapt
     from covcal_cli.adapt.settings import AdaptSettings
     from covcal_cli.cli.render import adapt_summary
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, METHODS
 from covcal_cli.cli.console import Console, file_here, usage
 from covcal_cli.cli.options import (
     Force,
@@ -18,7 +19,6 @@ from covcal_cli.cli.options import (
     Verbose,
     output,
 )
-from covcal_cli.methods import AUTO, AUTO_HELP, METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +51,8 @@ def calibrate(
       covcal calibrate adapted.h5 --target-prior uniform -o cal.json
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
-    from covcal_cli.fitting import CalibrateSettings
-    from covcal_cli.fitting import calibrate as fit
+    from covcal_cli.calibrate.calibrate import CalibrateSettings
+    from covcal_cli.calibrate.calibrate import calibrate as fit
 
     with usage():
         settings = CalibrateSettings(

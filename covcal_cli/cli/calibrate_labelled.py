@@ -29,8 +29,8 @@ def calibrate_labelled(
       covcal calibrate-labelled adapted.h5 --rows 100 -o labelled.json
       covcal calibrate-labelled features.h5 --rows 50 --seed 1 -f
     """
-    from covcal_cli.labelled import LabelledSettings
-    from covcal_cli.labelled import calibrate_labelled as fit
+    from covcal_cli.calibrate.labelled import LabelledSettings
+    from covcal_cli.calibrate.labelled import calibrate_labelled as fit
 
     settings = LabelledSettings(
         rows=rows, loss="nll" if loss is LossName.nll else "brier", seed=seed

@@ -63,11 +63,11 @@ def estimate(
       covcal estimate adapted.h5 --format markdown -o estimate.json
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
     """
+    from covcal_cli.calibrate.estimate import expect, write_expectation
+    from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.cli.render_estimate import rendered
     from covcal_cli.errors import UnusedOptionError
-    from covcal_cli.expected import expect, write_expectation
     from covcal_cli.files import check_output
-    from covcal_cli.problem import EstimateSettings
 
     def given(option: str) -> bool:
         source = context.get_parameter_source(option)

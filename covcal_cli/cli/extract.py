@@ -11,7 +11,7 @@ from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
 from covcal_cli.cli.options import Force, Quiet, Verbose, output
 
 if TYPE_CHECKING:  # it needs NumPy and Pillow, and --help does not
-    from covcal_cli.extract.extraction import ExtractReport
+    from covcal_cli.extract.extract import ExtractReport
 
 
 @takes_extract_options()
@@ -103,7 +103,7 @@ def extract(
     alone = target if tables and source is None and target_only is None else None
     if dry_run:
         from covcal_cli.cli.render_extract import dry_run_summary
-        from covcal_cli.extract.dryrun import dry_run as run_some_batches
+        from covcal_cli.extract.dry_run import dry_run as run_some_batches
 
         planned = run_some_batches(model, source, target, output, settings, force=force)
         for note in planned.notes:
@@ -113,7 +113,7 @@ def extract(
         console.result(dry_run_summary(planned))
         return
 
-    from covcal_cli.extract.extraction import extract
+    from covcal_cli.extract.extract import extract
     from covcal_cli.extract.parts import was_stopped
 
     try:

@@ -34,7 +34,7 @@ def merge(
     """
     from shlex import quote
 
-    from covcal_cli.extract.merging import merge
+    from covcal_cli.extract.merge import merge
 
     console = Console(quiet=quiet, verbose=verbose)
     report = merge(parts, output, force=force)

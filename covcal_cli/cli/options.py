@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from covcal_cli.methods import AUTO, METHODS
+from covcal_cli.calibrate.methods import AUTO, METHODS
 
 
 class MethodName(StrEnum):

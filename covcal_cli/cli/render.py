@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from covcal_cli.adapt.report import AdaptReport
+from covcal_cli.adapt.training import AdaptReport
 from covcal_cli.cli import tables
 from covcal_cli.formats.calibration import Calibration, Candidate
 from covcal_cli.tables import Table

@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from covcal_cli.calibrate.estimate import (
+    Estimation,
+    Expectation,
+    ExpectedCalibration,
+    expectation_document,
+)
 from covcal_cli.cli import tables
-from covcal_cli.estimation import Estimation
 from covcal_cli.estimators.estimate import Estimate
-from covcal_cli.expected import Expectation, ExpectedCalibration, expectation_document
 from covcal_cli.records import document_text
 from covcal_cli.tables import Table
 

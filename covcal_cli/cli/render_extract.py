@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # importing them would load Pillow
     from covcal_cli.extract.domain import DomainReport
-    from covcal_cli.extract.dryrun import DryRun
-    from covcal_cli.extract.extraction import ExtractReport
+    from covcal_cli.extract.dry_run import DryRun
+    from covcal_cli.extract.extract import ExtractReport
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _SHOWN_CLASSES = 8

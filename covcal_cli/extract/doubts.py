@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Labels = NDArray[np.int64]
-
 FEW_ROWS = 50  # what holds for fewer may be luck
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4

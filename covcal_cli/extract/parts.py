@@ -33,7 +33,6 @@ from covcal_cli.formats.writer import HDF5Writer, utf8
 Floats = NDArray[np.float32]
 Block = Mapping[str, Floats]
 Config = Mapping[str, str | int | None]
-
 _NUMBERS = ("features", "logits")
 _BLOCK_BYTES = 4 << 20
 _CONFIG = "config.json"

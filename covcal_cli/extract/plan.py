@@ -1,6 +1,7 @@
-"""The plan of an extraction: all that is decided and checked before the first row is run.
+"""A table of outputs in the place of a classifier.
 
-``extract`` and ``extract --dry-run`` start from the same plan.
+``extract --logits`` then shares everything else with an extraction that runs a model: choice of
+rows, shards, splits, labels, statistics and the file.
 """
 
 import hashlib
@@ -16,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli import __version__
-from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
+from covcal_cli.arrays import ModelInput
+from covcal_cli.classifiers.classifier import Classifier, Floats, Inputs, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.classifiers.proof import Proof
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
 from covcal_cli.data.domain import DomainData, ImagePipeline
 from covcal_cli.data.open import fed_columns, open_domains
+from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.splits import check_fractions, hashed_split
@@ -29,14 +33,72 @@ from covcal_cli.data.stores.parquet import holds_parts
 from covcal_cli.data.stores.store import suffix_of
 from covcal_cli.data.tar import holds_shards
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.batching import BatchRunner, prove
-from covcal_cli.extract.domain import DomainExtraction
+from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
 from covcal_cli.extract.doubts import doubt_on_place
-from covcal_cli.extract.outputtables import open_tables
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
 from covcal_cli.formats.writer import Attribute
+
+
+class TableClassifier:
+    """Gives the outputs that it is fed: opened and proved, as there is nothing to be proved.
+
+    See `covcal_cli.classifiers.classifier.OpenedClassifier` and `Classifier`.
+    """
+
+    name, sha256 = "logits", ""
+    logits_tensor = "logits"
+    tail: str | None = "none"
+    fixed_batch: int | None = None
+    weight: Floats | None = None
+    bias: Floats | None = None
+
+    def __init__(self, table: OutputTable, kind: OutputKind, notes: tuple[str, ...]) -> None:
+        self.n_classes: int = table.n_classes
+        self.n_features: int | None = table.n_features
+        self.class_names: tuple[str, ...] | None = table.class_names
+        self.inputs: tuple[ModelInput, ...] = (
+            ModelInput("logits", (None, table.n_classes), np.dtype(np.float32)),
+        )
+        self.metadata: Mapping[str, str] = {}
+        self.features_tensor: str | None = None if table.n_features is None else "features"
+        self.notes: tuple[str, ...] = (
+            "no model is known: what is fitted to these "
+            f"{kind} holds for tables of the same classifier alone",
+            *notes,
+        )
+        self.proof = Proof()
+        self._kind = kind
+
+    def prove(self, batch: Inputs | None) -> "TableClassifier":
+        """Return itself: the outputs are what is given."""
+        del batch
+        return self
+
+    def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
+        """Return features, where there are any, and logits."""
+        return batch.get("features"), batch["logits"]
+
+    def describe(self) -> str:
+        """Return what there is, in one line."""
+        logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
+        width = "no features" if self.n_features is None else f"{self.n_features} features"
+        return f"none: {self.n_classes} classes as given{logged}, {width}"
+
+
+def open_tables(
+    source: Path | None, target: Path, kind: OutputKind, classes: Path | None = None
+) -> tuple[TableClassifier, dict[str, OutputTable]]:
+    """Open tables of outputs; see `covcal_cli.data.outputs.open_outputs`."""
+    tables = open_outputs(source, target, kind, classes)
+    notes = dict.fromkeys(note for table in tables.values() for note in table.index_notes)
+    return TableClassifier(next(iter(tables.values())), kind, tuple(notes)), tables
+
+
+# The plan of an extraction: all that is decided and checked before the first row is run.
+#
+# ``extract`` and ``extract --dry-run`` start from the same plan.
 
 _NAMES = 1 << 16
 _BATCH_BYTES = 16 << 20
@@ -128,7 +190,7 @@ def prepare(
 ) -> ExtractPlan:
     """Open the classifier and the data, settle what will be done, and prove it on a first batch.
 
-    The arguments are those of `covcal_cli.extract.extraction.extract`, and so is what is refused.
+    The arguments are those of `covcal_cli.extract.extract.extract`, and so is what is refused.
     """
     check_fractions(settings.fractions)
     if any(value is not None and value < 1 for value in (settings.batch, settings.threads)):

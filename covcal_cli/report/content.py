@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from covcal_cli.calibrate.estimate import Estimation, estimate
+from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.estimation import Estimation, estimate
 from covcal_cli.evaluate.evaluated import Evaluation
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.forecaster import read_named
-from covcal_cli.problem import EstimateSettings
 
 
 @dataclass(frozen=True)

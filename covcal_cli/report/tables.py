@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from covcal_cli.estimation import Estimation
+from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.evaluate.evaluated import Evaluation
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.metrics.groups import GroupMetrics

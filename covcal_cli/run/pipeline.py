@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from covcal_cli import __version__
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluated import Evaluation, write_metrics
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
-from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.formats.calibration import Calibration, read_calibration, write_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named
-from covcal_cli.methods import AUTO, METHODS
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.run.journal import Journal, step_key
 
@@ -131,7 +131,7 @@ class _Steps:
 
     def extract(self, model: str | Path, source: Path, target: Path) -> Path:
         """Return features.h5."""
-        from covcal_cli.extract.extraction import extract
+        from covcal_cli.extract.extract import extract
         from covcal_cli.extract.parts import was_stopped
 
         settings = self.settings.extraction
@@ -179,7 +179,7 @@ class _Steps:
             return features
 
         def make(output: Path) -> Iterable[str]:
-            from covcal_cli.adapt.adaptation import adapt
+            from covcal_cli.adapt.adapt import adapt
             from covcal_cli.adapt.settings import AdaptSettings
 
             asked = AdaptSettings(**settings)

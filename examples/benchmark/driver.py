@@ -12,8 +12,8 @@ from benchmark.families import Case
 from benchmark.runs import Record, run_case
 from benchmark.summary import per_shift
 from benchmark.table import markdown
+from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.files import write_text
-from covcal_cli.methods import AUTO
 
 SCHEMA = "covcal-benchmark/1"
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmark.summary import MAX_HARM, per_shift
+from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.estimators.guards import MAX_PRIOR_DRIFT
-from covcal_cli.methods import AUTO
 
 Record = Mapping[str, Any]
 DETECTABLE, WITNESS, PRECISION = "detectable shift", "second witness", "precision"

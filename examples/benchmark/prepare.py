@@ -7,7 +7,7 @@ from pathlib import Path
 
 import covcal_cli
 from benchmark.families import Case
-from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.formats.features import FeatureFile
 

@@ -14,16 +14,16 @@ from typing import Any
 from benchmark.families import Case
 from benchmark.labels import read_truth
 from benchmark.prepare import adapted_file, code_sha256, features_file
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.estimate import estimate
+from covcal_cli.calibrate.methods import AUTO, METHODS
+from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimation import estimate
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.files import write_text
-from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import NONE
-from covcal_cli.methods import AUTO, METHODS
-from covcal_cli.problem import EstimateSettings
 
 Record = dict[str, Any]
 ORACLE, TRUE_ACCURACY = "oracle temperature", "true accuracy"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmark.runs import CEILINGS
+from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.formats.forecaster import NONE
-from covcal_cli.methods import AUTO
 
 Record = Mapping[str, Any]
 TEMP = "temp"

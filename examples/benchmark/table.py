@@ -21,8 +21,8 @@ from benchmark.summary import (
     per_shift,
     rows,
 )
+from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.formats.forecaster import NONE
-from covcal_cli.methods import AUTO
 
 Record = Mapping[str, Any]
 _USED = "used to choose"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.formats.features import ADAPTED_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 import covcal_cli
-from covcal_cli.adapt.adaptation import adapt
+from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.diagram import draw_diagram
 from covcal_cli.estimators.guards import MAX_HALF_WIDTH, MAX_PLAUSIBLE_DRIFT, MIN_SIGMA
 from covcal_cli.evaluate.evaluation import evaluate
 from covcal_cli.files import write_text
-from covcal_cli.fitting import CalibrateSettings, calibrate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.temperature import MIN_ERRORS

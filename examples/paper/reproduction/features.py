@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of, write_text
 from reproduction.datasets import LabelledRows, MissingDataError, Reader, find_digits

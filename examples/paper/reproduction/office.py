@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.extract.extraction import extract
+from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FeatureFile
 from reproduction.datasets import LabelledRows, MissingDataError, Reader

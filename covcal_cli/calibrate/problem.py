@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.discriminator import fit_discriminator
+from covcal_cli.calibrate.discriminator import fit_discriminator
+from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.estimate import Estimate
@@ -38,7 +39,6 @@ from covcal_cli.maths.weights import (
     ImportanceWeights,
     importance_weights,
 )
-from covcal_cli.methods import SOURCE_PRIOR, Method
 from covcal_cli.records import Guard, Input
 
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain

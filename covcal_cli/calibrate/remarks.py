@@ -4,6 +4,8 @@ from covcal_cli.estimators.guards import MIN_ESS_SHARE
 from covcal_cli.maths.weights import ImportanceWeights
 
 MIN_ESS_FIT = 100.0
+
+
 """A weighted T_f should rest on at least this many effective rows."""
 MAX_MEAN_WEIGHT_GAP = 0.2
 MAX_CLIPPED_SHARE = 0.01

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.extract.domain import DomainReport, proof_attributes
 from covcal_cli.extract.doubts import doubt_on_rows, is_one_place
 from covcal_cli.extract.parts import DomainSpool, open_spool
@@ -20,16 +19,7 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import FEATURES_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer
-from covcal_cli.progress import Progress, ProgressCallback
-
-__all__ = [
-    "DomainReport",
-    "ExtractReport",
-    "ExtractSettings",
-    "Preprocessing",
-    "Progress",
-    "extract",
-]
+from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()
 

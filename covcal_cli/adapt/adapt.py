@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from covcal_cli.adapt.report import AdaptReport, MemberReport
 from covcal_cli.adapt.settings import AdaptSettings
+from covcal_cli.adapt.training import AdaptReport, MemberReport
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import FeatureFile
@@ -18,11 +18,8 @@ from covcal_cli.progress import ProgressCallback, silent
 
 if TYPE_CHECKING:
     import torch
-
 _FEW_ROWS = 200
 _SEPARATED_ESS = 0.05
-
-
 _AS_IT_COMES = AdaptSettings()
 
 
@@ -62,7 +59,7 @@ def adapt(
         check_output(output, force=force, inputs=[features_path])
         numbers, seed = settings.training(n_features), settings.seed
         with _torch_threads(settings.threads):
-            from covcal_cli.adapt.reading import read_rows
+            from covcal_cli.adapt.rows import read_rows
             from covcal_cli.adapt.training import train
             from covcal_cli.adapt.writing import write_adapted
 

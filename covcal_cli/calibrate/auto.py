@@ -21,9 +21,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.estimators.evidence import confidences
 from covcal_cli.formats.calibration import Candidate
-from covcal_cli.problem import MethodFit, Problem
 
 _COT, _TEMP = "cot", "temp"
 

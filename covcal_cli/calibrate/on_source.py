@@ -11,6 +11,8 @@
 from dataclasses import replace
 
 from covcal_cli.arrays import Float64s
+from covcal_cli.calibrate.problem import MethodFit, Problem, warnings_on_temperature
+from covcal_cli.calibrate.remarks import notes_on_weights, warnings_on_weights
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import (
     enough_errors,
@@ -21,9 +23,7 @@ from covcal_cli.estimators.guards import (
 from covcal_cli.estimators.label_shift import label_shift
 from covcal_cli.formats.features import ForecasterName
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
-from covcal_cli.problem import MethodFit, Problem, warnings_on_temperature
 from covcal_cli.records import Guard
-from covcal_cli.remarks import notes_on_weights, warnings_on_weights
 
 
 def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:

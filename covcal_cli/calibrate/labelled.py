@@ -11,6 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
+from covcal_cli.calibrate.problem import (
+    fit_record,
+    provenance,
+    target_confidence,
+    warnings_on_temperature,
+)
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import enough_errors, not_at_limit
 from covcal_cli.formats.calibration import Calibration, LabelledRows
@@ -18,7 +24,6 @@ from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.temperature import MIN_ERRORS, Loss, fit_temperature
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
-from covcal_cli.problem import fit_record, provenance, target_confidence, warnings_on_temperature
 
 _METHOD = "labelled"
 _ROWS = "labelled target rows"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from covcal_cli.formats.features import ForecasterName
-
 Need = Literal["importance weights", "estimate"]  # the estimate reads unlabelled target rows
 
 
@@ -34,7 +33,6 @@ class Method:
 AUTO = "auto"
 AUTO_HELP = "cot where its guards pass, else temp; shows all candidates"
 SOURCE_PRIOR = "source"  # every class is as frequent as on the source, if nothing else is said
-
 _WEIGHTS = frozenset[Need]({"importance weights"})
 _ESTIMATE = frozenset[Need]({"estimate"})
 METHODS = {

@@ -8,16 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from covcal_cli import on_source, on_target
-from covcal_cli.auto import choose
-from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.guards import guards_on_weights
-from covcal_cli.formats.calibration import Calibration, Candidate
-from covcal_cli.formats.features import FeatureFile, ForecasterName
-from covcal_cli.maths.temperature import Loss
-from covcal_cli.maths.weights import ImportanceWeights
-from covcal_cli.methods import AUTO, METHODS, SOURCE_PRIOR, TAKE_PRIOR, Method
-from covcal_cli.problem import (
+from covcal_cli.calibrate import on_source, on_target
+from covcal_cli.calibrate.auto import choose
+from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR, TAKE_PRIOR, Method
+from covcal_cli.calibrate.problem import (
     EstimateSettings,
     MethodFit,
     Problem,
@@ -25,8 +19,14 @@ from covcal_cli.problem import (
     provenance,
     target_confidence,
 )
+from covcal_cli.calibrate.remarks import notes_on_weights
+from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.guards import guards_on_weights
+from covcal_cli.formats.calibration import Calibration, Candidate
+from covcal_cli.formats.features import FeatureFile, ForecasterName
+from covcal_cli.maths.temperature import Loss
+from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard
-from covcal_cli.remarks import notes_on_weights
 
 _FAMILIES = {"on_source": on_source, "on_target": on_target}
 

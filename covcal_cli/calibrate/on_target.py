@@ -13,6 +13,8 @@ None of them minimises a loss on the source, so that T_s, the T of ``temp``, is 
 against.
 """
 
+from covcal_cli.calibrate.problem import MethodFit, Problem
+from covcal_cli.calibrate.remarks import notes_on_weights
 from covcal_cli.estimators.guards import (
     enough_errors,
     guards_on_weights,
@@ -26,9 +28,7 @@ from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import utdc_temperature
 from covcal_cli.formats.features import ForecasterName
 from covcal_cli.maths.weights import ImportanceWeights
-from covcal_cli.problem import MethodFit, Problem
 from covcal_cli.records import Guard
-from covcal_cli.remarks import notes_on_weights
 
 _PRIOR_DRIFT = "prior drift"
 

@@ -1,0 +1,1 @@
+"""``covcal calibrate``, ``estimate`` and ``calibrate-labelled``: temperatures and what they rest on."""

@@ -1,0 +1,182 @@
+"""``covcal estimate``: the target accuracy by every estimator, without a target label."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
+from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.estimate import Estimate
+from covcal_cli.estimators.guards import guards_on_weights, prior_drift
+from covcal_cli.estimators.panel import combined, panel
+from covcal_cli.files import sha256_of
+from covcal_cli.formats.calibration import model_of
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.forecaster import read_named, scaled_logits
+from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
+
+_AS_IT_COMES = EstimateSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimation(Document):
+    """Everything that ``covcal estimate`` found."""
+
+    schema: ClassVar[str] = "covcal.estimate/1"
+
+    estimates: tuple[Estimate, ...]  # the combined one first
+    guards: tuple[Guard, ...]  # on what several estimates share: the overlap, the prior's drift
+    temperature: float  # T_s, at which confidences are calibrated on the source
+    source_rows: int = field(metadata=at("rows.source"))  # that were read
+    target_rows: int = field(metadata=at("rows.target"))
+    prior_name: str = field(metadata=at("target_prior.name"))  # as asked for
+    # Class frequencies on the target, where they are not the source's.
+    prior: tuple[float, ...] | None = field(metadata=at("target_prior.shares"))
+    used_target_labels: Literal[False] = False
+    notes: tuple[str, ...]
+    seed: int
+    max_weight: float  # U
+    classes: tuple[str, ...]
+    model: Mapping[str, str]  # name and sha256 of the classifier
+    inputs: tuple[Input, ...]
+
+
+def estimate(path: Path, settings: EstimateSettings = _AS_IT_COMES) -> Estimation:
+    """Estimate the target accuracy of a file's classifier; no target label is read.
+
+    Raises
+    ------
+    CovcalError
+        If the file has too few rows for an estimate, or the prior is of no use.
+    """
+    with FeatureFile(path) as file:
+        problem = Problem(file, settings)
+        lacking = problem.missing_for_estimate
+        if lacking is not None:
+            raise CovcalError(f"{path}: an estimate needs {lacking}")
+        evidence = problem.evidence
+        notes = problem.validation.notes(file.classes)
+        guards = [prior_drift(*evidence.predicted_shares())]
+        lacking = problem.missing_for_weights
+        if lacking is None:
+            weights = problem.weights(problem.fullest)
+            evidence = problem.evidence_with(weights.weights)
+            guards += guards_on_weights(weights)
+        else:
+            notes.append(f"no estimate by importance weighting, which would need {lacking}")
+        if not file.is_adapted:
+            notes.append("no estimate by agreement, which would need an adapted file")
+        found = panel(evidence, problem.cot)
+        return Estimation(
+            estimates=(combined(found), *found),
+            guards=tuple(guards),
+            temperature=evidence.temperature,
+            source_rows=evidence.n_source,
+            target_rows=evidence.n_target,
+            prior_name=settings.target_prior,
+            prior=None if problem.prior is None else tuple(problem.prior.tolist()),
+            seed=settings.seed,
+            max_weight=settings.max_weight,
+            classes=tuple(file.classes),
+            model=model_of(file),
+            inputs=(input_of(file),),
+            notes=tuple(notes),
+        )
+
+
+def write_estimation(estimation: Estimation, path: Path, *, force: bool) -> None:
+    """Write the estimates as JSON, whole or not at all."""
+    write_document(estimation, path, force=force)
+
+
+# What to expect of calibrations on a target without labels.
+#
+# The accuracy is estimated and the mean confidence of every calibration is measured, for it needs
+# no label. If the estimate is right, the ECE is at least their distance.
+
+
+@dataclass(frozen=True)
+class ExpectedCalibration:
+    """One calibration on target training and validation rows, as estimate.json has it."""
+
+    name: str
+    temperature: float
+    rows: int
+    mean_confidence_before: float  # of the classifier as it came
+    mean_confidence: float
+    estimated_accuracy: float  # the combined estimate
+    distance: float  # of the two: no ECE is smaller than the gap of its means
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Estimates of the accuracy, and what they say of calibrations."""
+
+    estimation: Estimation
+    calibrations: tuple[ExpectedCalibration, ...] = ()
+    inputs: tuple[Input, ...] = ()  # the calibrations' files
+
+
+def expect(
+    path: Path,
+    documents: Sequence[Path] = (),
+    asked: Mapping[str, Any] | None = None,
+    *,
+    networks: Path | None = None,
+) -> Expectation:
+    """Estimate the target accuracy, and see the confidence of calibrations against it.
+
+    Parameters
+    ----------
+    path : Path
+        A features or adapted file.
+    documents : sequence of Path
+        Calibrations of its classifier.
+    asked : mapping, optional
+        Fields of `EstimateSettings`; the others are as the first calibration was made with.
+    networks : Path, optional
+        The adapted file with an fl method's networks, if it has moved.
+
+    Raises
+    ------
+    CovcalError
+        If the file allows no estimate, or a calibration does not fit it.
+    UnusedOptionError
+        If `networks` are given and no calibration needs any.
+    """
+    calibrations = read_named(documents, networks)
+    settings: dict[str, Any] = dict(asked or {})
+    if calibrations:
+        first = next(iter(calibrations.values()))
+        made = {"max_weight": first.max_weight, "seed": first.seed}
+        settings = made | {"target_prior": first.target_prior["name"]} | settings
+    with FeatureFile(path) as file:
+        scaled = scaled_logits(file, calibrations, documents, networks)
+        estimation = estimate(path, EstimateSettings(**settings))
+        target, accuracy = file.require_target(), estimation.estimates[0].accuracy
+        rows = np.union1d(target.rows("train"), target.rows("validation"))
+        before = mean_confidence(target, rows, target.logits, 1.0) if scaled else 0.0
+        found = []
+        for name, entry in scaled.items():
+            after = mean_confidence(target, rows, entry.of(target), entry.temperature)
+            numbers = (before, after, accuracy, abs(after - accuracy))
+            found.append(ExpectedCalibration(name, entry.temperature, len(rows), *numbers))
+    inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
+    return Expectation(estimation, tuple(found), tuple(inputs))
+
+
+def expectation_document(expectation: Expectation, document: Path) -> dict[str, Any]:
+    """Return the content of estimate.json; paths are relative to `document`."""
+    content: dict[str, Any] = encoded(expectation.estimation, document)
+    if expectation.calibrations:
+        content["calibrations"] = encoded(expectation.calibrations, document)
+        content["inputs"] += encoded(expectation.inputs, document)
+    return content
+
+
+def write_expectation(expectation: Expectation, path: Path, *, force: bool) -> None:
+    """Write estimate.json, whole or not at all."""
+    write_document(expectation_document(expectation, path), path, force=force)
