@@ -20,11 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.temperature import Loss, fit_temperature
-from covcal_cli.metrics.binning import bin_edges
-from covcal_cli.metrics.groups import GroupBins, judged_rows
 
 BLOCK = 50_000
 BINS = 15

@@ -40,6 +40,7 @@ from sklearn.neural_network import MLPClassifier
 from covcal_cli.adapt.rows import read_rows
 from covcal_cli.adapt.settings import Schedule, Settings, default_settings
 from covcal_cli.adapt.training import train
+from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.formats.writer import HDF5Writer, utf8
@@ -47,8 +48,6 @@ from covcal_cli.maths import networks as forward_pass
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.maths.temperature import fit_temperature
 from covcal_cli.maths.weights import importance_weights
-from covcal_cli.metrics.binning import bin_edges
-from covcal_cli.metrics.groups import GroupBins, judged_rows
 from covcal_cli.progress import silent
 
 Array = NDArray[Any]

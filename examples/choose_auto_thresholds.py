@@ -17,7 +17,7 @@ from choose_adapt_settings import shifts, write_features
 from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
-from covcal_cli.evaluate.evaluation import evaluate
+from covcal_cli.evaluate.evaluate import evaluate
 
 
 @dataclass(frozen=True)

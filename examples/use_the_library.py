@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
-from covcal_cli.evaluate.evaluation import evaluate
+from covcal_cli.evaluate.bootstrap import intervals
+from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.maths.softmax import class_major, softmax
-from covcal_cli.metrics.bootstrap import intervals
-from covcal_cli.metrics.metrics import MetricsAccumulator
 
 
 def judge_file(path: Path) -> None:

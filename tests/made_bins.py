@@ -5,10 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.metrics.binning import bin_edges
-from covcal_cli.metrics.groups import GroupBins, judged_rows
-from covcal_cli.metrics.rankedrows import RankedRows, RowCollector
-from covcal_cli.metrics.reliability import ReliabilityBins
+from covcal_cli.evaluate.bins import GroupBins, ReliabilityBins, bin_edges, judged_rows
+from covcal_cli.evaluate.ranked import RankedRows, RowCollector
 
 
 def binned(

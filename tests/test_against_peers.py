@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.metrics.adaptive_bins import adaptive_bins
-from covcal_cli.metrics.classwise import ClasswiseBins
-from covcal_cli.metrics.debiased import debiased_ece
-from covcal_cli.metrics.smooth_ece import smooth_ece
+from covcal_cli.evaluate.bins import ClasswiseBins, debiased_ece
+from covcal_cli.evaluate.ranked import adaptive_bins, smooth_ece
 from tests.made_bins import binned, ranked
 
 pytestmark = [

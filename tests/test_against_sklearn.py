@@ -13,11 +13,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from covcal_cli.calibrate.discriminator import LogisticDiscriminator, fit_discriminator
+from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, softmax
 from covcal_cli.maths.temperature import fit_temperature
 from covcal_cli.maths.weights import importance_weights
-from covcal_cli.metrics.metrics import MetricsAccumulator
 from tests.made_files import Arrays, made_domain, write_features
 
 Floats = NDArray[np.float64]

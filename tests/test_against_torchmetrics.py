@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.maths.softmax import class_major, log_softmax, softmax
-from covcal_cli.metrics.metrics import MetricsAccumulator
 
 
 @pytest.mark.parametrize("bins", [5, 10, 15, 40])

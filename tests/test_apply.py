@@ -19,9 +19,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from covcal_cli.apply import applying as apply_module
+from covcal_cli.apply import apply as apply_module
 from covcal_cli.apply import writers
-from covcal_cli.apply.applying import apply
+from covcal_cli.apply.apply import apply
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
@@ -644,7 +644,7 @@ class TestCommand:
 def test_the_module_stays_clear_of_heavy_packages() -> None:
     """Networks run in NumPy: the library behind the command loads neither torch nor pyarrow."""
     script = (
-        "import sys; import covcal_cli.apply.applying; "
+        "import sys; import covcal_cli.apply.apply; "
         "print(sorted({'torch', 'onnx', 'onnxruntime', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -9,11 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from covcal_cli.evaluate.bins import Bins, ValueCells, over, under
+from covcal_cli.evaluate.bootstrap import ece_interval, intervals, mean_interval, wilson
+from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import class_major, softmax
-from covcal_cli.metrics.bootstrap import ece_interval, intervals, mean_interval, wilson
-from covcal_cli.metrics.metrics import Metrics, MetricsAccumulator
-from covcal_cli.metrics.reliability import Bins, over, under
-from covcal_cli.metrics.valuecells import ValueCells
 
 Floats = NDArray[np.float64]
 BINS, REPEATS = 15, 500
@@ -162,7 +161,7 @@ class TestMeans:
         """However many resamples are drawn at once, the interval is the same."""
         counts, values = np.array([5, 10, 7]), np.array([0.0, 1.0, 4.0])
         whole = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
-        monkeypatch.setattr("covcal_cli.metrics.bootstrap._MAX_DRAWS", 21)
+        monkeypatch.setattr("covcal_cli.evaluate.bootstrap._MAX_DRAWS", 21)
         pieces = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
         assert pieces == whole
 

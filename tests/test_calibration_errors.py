@@ -8,12 +8,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats
 
-from covcal_cli.metrics.adaptive_bins import adaptive_bins
-from covcal_cli.metrics.classwise import ClasswiseBins
-from covcal_cli.metrics.debiased import debiased_ece
-from covcal_cli.metrics.rankedrows import RowCollector, confidence_of, correct_of
-from covcal_cli.metrics.riskcoverage import aurc
-from covcal_cli.metrics.smooth_ece import smooth_ece
+from covcal_cli.evaluate.bins import ClasswiseBins, debiased_ece
+from covcal_cli.evaluate.ranked import (
+    RowCollector,
+    adaptive_bins,
+    aurc,
+    confidence_of,
+    correct_of,
+    smooth_ece,
+)
 from tests.made_bins import binned, ranked
 
 Floats = NDArray[np.float64]
@@ -53,7 +56,7 @@ class TestRankedRows:
     @pytest.mark.parametrize("kind", KINDS)
     def test_sums_between_values(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Rows are cut at values, and runs summed, however many are looked at together."""
-        monkeypatch.setattr("covcal_cli.metrics.rankedrows._CHUNK", 7)
+        monkeypatch.setattr("covcal_cli.evaluate.ranked._CHUNK", 7)
         confidence, correct = made_rows(kind, 500)
         rows = ranked(confidence, correct)
         values = np.array([0.0, 0.3, 0.7, 0.8, 0.9])
@@ -255,7 +258,7 @@ class TestAURC:
         """However many rows are looked at together, the area is the same."""
         rows: Any = ranked(*made_rows("ties", 500))
         whole = aurc(rows)
-        monkeypatch.setattr("covcal_cli.metrics.riskcoverage._CHUNK", 7)
+        monkeypatch.setattr("covcal_cli.evaluate.ranked._CHUNK", 7)
         assert aurc(rows) == pytest.approx(whole, abs=1e-12)
 
     def test_many_rows_equal_a_sum_over_runs(self) -> None:

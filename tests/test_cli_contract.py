@@ -209,7 +209,7 @@ class TestExitCodes:
         def fail(_: Path) -> str:
             raise ZeroDivisionError("made by the test")
 
-        monkeypatch.setattr("covcal_cli.inspection.describe", fail)
+        monkeypatch.setattr("covcal_cli.inspect.describe", fail)
         done = covcal("inspect", features)
         assert (done.code, done.out) == (1, "")
         assert "ZeroDivisionError: made by the test" in done.err

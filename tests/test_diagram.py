@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from covcal_cli import diagram
-from covcal_cli.diagram import accuracy_above, draw_diagram, text_diagram
 from covcal_cli.errors import CovcalError
+from covcal_cli.evaluate import diagram
+from covcal_cli.evaluate.bins import ReliabilityBins
+from covcal_cli.evaluate.diagram import accuracy_above, draw_diagram, text_diagram
+from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import class_major, softmax
-from covcal_cli.metrics.metrics import Metrics, MetricsAccumulator
-from covcal_cli.metrics.reliability import ReliabilityBins
 from tests.cli_runner import covcal
 from tests.made_bins import binned
 

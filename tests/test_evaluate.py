@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.errors import UnlabelledError
-from covcal_cli.evaluate.evaluation import evaluate
+from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import sha256_of
-from covcal_cli.metrics.metrics import METRICS
 from tests.cli_runner import Argument, Outcome, covcal, printed_json
 from tests.made_files import made_domain, write_features
 

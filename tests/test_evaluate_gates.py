@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from covcal_cli.evaluate.junit import GateCase, junit_report
-from covcal_cli.metrics.metrics import METRICS
+from covcal_cli.evaluate.gates import GateCase, junit_report
+from covcal_cli.evaluate.metrics import METRICS
 from tests.cli_runner import Argument, Outcome, covcal
 
 

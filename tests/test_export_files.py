@@ -8,8 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from covcal_cli.export import onnx_export, onnx_forecaster
-from covcal_cli.export.exporting import export
+from covcal_cli.export import onnx as onnx_export
+from covcal_cli.export import onnx as onnx_forecaster
+from covcal_cli.export.export import export
 from tests.export_cases import (
     ADDED,
     CLASSES,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from covcal_cli.classifiers.torch.classifier import open_torch
-from covcal_cli.export import torch_forecaster
+from covcal_cli.export import torch as torch_forecaster
 from tests import torch_modules
 from tests.cli_runner import Outcome, covcal
 from tests.export_cases import Array, Case, calibrated, expected_probabilities, made_networks

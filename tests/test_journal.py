@@ -7,7 +7,7 @@ import pytest
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.run.journal import Journal, step_key
-from covcal_cli.run.pipeline import data_digest
+from covcal_cli.run.run import data_digest
 
 
 def folder(path: Path) -> Path:

@@ -10,7 +10,7 @@ import pytest
 
 from covcal_cli.calibrate.labelled import LabelledSettings, calibrate_labelled
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.evaluation import evaluate
+from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.maths.temperature import fit_temperature
 from covcal_cli.records import encoded

@@ -14,7 +14,7 @@ ROOT = Path(covcal_cli.__file__).parent
 TERMINAL = {"typer", "rich", "click"}
 TRAINING, RUNTIME = {"torch"}, {"onnx", "onnxruntime"}
 TARGET_LABELS = "covcal_cli.formats.target_labels"
-LABEL_READERS = ("covcal_cli.evaluate.evaluation", "covcal_cli.calibrate.labelled")
+LABEL_READERS = ("covcal_cli.evaluate.evaluate", "covcal_cli.calibrate.labelled")
 
 
 @dataclass

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
+from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import Softmax, class_major, log_softmax, softmax
-from covcal_cli.metrics.binning import bin_edges
-from covcal_cli.metrics.groups import GroupBins, judged_rows
-from covcal_cli.metrics.metrics import METRICS, Metrics, MetricsAccumulator
 from tests.made_bins import binned
 
 Floats = NDArray[np.float64]

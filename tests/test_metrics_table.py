@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import covcal_cli
-from covcal_cli.metrics.metrics import METRICS, Metric, Metrics, Shown
+from covcal_cli.evaluate.metrics import METRICS, Metric, Metrics, Shown
 from tests.cli_runner import covcal, printed_json
 
 DOCUMENTATION = Path(covcal_cli.__file__).parent / "formats" / "README.md"

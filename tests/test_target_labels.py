@@ -11,7 +11,7 @@ import pytest
 
 from covcal_cli.calibrate import labelled, methods
 from covcal_cli.calibrate.methods import AUTO
-from covcal_cli.evaluate import evaluation
+from covcal_cli.evaluate import evaluate as evaluation
 from covcal_cli.formats import features as featurefile
 from tests.cli_runner import covcal
 from tests.short_training import TRAINED_STEPS, short_training

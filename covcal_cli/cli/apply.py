@@ -79,7 +79,7 @@ def apply(
     """
     import sys
 
-    from covcal_cli.apply.applying import apply
+    from covcal_cli.apply.apply import apply
     from covcal_cli.apply.writers import format_of
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.forecaster import require_unchanged

@@ -123,8 +123,7 @@ def evaluate(
     from covcal_cli.cli.render_evaluation import as_markdown, rendered
     from covcal_cli.errors import LimitExceededError, UnusedOptionError
     from covcal_cli.evaluate.gates import Gates, Outputs, judged
-    from covcal_cli.evaluate.limits import parse_limit
-    from covcal_cli.evaluate.regression import parse_regression
+    from covcal_cli.evaluate.limits import parse_limit, parse_regression
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = _parsed(fail_above, parse_limit, "--fail-above")

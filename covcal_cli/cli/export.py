@@ -58,7 +58,7 @@ def export(
       covcal export model.onnx -c fl.json --networks adapted.h5
       covcal export model.pt -o calibrated.pt2
     """
-    from covcal_cli.export.exporting import export as write
+    from covcal_cli.export.export import export as write
 
     console = Console(quiet=quiet, verbose=verbose)
     written, merged = write(

@@ -20,6 +20,6 @@ def inspect(
       covcal inspect features.h5
       covcal inspect cal.json
     """
-    from covcal_cli.inspection import describe
+    from covcal_cli.inspect import describe
 
     Console().result(describe(file))

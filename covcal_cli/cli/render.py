@@ -6,7 +6,7 @@ from typing import Any
 from covcal_cli.adapt.training import AdaptReport
 from covcal_cli.cli import tables
 from covcal_cli.formats.calibration import Calibration, Candidate
-from covcal_cli.tables import Table
+from covcal_cli.report.tables import Table
 
 
 def adapt_summary(report: AdaptReport) -> str:

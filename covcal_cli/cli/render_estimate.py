@@ -12,7 +12,7 @@ from covcal_cli.calibrate.estimate import (
 from covcal_cli.cli import tables
 from covcal_cli.estimators.estimate import Estimate
 from covcal_cli.records import document_text
-from covcal_cli.tables import Table
+from covcal_cli.report.tables import Table
 
 
 def rendered(expectation: Expectation, kind: str) -> str:

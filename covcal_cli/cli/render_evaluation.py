@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from covcal_cli.cli import tables
-from covcal_cli.diagram import text_diagram
-from covcal_cli.evaluate.evaluated import Evaluation, metrics_document
+from covcal_cli.evaluate.bins import SMALL_GROUP
+from covcal_cli.evaluate.diagram import text_diagram
 from covcal_cli.evaluate.gates import Judged
-from covcal_cli.metrics.groups import SMALL_GROUP
-from covcal_cli.metrics.metrics import on_screen
+from covcal_cli.evaluate.metrics import on_screen
+from covcal_cli.evaluate.result import Evaluation, metrics_document
 from covcal_cli.records import document_text
-from covcal_cli.tables import Table
+from covcal_cli.report.tables import Table
 
 
 def rendered(judged: Judged, kind: str, *, every_metric: bool = False) -> str:

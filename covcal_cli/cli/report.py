@@ -53,7 +53,7 @@ def report(
     """
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.forecaster import require_unchanged
-    from covcal_cli.report.reporting import report as write
+    from covcal_cli.report.report import report as write
     from covcal_cli.report.verdict import verdict
 
     console = Console(quiet=quiet, verbose=verbose)

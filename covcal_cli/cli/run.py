@@ -11,7 +11,7 @@ from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
 from covcal_cli.cli.options import DeviceName, MethodName, Quiet, Verbose, output
 
 if TYPE_CHECKING:
-    from covcal_cli.run.pipeline import RunReport, Step
+    from covcal_cli.run.run import RunReport, Step
 
 
 @takes_extract_options("providers", "limit", "shard", "on_error")
@@ -47,8 +47,8 @@ def run(
       covcal run model.onnx source/ target/ -o out/ --preprocess imagenet
       covcal run nets:build source/ target/ --weights best.pth --method temp
     """
-    from covcal_cli.run.pipeline import RunSettings
-    from covcal_cli.run.pipeline import run as run_steps
+    from covcal_cli.run.run import RunSettings
+    from covcal_cli.run.run import run as run_steps
 
     console = Console(quiet=quiet, verbose=verbose)
 

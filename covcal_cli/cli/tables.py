@@ -2,7 +2,7 @@
 
 import io
 
-from covcal_cli.tables import Table
+from covcal_cli.report.tables import Table
 
 
 def text(table: Table) -> str:

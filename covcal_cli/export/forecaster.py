@@ -16,8 +16,9 @@ from covcal_cli.maths.networks import aligned_logits
 from covcal_cli.maths.softmax import class_major, log_mean_softmax
 
 ADDED = ("probabilities", "label", "confidence")
-"""Names of the outputs that are added, where the model does not have them."""
 
+
+"""Names of the outputs that are added, where the model does not have them."""
 _STORED_ROWS = 256
 
 

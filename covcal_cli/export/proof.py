@@ -19,11 +19,11 @@ from covcal_cli.formats.features import Floats
 
 ROWS = 16
 TOLERANCE = 1e-5
-"""Of probabilities, absolute."""
 
+
+"""Of probabilities, absolute."""
 # Where a model leaves a size open (an image's sides, a text's length), the first that it takes.
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
-
 Batch = dict[str, NDArray[Any]]
 
 

@@ -8,8 +8,8 @@ from shlex import quote
 from covcal_cli.calibrate.estimate import Estimation, estimate
 from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.evaluate.evaluated import Evaluation
-from covcal_cli.evaluate.evaluation import evaluate
+from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.forecaster import read_named

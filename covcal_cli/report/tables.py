@@ -1,16 +1,28 @@
-"""The tables of a report as HTML; every text from outside is escaped here."""
+"""A table of text, before it is drawn as text, Markdown or HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from covcal_cli.calibrate.estimate import Estimation
-from covcal_cli.evaluate.evaluated import Evaluation
+from covcal_cli.evaluate.bins import GroupMetrics
+from covcal_cli.evaluate.metrics import in_report
+from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.metrics.groups import GroupMetrics
-from covcal_cli.metrics.metrics import in_report
 from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
-from covcal_cli.tables import Table
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns, and rows of as many cells."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: Collection[int] = (0,)  # columns of text, to the left; the others are numbers
+
+
+# The tables of a report as HTML; every text from outside is escaped here.
 
 MAX_CLASSES = 50
 

@@ -8,11 +8,11 @@ expected and that nothing was measured.
 from dataclasses import dataclass
 from typing import Literal
 
-from covcal_cli.evaluate.evaluated import Evaluation
+from covcal_cli.evaluate.bootstrap import Interval
+from covcal_cli.evaluate.metrics import Metrics
+from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.forecaster import NONE
-from covcal_cli.metrics.bootstrap import Interval
-from covcal_cli.metrics.metrics import Metrics
 from covcal_cli.report.content import ReportContent
 
 Tone = Literal["good", "mixed", "bad"]

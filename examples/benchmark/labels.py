@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from covcal_cli.estimators.evidence import confidences
 from covcal_cli.estimators.matching import match_accuracy
+from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.softmax import Array
-from covcal_cli.metrics.binning import bin_edges
-from covcal_cli.metrics.groups import GroupBins, judged_rows
 
 _POINTS = 401
 _RANGE = 3e-3, 3e2

@@ -19,7 +19,7 @@ from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.evaluation import evaluate
+from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.files import write_text
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile

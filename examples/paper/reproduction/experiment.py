@@ -17,16 +17,16 @@ import covcal_cli
 from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
-from covcal_cli.diagram import draw_diagram
 from covcal_cli.estimators.guards import MAX_HALF_WIDTH, MAX_PLAUSIBLE_DRIFT, MIN_SIGMA
-from covcal_cli.evaluate.evaluation import evaluate
+from covcal_cli.evaluate.bins import ReliabilityBins
+from covcal_cli.evaluate.diagram import draw_diagram
+from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.files import write_text
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.temperature import MIN_ERRORS
 from covcal_cli.maths.weights import importance_weights
-from covcal_cli.metrics.metrics import Metrics
-from covcal_cli.metrics.reliability import ReliabilityBins
 from reproduction.batch import adapt_in_one_batch
 from reproduction.features import Extracted
 from reproduction.figures import shrink

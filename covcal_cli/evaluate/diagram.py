@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.evaluate.bins import ReliabilityBins, ratio
+from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.files import atomic_output
 from covcal_cli.maths.softmax import Array
-from covcal_cli.metrics.metrics import Metrics
-from covcal_cli.metrics.reliability import ReliabilityBins, ratio
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"

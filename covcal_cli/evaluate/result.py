@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from covcal_cli.evaluate.limits import Verdict
-from covcal_cli.evaluate.regression import Change, WrittenMetrics
+from covcal_cli.evaluate.bins import GroupMetrics
+from covcal_cli.evaluate.bootstrap import LEVEL, Interval
+from covcal_cli.evaluate.limits import Change, Verdict, WrittenMetrics
+from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.formats.forecaster import NONE
 from covcal_cli.maths.softmax import Array
-from covcal_cli.metrics.bootstrap import LEVEL, Interval
-from covcal_cli.metrics.groups import GroupMetrics
-from covcal_cli.metrics.metrics import Metrics
 from covcal_cli.records import Input, write_document
 
 Predictions = Literal["original", "own"]

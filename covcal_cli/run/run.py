@@ -17,8 +17,8 @@ from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.evaluate.evaluated import Evaluation, write_metrics
-from covcal_cli.evaluate.evaluation import evaluate
+from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration, write_calibration
@@ -31,7 +31,6 @@ JOURNAL = "run.json"
 _RESAMPLES = 1000
 _CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json", "config.json")
 _RESULT_FREE = {"batch", "threads"}  # settings that change no result
-
 # Writes a result, and returns what is to be said about it.
 Make = Callable[[Path], Iterable[str] | None]
 
@@ -227,7 +226,7 @@ class _Steps:
 
     def export(self, model: str | Path, document: Path) -> Path:
         """Return the calibrated model."""
-        from covcal_cli.export.exporting import default_output, export
+        from covcal_cli.export.export import default_output, export
 
         def make(output: Path) -> None:
             settings = self.settings.extraction
@@ -245,7 +244,7 @@ class _Steps:
 
     def report(self, file: Path, document: Path) -> Path:
         """Return report.html."""
-        from covcal_cli.report.reporting import report
+        from covcal_cli.report.report import report
 
         def make(output: Path) -> None:
             seed = self.settings.seed

@@ -1,10 +1,7 @@
-"""The metrics of calibrations on labelled target rows.
+"""Groups of rows: by class, by predicted label, or by what a column says."""
 
-One pass over the file in blocks, whatever the number of calibrations. Besides `labelled` this is
-the only place where target labels are read; the rows that it used are left out here.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +9,66 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.evaluate.evaluated import Evaluation, Predictions, metrics_document, write_metrics
-from covcal_cli.evaluate.grouping import Grouping, grouping
+from covcal_cli.evaluate.bins import GroupBins
+from covcal_cli.evaluate.bootstrap import intervals
+from covcal_cli.evaluate.metrics import MetricsAccumulator
+from covcal_cli.evaluate.result import Evaluation, Predictions
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, Rows
 from covcal_cli.formats.forecaster import NONE, ScaledLogits, forecaster_logits, scaled_logits
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.softmax import Array, Softmax, class_major, softmax
-from covcal_cli.metrics.bootstrap import intervals
-from covcal_cli.metrics.groups import GroupBins
-from covcal_cli.metrics.metrics import MetricsAccumulator
 from covcal_cli.records import Input
 
-__all__ = ["Evaluation", "Predictions", "evaluate", "metrics_document", "write_metrics"]
+BY_CLASS, BY_PREDICTED = "class", "predicted"
+MAX_GROUPS = 1000
+Numbers = Callable[[Rows, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The groups of rows."""
+
+    names: Sequence[str]  # by number
+    numbers: Numbers  # of m rows' groups, from their row numbers, true labels and judged labels
+
+
+def grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> Grouping:
+    """Return the groups of `rows`, which `by` may not cut into more than a thousand."""
+    if by == BY_CLASS:
+        return Grouping(classes, lambda _rows, labels, _judged: labels)
+    if by == BY_PREDICTED:
+        return Grouping(classes, lambda _rows, _labels, judged: judged)
+    if by not in target.columns:
+        known = ", ".join([*target.columns, BY_CLASS, BY_PREDICTED])
+        raise CovcalError(f"{target.path} has no target column {by!r} to group by: take {known}")
+    values = np.empty(0, dtype=target.column(by, rows[:1]).dtype)
+    for block in target.blocks(rows):
+        values = np.union1d(values, target.column(by, block))
+        if len(values) > MAX_GROUPS:
+            raise CovcalError(
+                f"{target.path}: column {by!r} has more than {MAX_GROUPS} values, so its groups "
+                "would be single rows: group by another column"
+            )
+
+    def numbers(
+        block: Rows, _labels: NDArray[np.int64], _judged: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        return np.searchsorted(values, target.column(by, block)).astype(np.int64)
+
+    return Grouping([_text(value) for value in values.tolist()], numbers)
+
+
+def _text(value: Any) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value}"
+    return text or "(empty)"
+
+
+# The metrics of calibrations on labelled target rows.
+#
+# One pass over the file in blocks, whatever the number of calibrations. Besides `labelled` this
+# is the only place where target labels are read; the rows that it used are left out here.
 
 _CACHED_VALUES = 1 << 16  # so many float64 logits at a time stay in the processor's cache
 Labels = NDArray[np.int64]

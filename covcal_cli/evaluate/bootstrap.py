@@ -34,15 +34,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.evaluate.bins import Bins, over, under
+from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.maths.softmax import Array
-from covcal_cli.metrics.metrics import METRICS, Metrics
-from covcal_cli.metrics.reliability import Bins, over, under
 
 LEVEL = 0.95
 Interval = tuple[float, float]
 Part = Callable[[Array], Array]
-"""What counts of gaps: their magnitude for the ECE, ``over`` or ``under`` for its parts."""
 
+
+"""What counts of gaps: their magnitude for the ECE, ``over`` or ``under`` for its parts."""
 _Z = 1.959963984540054
 _SIGNIFICANT = 2.0
 _GRID = 48

@@ -114,11 +114,11 @@ def export(
             "calibrate that file, and export"
         )
     if kind is TORCH:
-        from covcal_cli.export.torch_export import TorchExporter
+        from covcal_cli.export.torch import TorchExporter
 
         exporter: Exporter[Any] = TorchExporter(model, weights)
     else:
-        from covcal_cli.export.onnx_export import OnnxExporter
+        from covcal_cli.export.onnx import OnnxExporter
 
         if weights is not None:
             raise CovcalError(f"{model} holds its own weights: leave --weights out")

@@ -21,17 +21,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.evaluate.bins import (
+    Bins,
+    ClasswiseBins,
+    GroupBins,
+    JudgedRows,
+    ReliabilityBins,
+    ValueCells,
+    bin_edges,
+    debiased_ece,
+    judged_rows,
+    ratio,
+    require_rows,
+)
+from covcal_cli.evaluate.ranked import RankedRows, RowCollector, adaptive_bins, aurc, smooth_ece
 from covcal_cli.maths.softmax import Softmax, exp
-from covcal_cli.metrics.adaptive_bins import adaptive_bins
-from covcal_cli.metrics.binning import bin_edges, require_rows
-from covcal_cli.metrics.classwise import ClasswiseBins
-from covcal_cli.metrics.debiased import debiased_ece
-from covcal_cli.metrics.groups import GroupBins, JudgedRows, judged_rows
-from covcal_cli.metrics.rankedrows import RankedRows, RowCollector
-from covcal_cli.metrics.reliability import Bins, ReliabilityBins, ratio
-from covcal_cli.metrics.riskcoverage import aurc
-from covcal_cli.metrics.smooth_ece import smooth_ece
-from covcal_cli.metrics.valuecells import ValueCells
 
 _MAX_CELLS = 1_000_000  # counts to keep; with more, what rests on them has no value
 
@@ -98,6 +102,8 @@ _TABLE = (
     ),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+
+
 """Every metric by name, in the order of metrics.json."""
 
 

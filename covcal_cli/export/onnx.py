@@ -1,0 +1,411 @@
+"""Nodes appended to an ONNX graph, in the operators of the graph's own opset.
+
+The operators are used as every opset from 7 up has them; the axes of maxima and means, which moved
+from an attribute to an input, are the one exception.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import external_data_helper, helper, numpy_helper
+
+from covcal_cli.classifiers import proof
+from covcal_cli.classifiers.onnx.classifier import SMALLEST, OnnxClassifier, OpenedOnnx
+from covcal_cli.classifiers.onnx.file import (
+    OnnxFile,
+    external_bytes,
+    external_entries,
+    external_tensors,
+    opset_of,
+    read_onnx,
+    set_location,
+)
+from covcal_cli.classifiers.onnx.layers import Exposed
+from covcal_cli.errors import CovcalError
+from covcal_cli.export.forecaster import ADDED, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.proof import Answers, Batch, Exported, made_batches, no_number, prove
+from covcal_cli.files import atomic_output, check_output
+
+LEAST_OPSET = 7  # broadcasting came with it
+_INITIALIZERS_ARE_INPUTS_BELOW = 4  # in files of an IR version below it
+_AXES_ARE_INPUT_FROM = 18
+
+
+class NodeBuilder:
+    """Appends nodes to a model's graph; every method returns the name of the tensor it makes."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.graph, self._opset = model.graph, opset_of(model)
+        self._lists_constants = model.ir_version < _INITIALIZERS_ARE_INPUTS_BELOW
+        self._taken = names_in(model.graph)
+        self._count = 0
+
+    def node(self, op: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        """Append one node with one output, which gets a name of its own unless one is given."""
+        made = output or self._new_name(op)
+        name = f"{made}_node" if output else made
+        self.graph.node.append(helper.make_node(op, inputs, [made], name=name, **attributes))
+        return made
+
+    def constant(self, value: NDArray[Any]) -> str:
+        """Append a constant."""
+        made = self._new_name("constant")
+        tensor = numpy_helper.from_array(np.asarray(value, order="C"), made)
+        self.graph.initializer.append(tensor)
+        if self._lists_constants:
+            self.graph.input.append(
+                helper.make_tensor_value_info(made, tensor.data_type, tensor.dims)
+            )
+        return made
+
+    def number(self, value: float) -> str:
+        """Append a scalar float32 constant."""
+        return self.constant(np.array(value, dtype=np.float32))
+
+    def reduced(
+        self, op: str, tensor: str, axis: int, *, keepdims: bool = False, output: str | None = None
+    ) -> str:
+        """Append ReduceMax or ReduceMean over one axis."""
+        keep = int(keepdims)
+        if self._opset < _AXES_ARE_INPUT_FROM:
+            return self.node(op, tensor, output=output, axes=[axis], keepdims=keep)
+        axes = self.constant(np.array([axis], dtype=np.int64))
+        return self.node(op, tensor, axes, output=output, keepdims=keep)
+
+    def vectors(self, tensor: str, token: int | str | None, width: int) -> str:
+        """Append what makes one vector per row, [N, width], of a tensor [N, ...].
+
+        `token` is which of several vectors of a row to take, or "mean"; None where there is one.
+        """
+        if token is None:
+            return self.node("Flatten", tensor, axis=1)
+        shape = self.constant(np.array([0, -1, width], dtype=np.int64))
+        tokens = self.node("Reshape", tensor, shape)
+        if token == "mean":
+            return self.reduced("ReduceMean", tokens, 1)
+        return self.node("Gather", tokens, self.constant(np.array(token, dtype=np.int64)), axis=1)
+
+    def as_float(self, tensor: str) -> str:
+        """Append a cast to float32."""
+        return self.node("Cast", tensor, to=onnx.TensorProto.FLOAT)
+
+    def _new_name(self, op: str) -> str:
+        while True:
+            self._count += 1
+            name = f"covcal_{self._count}_{op}"
+            if name not in self._taken:
+                return name
+
+
+def names_in(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of all tensors and nodes of the main graph."""
+    names = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+    names |= {tensor.values.name for tensor in graph.sparse_initializer}
+    for node in graph.node:
+        names.update(node.input, node.output, [node.name])
+    return names
+
+
+# The calibrated forecaster as ONNX nodes, all of it in float32.
+#
+# The same mathematics as ``networks.py`` (projection, psi, head), ``softmax.log_mean_softmax``
+# (the members' average) and ``forecasters.log_probabilities`` (the temperature).
+
+Networks = Mapping[str, NDArray[Any]]
+
+
+def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:
+    """Append psi and the forecaster's head to phi, float32 [N, d]; return its logits, [N, K]."""
+    values = build.node("Sub", features, build.constant(_float(networks["projection/mean"])))
+    if "projection/components" in networks:
+        components = build.constant(_float(networks["projection/components"]))
+        values = build.node("MatMul", values, components)
+    values = build.node("Div", values, build.constant(_float(networks["projection/scale"])))
+    relu = bool(networks["psi/output_relu"][0])
+    values = _add_perceptrons(build, values, networks, "psi", output_relu=relu)
+    values = _add_perceptrons(build, values, networks, "head", output_relu=False)
+    # Axis 2 is the last: before opset 13 all axes before it are flattened into one.
+    logs = build.node("LogSoftmax", values, axis=2)
+    highest = build.reduced("ReduceMax", logs, 0)
+    shares = build.node("Exp", build.node("Sub", logs, highest))
+    return build.node("Add", highest, build.node("Log", build.reduced("ReduceMean", shares, 0)))
+
+
+def add_probabilities(build: NodeBuilder, logits: str, temperature: float, output: str) -> str:
+    """Append softmax(logits / T) of float32 logits [N, K].
+
+    The maximum goes first: a float32 product of large logits and a small T would lose digits.
+    """
+    highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
+    shifted = build.node("Sub", logits, highest)
+    scaled = build.node("Div", shifted, build.number(temperature))
+    return build.node("Softmax", scaled, output=output, axis=1)
+
+
+def add_label(build: NodeBuilder, logits: str, output: str) -> str:
+    """Append the number of the first largest logit of every row, int64 [N]."""
+    return build.node("ArgMax", logits, output=output, axis=1, keepdims=0)
+
+
+def add_confidence(
+    build: NodeBuilder, logits: str, probabilities: str, n_classes: int, output: str
+) -> str:
+    """Append the probability, [N], of the class with the first largest logit."""
+    label = build.node("ArgMax", logits, axis=1, keepdims=1)
+    numbers = build.constant(np.arange(n_classes, dtype=np.int64)[None])
+    chosen = build.as_float(build.node("Equal", label, numbers))
+    only = build.node("Mul", probabilities, chosen)
+    return build.reduced("ReduceMax", only, 1, output=output)
+
+
+def _add_perceptrons(
+    build: NodeBuilder, values: str, networks: Networks, name: str, *, output_relu: bool
+) -> str:
+    """Append M perceptrons; the first MatMul broadcasts [N, inputs] to [M, N, outputs]."""
+    layers = sum(key.startswith(f"{name}/weight_") for key in networks)
+    for layer in range(layers):
+        weight = build.constant(_float(networks[f"{name}/weight_{layer}"]))
+        bias = build.constant(_float(networks[f"{name}/bias_{layer}"])[:, None])
+        values = build.node("Add", build.node("MatMul", values, weight), bias)
+        if layer < layers - 1 or output_relu:
+            values = build.node("Relu", values)
+    return values
+
+
+def _float(values: NDArray[Any]) -> NDArray[np.float32]:
+    return np.asarray(values, dtype=np.float32)
+
+
+# The original ONNX classifier: its phi and logits in the graph, and what it gives on made rows.
+
+
+class OnnxOriginal:
+    """A classifier as extraction opened it, run once on made rows."""
+
+    def __init__(self, file: OnnxFile, model_output: str | None, phi: str | None) -> None:
+        self.file = file
+        opened = OpenedOnnx(file, model_output, phi)
+        classifier, self.batch = _proved(opened, str(file.path))
+        self._features, self._logits = classifier.run(self.batch)
+        self._reading, self._is_quantised = classifier.reading, classifier.is_quantised
+        self._head = self._reading.head
+        self.kept = tuple(value.name for value in file.model.graph.output)
+        self.inputs, self.n_classes = opened.inputs, classifier.n_classes
+        self.n_features = classifier.n_features
+        self.features_tensor = classifier.features_tensor
+        self.logits_tensor = classifier.logits_tensor
+
+    def answers(self) -> Answers:
+        """Return what the model gives on the made rows."""
+        outputs = self.file.session(self.file.data).run(list(self.kept), self.batch)
+        tail = self._reading.tail
+        return Answers(
+            where=str(self.file.path),
+            features=self._features,
+            logits=self._logits,
+            outputs=outputs,
+            shown=[outputs[self.kept.index(output.name)] for output in self._head.outputs],
+            is_rounded=tail.is_double or tail.takes_logarithm,
+            # A quantised model may be fused otherwise, and be off by a step.
+            output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
+        )
+
+    def add_features(self, build: NodeBuilder) -> str:
+        """Append what makes phi, float32 [N, d], of the tensors that the head reads."""
+        parts = []
+        for part in self._head.features:
+            _append_nodes(build, part)
+            # The cast comes last: ONNX Runtime leaves out one right behind a float16 operator,
+            # and phi would keep digits that extraction did not see.
+            vectors = build.vectors(part.tensor, self._reading.token, self.n_features or 0)
+            parts.append(build.as_float(vectors))
+        return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
+
+    def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
+        """Append what makes one score per class, [N, K]: for the label, and for the forecaster.
+
+        The first is in double precision where the model's scores are, the second in float32.
+        """
+        _append_nodes(build, self._head.logits)
+        tail = self._reading.tail
+        scores = build.node("Flatten", self._head.logits.tensor, axis=1)
+        floats = build.as_float(scores)
+        if tail.is_single:
+            # One number z for two classes stands for the logits 0 and z.
+            floats = build.node("Concat", build.node("Sub", floats, floats), floats, axis=1)
+            return floats, floats
+        judged = scores if tail.is_double else floats
+        if tail.takes_logarithm:
+            floats = build.node("Log", build.node("Max", floats, build.number(SMALLEST)))
+        return judged, floats
+
+
+def _append_nodes(build: NodeBuilder, exposed: Exposed) -> None:
+    present = {name for node in build.graph.node for name in node.output}
+    build.graph.node.extend(node for node in exposed.nodes if not present.intersection(node.output))
+
+
+def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Batch]:
+    """Prove the classifier on the first made rows that it takes, and return both."""
+    refusal: CovcalError | None = None
+    for batch in made_batches(opened.inputs, opened.fixed_batch):
+        try:
+            classifier = opened.prove(batch)
+            _, logits = classifier.run(batch)
+        except CovcalError as error:
+            refusal = refusal or error
+            continue
+        if np.isfinite(logits).all(axis=1).any():
+            return classifier, batch
+    raise refusal or no_number(where)
+
+
+# An ONNX classifier with a calibrated forecaster merged in, proved before it appears.
+
+_NEW_OPSET = 13  # for models that import no operators of the default domain
+_PAGE = 4096  # weights that start at a multiple of it can be mapped into memory
+_FEATURES, _LOGITS = "features", "logits"  # inputs of the forecaster alone
+
+
+class OnnxExporter:
+    """An ONNX file on its way to one with a calibrated forecaster in it."""
+
+    def __init__(self, model: Path) -> None:
+        self._file = read_onnx(model)
+        self.sha256 = self._file.sha256
+        self.outputs: Sequence[str] = tuple(value.name for value in self._file.model.graph.output)
+
+    def original(self, output: str | None, phi: str | None) -> OnnxOriginal:
+        """Open the classifier as `covcal_cli.classifiers.open.open_classifier` does."""
+        return OnnxOriginal(self._file, output, phi)
+
+    def write(self, original: OnnxOriginal, merge: Merge) -> Exported:
+        """Write the merged model, whole and proved, or nothing.
+
+        External weights go beside it, to its name with ``.data`` appended.
+        """
+        output, folder = merge.output, self._file.folder
+        added = tuple(free_name(name, names_in(self._file.model.graph)) for name in ADDED)
+        model = _merged(original, merge, added)
+        tensors = external_tensors(model)
+        weights = output.with_name(f"{output.name}.data") if tensors else None
+        if weights is not None:
+            own = {folder / external_entries(tensor)["location"] for tensor in tensors}
+            check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
+        with ExitStack() as stack:
+            partial = stack.enter_context(atomic_output(output, force=merge.force))
+            if weights is not None:
+                # Entered last, it appears first: a model is never there without its weights.
+                packed = stack.enter_context(atomic_output(weights, force=merge.force))
+                _pack_weights(tensors, folder, packed)
+            data = model.SerializeToString(deterministic=True)
+            partial.write_bytes(data)
+            answers = original.answers()
+            session = self._file.session(data, folder=partial.parent.absolute())
+            found = session.run([*self.outputs, *added], original.batch)
+            agreement = prove(
+                answers, merge, found, lambda rows: _of_stored(original, merge.forecaster, rows)
+            )
+            if weights is not None:
+                for tensor in tensors:  # the file is renamed when all is done
+                    set_location(tensor, weights.name)
+                partial.write_bytes(model.SerializeToString(deterministic=True))
+        return Exported(output, tuple(self.outputs), added, weights, agreement)
+
+
+def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.ModelProto:
+    """Return a copy of the model with the forecaster after it; its other metadata is kept.
+
+    The forecaster is appended in the model's own opset, since its first nodes (a token, a cast)
+    belong to the classifier's tensors.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(original.file.model)
+    if opset_of(model) == 0:
+        model.opset_import.append(helper.make_opsetid("", _NEW_OPSET))
+    if opset_of(model) < LEAST_OPSET:
+        raise CovcalError(
+            f"{original.file.path} has opset {opset_of(model)}, and the calibration needs "
+            f"{LEAST_OPSET} or later: convert it with onnx.version_converter, and extract again"
+        )
+    build, forecaster = NodeBuilder(model), merge.forecaster
+    features = original.add_features(build) if forecaster.networks is not None else ""
+    judged, logits = original.add_logits(build)
+    _append_forecaster(build, forecaster, features, logits, judged, original.n_classes, added)
+    model.graph.output.extend(_declared(added, _rows(original), original.n_classes))
+    entries = {entry.key: entry.value for entry in model.metadata_props} | dict(merge.metadata)
+    del model.metadata_props[:]
+    helper.set_model_props(model, entries)
+    return model
+
+
+def _append_forecaster(
+    build: NodeBuilder,
+    forecaster: Forecaster,
+    features: str,
+    logits: str,
+    judged: str,
+    classes: int,
+    names: Sequence[str],
+) -> None:
+    probabilities, label, confidence = names
+    if forecaster.networks is not None:
+        logits = add_aligned_logits(build, features, forecaster.networks)
+    add_probabilities(build, logits, forecaster.temperature, probabilities)
+    add_label(build, judged, label)
+    add_confidence(build, judged, probabilities, classes, confidence)
+
+
+def _declared(
+    names: Sequence[str], rows: int | str | None, classes: int
+) -> list[onnx.ValueInfoProto]:
+    kinds = (onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.FLOAT)
+    shapes: tuple[list[int | str | None], ...] = ([rows, classes], [rows], [rows])
+    return [
+        helper.make_tensor_value_info(name, kind, shape)
+        for name, kind, shape in zip(names, kinds, shapes, strict=True)
+    ]
+
+
+def _rows(original: OnnxOriginal) -> int | str | None:
+    """Return the number of rows as the model's input declares it: a number, a name or nothing."""
+    wanted = original.inputs[0].name
+    graph = original.file.model.graph
+    dims = next(value for value in graph.input if value.name == wanted).type.tensor_type.shape.dim
+    return (dims[0].dim_value or dims[0].dim_param or None) if dims else None
+
+
+def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
+    """Copy external weights into one file, tensor by tensor, and point the tensors there."""
+    packed.write_bytes(b"")  # a killed run may have left something
+    for tensor in tensors:
+        tensor.raw_data = external_bytes(tensor, folder)
+        start = -(-packed.stat().st_size // _PAGE) * _PAGE
+        external_data_helper.set_external_data(tensor, packed.name, offset=start)
+        external_data_helper.save_external_data(tensor, str(packed.parent))
+        tensor.ClearField("raw_data")
+
+
+def _of_stored(
+    original: OnnxOriginal, forecaster: Forecaster, stored: StoredRows
+) -> Sequence[NDArray[Any]]:
+    """Run the merged part without the classifier, from phi and logits."""
+    source, classes, feeds = original.file.model, original.n_classes, {_LOGITS: stored.logits}
+    inputs = [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.FLOAT, ["N", classes])]
+    if stored.features is not None:
+        feeds[_FEATURES] = stored.features
+        sizes = ["N", original.n_features]
+        inputs.append(helper.make_tensor_value_info(_FEATURES, onnx.TensorProto.FLOAT, sizes))
+    graph = helper.make_graph([], "forecaster", inputs, _declared(ADDED, "N", classes))
+    opset = opset_of(source) or _NEW_OPSET
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=source.ir_version
+    )
+    _append_forecaster(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, ADDED)
+    found: list[NDArray[Any]] = original.file.session(model.SerializeToString()).run(ADDED, feeds)
+    return found

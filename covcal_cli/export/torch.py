@@ -1,0 +1,446 @@
+"""Finding phi and the logits among the values of a traced program, by their numbers.
+
+A program may be written in any way; what extraction read on made rows is known. The node whose
+values are those holds them, whatever it is called.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_leaves
+
+from covcal_cli.classifiers import proof
+from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
+from covcal_cli.classifiers.torch.program import Program, cause, floating_type
+from covcal_cli.errors import CovcalError
+from covcal_cli.export.forecaster import ADDED, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.proof import Answers, Exported, prove
+from covcal_cli.files import atomic_output
+
+_CLOSE = 1e-5
+
+
+@dataclass(frozen=True)
+class Found:
+    """A node, and what makes rows of vectors of its value."""
+
+    node: str  # name in the graph
+    view: str  # key of `VIEWS`
+
+    def read(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return the vectors, shape (n, width), of a run's values."""
+        return VIEWS[self.view](values[self.node])
+
+
+VIEWS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "as it is": lambda value: value.flatten(1),
+    "mean over the last axes": lambda value: value.flatten(2).float().mean(2),
+    "mean over the middle axes": lambda value: value.flatten(1, -2).float().mean(1),
+    "first token": lambda value: value[:, 0].flatten(1),
+    "last token": lambda value: value[:, -1].flatten(1),
+}
+
+
+class ValueReader(fx.Interpreter):
+    """Runs a graph and keeps the values of the nodes called `wanted`; of all, where it is None."""
+
+    def __init__(self, module: fx.GraphModule, wanted: set[str] | None = None) -> None:
+        super().__init__(module, garbage_collect_values=wanted is not None)
+        self._wanted = wanted
+        self.values: dict[str, Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node; a value that is kept is copied, as what follows may change it in place."""
+        result = super().run_node(n)
+        is_wanted = n.op != "get_attr" if self._wanted is None else n.name in self._wanted
+        if is_wanted and isinstance(result, Tensor):
+            self.values[n.name] = result.clone()
+        return result
+
+
+def find_values(values: Mapping[str, Tensor], expected: Tensor) -> tuple[Found, ...]:
+    """Return the nodes that hold `expected`, shape (n, width), side by side; none if some is not.
+
+    One node where there is one; a model of several heads has a node for the phi of each.
+    """
+    found: list[Found] = []
+    start, width = 0, expected.shape[1]
+    while start < width:
+        best = _first_part(values, expected[:, start:].float())
+        if best is None:
+            return ()
+        part, columns = best
+        found.append(part)
+        start += columns
+    return tuple(found)
+
+
+def read_found(found: Sequence[Found], values: Mapping[str, Tensor]) -> Tensor:
+    """Return what `found` holds in a run, shape (n, width)."""
+    parts = [part.read(values) for part in found]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _first_part(values: Mapping[str, Tensor], expected: Tensor) -> tuple[Found, int] | None:
+    """Return the node that holds the first columns of `expected`, and how many: the widest.
+
+    Of those the first that is equal to the bit, else the nearest that rounding explains.
+    """
+    ranks: list[tuple[int, float, Found]] = []
+    for name, value in values.items():
+        for view, vectors in _views(value, *expected.shape):
+            columns = vectors.shape[1]
+            part = expected[:, :columns]
+            difference = float((vectors.float() - part).abs().max())
+            if difference <= _CLOSE * max(float(part.abs().max()), 1e-30):
+                ranks.append((-columns, difference, Found(name, view)))
+    if not ranks:
+        return None
+    columns, _, found = min(ranks, key=lambda rank: rank[:2])
+    return found, -columns
+
+
+def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield whatever of `VIEWS` gives a vector of at most `width` numbers per row."""
+    if value.ndim < 2 or len(value) != rows or not value.is_floating_point() or not value.numel():
+        return
+    if value[0].numel() <= width:
+        yield "as it is", VIEWS["as it is"](value)
+        return
+    if value.ndim < 3:
+        return
+    for view, make in VIEWS.items():
+        vectors = make(value)
+        if vectors.shape[1] <= width:
+            yield view, vectors
+
+
+# Torch programs as graphs that can be traced anew: whatever extraction takes, as torch.export.
+
+# Where a program comes from: machine paths, and different bytes on every machine.
+_TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
+
+
+def example_rows(program: Program) -> tuple[Tensor, ...]:
+    """Return the made rows of a program in the precision that it takes."""
+    kind = floating_type(program.module)
+    return tuple(row.to(kind) if row.is_floating_point() else row for row in program.rows)
+
+
+def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
+    """Return the program as one graph of operators."""
+    module = program.module
+    graph: Any
+    if isinstance(module, fx.GraphModule):
+        return module
+    if isinstance(module, torch.jit.ScriptModule):
+        from torch._export.converter import TS2EPConverter
+
+        with _one_attempt(program.where):
+            graph = TS2EPConverter(module, tuple(rows), {}).convert().module()
+    else:
+        graph = trace(program, module, rows).module()
+    found: fx.GraphModule = graph
+    return found
+
+
+def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
+    """Return a module, fed like `program`, as a ``torch.export.ExportedProgram``.
+
+    Sizes that the program leaves free stay free; no trace of this machine is in it.
+    """
+    free = tuple(
+        {
+            axis: torch.export.Dim.AUTO
+            for axis, size in enumerate(wanted.shape)
+            if size is None and row.shape[axis] > 1
+        }
+        for wanted, row in zip(program.inputs, rows, strict=True)
+    )
+    with _one_attempt(program.where):
+        exported = torch.export.export(module, tuple(rows), dynamic_shapes=free, strict=False)
+    for graph in (part.graph for part in exported.graph_module.modules() if _has_graph(part)):
+        for node in graph.nodes:
+            for key in _TRACES:
+                node.meta.pop(key, None)
+    return exported
+
+
+def signature_of(program: Program) -> Signature:
+    """Return a signature with the program's own names of its inputs, so that they are kept."""
+    names = [wanted.name for wanted in program.inputs]
+    if len({*names}) < len(names) or not all(name.isidentifier() for name in names):
+        names = [f"input_{number}" for number in range(len(names))]
+    return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
+
+
+def _has_graph(module: nn.Module) -> bool:
+    return isinstance(module, fx.GraphModule)
+
+
+@contextmanager
+def _one_attempt(where: str) -> Iterator[None]:
+    """Keep torch's chatter off the terminal, and make one line of what it raises."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:  # torch.export raises many kinds
+        raise CovcalError(
+            f"{where}: torch.export cannot follow this model ({cause(error)}): export it to ONNX "
+            "and calibrate that, or keep covcal apply"
+        ) from error
+    finally:
+        logging.disable(disabled)
+
+
+# A classifier's program and the calibrated forecaster as one torch module, in float32.
+#
+# The same mathematics as ``networks.py``, ``softmax.log_mean_softmax`` and
+# ``forecasters.log_probabilities``.
+
+Outputs = dict[str, Tensor]
+
+
+class TorchForecaster(nn.Module):
+    """psi, the head and the temperature."""
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        super().__init__()
+        self._temperature = forecaster.temperature
+        self._networks: dict[str, str] | None = None
+        if forecaster.networks is not None:
+            self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
+            self._networks = {}
+            for name, values in forecaster.networks.items():
+                if name.startswith(("projection/", "psi/", "head/")) and "relu" not in name:
+                    self._networks[name] = name.replace("/", "_")
+                    self.register_buffer(self._networks[name], torch.from_numpy(values).float())
+
+    def forward(self, features: Tensor | None, logits: Tensor) -> Tensor:
+        """Return calibrated probabilities, float32 [n, K], of phi [n, d] and logits [n, K]."""
+        scaled = logits.float()
+        if self._networks is not None and features is not None:
+            scaled = self._aligned_logits(features.float())
+        shifted = scaled - scaled.amax(dim=1, keepdim=True)
+        return torch.softmax(shifted / self._temperature, dim=1)
+
+    def _aligned_logits(self, features: Tensor) -> Tensor:
+        values = features - self._array("projection/mean")
+        if self._networks is not None and "projection/components" in self._networks:
+            values = values @ self._array("projection/components")
+        values = values / self._array("projection/scale")
+        values = self._perceptrons(values, "psi", output_relu=self._output_relu)
+        values = self._perceptrons(values, "head", output_relu=False)
+        logs = torch.log_softmax(values, dim=2)
+        highest = logs.amax(dim=0)
+        return highest + (logs - highest).exp().mean(dim=0).log()
+
+    def _perceptrons(self, values: Tensor, name: str, *, output_relu: bool) -> Tensor:
+        layers = sum(key.startswith(f"{name}/weight_") for key in self._networks or ())
+        for layer in range(layers):
+            values = values @ self._array(f"{name}/weight_{layer}")
+            values = values + self._array(f"{name}/bias_{layer}")[:, None]
+            if layer < layers - 1 or output_relu:
+                values = torch.relu(values)
+        return values
+
+    def _array(self, name: str) -> Tensor:
+        return self.get_buffer((self._networks or {})[name])
+
+
+class CalibratedModule(nn.Module):
+    """A classifier's graph, run with its phi and logits read, and the forecaster after it."""
+
+    def __init__(
+        self,
+        classifier: fx.GraphModule,
+        signature: Signature,  # of `forward`, so that the inputs keep their names
+        kept: tuple[str, ...],  # names of the classifier's outputs
+        *,
+        features: tuple[Found, ...],  # phi; empty where only the logits are scaled
+        logits: tuple[Found, ...],
+        is_single: bool,  # whether `logits` is one number z per row, for the logits 0 and z
+        forecaster: Forecaster,
+        added: tuple[str, ...],  # names of probabilities, label and confidence
+    ) -> None:
+        super().__init__()
+        self.classifier, self.forecaster = classifier, TorchForecaster(forecaster)
+        self._kept, self._added = kept, added
+        self._features, self._logits, self._is_single = features, logits, is_single
+
+        def forward(*rows: Tensor) -> Outputs:
+            return self._answer(*rows)
+
+        forward.__dict__["__signature__"] = signature  # torch.export reads the names there
+        self.forward = forward
+
+    def _answer(self, *rows: Tensor) -> Outputs:
+        wanted = {found.node for found in (*self._features, *self._logits)}
+        reader = ValueReader(self.classifier, wanted)
+        answer = tree_leaves(reader.run(*rows))
+        tensors = (value for value in answer if isinstance(value, Tensor))
+        outputs = dict(zip(self._kept, tensors, strict=True))
+        logits = read_found(self._logits, reader.values)
+        if self._is_single:
+            logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
+        features = read_found(self._features, reader.values) if self._features else None
+        probabilities = self.forecaster(features, logits)
+        label = logits.argmax(dim=1)
+        confidence = probabilities.gather(1, label[:, None])[:, 0]
+        return outputs | dict(zip(self._added, (probabilities, label, confidence), strict=True))
+
+
+# A torch classifier with a calibrated forecaster merged in as ``.pt2``, proved first.
+
+METADATA = "covcal.json"
+
+
+"""Extra file of the ``.pt2`` that holds the metadata."""
+
+
+class TorchOriginal:
+    """A torch classifier as extraction opened it, run once on made rows."""
+
+    def __init__(self, program: Program, model_output: str | None, phi: str | None) -> None:
+        self.program = program
+        opened = OpenedTorch(program, output=model_output, phi=phi)
+        self.rows = example_rows(program)
+        batch = {
+            wanted.name: row.numpy().astype(wanted.dtype, copy=False)
+            for wanted, row in zip(program.inputs, program.rows, strict=True)
+        }
+        classifier = opened.prove(batch)
+        self.features, self.logits = classifier.run(batch)
+        self.is_single = classifier.is_single
+        self.features_tensor = classifier.features_tensor
+        self.logits_tensor = classifier.logits_tensor
+        self.n_features, self._class_output = classifier.n_features, classifier.output_name
+        self.outputs = program.run(program.rows)
+
+    def answers(self) -> Answers:
+        """Return what the model gives on the made rows."""
+        given = self.outputs[self._class_output]
+        shown = to_numpy(given)
+        return Answers(
+            where=self.program.where,
+            features=self.features,
+            logits=self.logits,
+            outputs=[to_numpy(value) for value in self.outputs.values()],
+            shown=[shown],
+            is_rounded=shown.dtype == np.float64,
+            # Operators that torch fuses in eager mode (attention, say) are traced one by one, and
+            # round differently.
+            output_tolerance=proof.tolerance(np.dtype(np.float16 if given.itemsize == 2 else "f4")),
+        )
+
+
+class TorchExporter:
+    """A torch program on its way to a ``.pt2`` with a calibrated forecaster in it."""
+
+    def __init__(self, model: str | Path, weights: Path | None) -> None:
+        self._program = open_program(model, weights)
+        self.sha256 = self._program.sha256
+        self.outputs: Sequence[str] = tuple(self._program.run(self._program.rows))
+
+    def original(self, output: str | None, phi: str | None) -> TorchOriginal:
+        """Open the classifier as `covcal_cli.classifiers.open.open_classifier` does."""
+        return TorchOriginal(self._program, output, phi)
+
+    def write(self, original: TorchOriginal, merge: Merge) -> Exported:
+        """Write the merged model, whole and proved, or nothing."""
+        program, rows, kept = self._program, original.rows, tuple(self.outputs)
+        added = tuple(free_name(name, {*kept}) for name in ADDED)
+        graph = as_graph(program, rows)
+        with torch.inference_mode():
+            reader = ValueReader(graph)
+            reader.run(*(row.clone() for row in rows))
+        # Of two logits made of a single number the program holds the second alone.
+        held = original.logits[:, 1:] if original.is_single else original.logits
+        logits = _find(program, reader.values, held, "logits")
+        features: tuple[Found, ...] = ()
+        if merge.forecaster.networks is not None and original.features is not None:
+            features = _find(program, reader.values, original.features, "features")
+        module = CalibratedModule(
+            graph,
+            signature_of(program),
+            kept,
+            features=features,
+            logits=logits,
+            is_single=original.is_single,
+            forecaster=merge.forecaster,
+            added=added,
+        )
+        exported = trace(program, module, rows)
+        with atomic_output(merge.output, force=merge.force) as partial:
+            content = json.dumps(dict(merge.metadata), indent=2, ensure_ascii=False)
+            with partial.open("wb") as handle:
+                torch.export.save(exported, handle, extra_files={METADATA: content})
+            with torch.inference_mode():
+                with partial.open("rb") as handle:
+                    merged = torch.export.load(handle).module()
+                answer: dict[str, Tensor] = merged(*(row.clone() for row in rows))
+            if program.fixed_batch is None:
+                _require_free_batch(program, merged, rows)
+            agreement = prove(
+                original.answers(),
+                merge,
+                [to_numpy(answer[name]) for name in (*kept, *added)],
+                lambda stored: _of_stored(merge.forecaster, stored),
+            )
+        return Exported(merge.output, kept, added, None, agreement)
+
+
+def _find(
+    program: Program, values: Mapping[str, Tensor], expected: NDArray[np.float32], what: str
+) -> tuple[Found, ...]:
+    found = find_values(values, torch.from_numpy(expected))
+    if not found:
+        raise CovcalError(
+            f"{program.where}: the {what} that were extracted are no tensor of the traced program: "
+            "export it to ONNX and calibrate that, or keep covcal apply"
+        )
+    return found
+
+
+def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...]) -> None:
+    """Refuse a merged model that takes no other number of rows, where the original does."""
+    for count in (1, len(rows[0]) + 3):
+        batch = [row[:1].expand(count, *row.shape[1:]).clone() for row in rows]
+        try:
+            with torch.inference_mode():
+                merged(*batch)
+        except Exception as error:
+            raise CovcalError(
+                f"{program.where}: torch.export binds this model to batches of {len(rows[0])} "
+                "rows: export it to ONNX and calibrate that, or keep covcal apply"
+            ) from error
+
+
+def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[NDArray[Any]]:
+    """Run the merged part without the classifier, from phi and logits."""
+    features = None if stored.features is None else torch.from_numpy(stored.features)
+    with torch.inference_mode():
+        found = TorchForecaster(forecaster)(features, torch.from_numpy(stored.logits)).numpy()
+    label = stored.logits.argmax(axis=1)
+    return found, label, found[np.arange(len(label)), label]
+
+
+def to_numpy(value: Tensor) -> NDArray[Any]:
+    """Return a tensor as an array; bfloat16, which NumPy does not have, as float32."""
+    kept = value.detach()
+    return (kept.float() if kept.dtype == torch.bfloat16 else kept).numpy()
