@@ -65,7 +65,7 @@ def estimate(
     """
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
-    from covcal_cli.cli.render_estimate import rendered
+    from covcal_cli.cli.render import rendered_estimate
     from covcal_cli.errors import UnusedOptionError
     from covcal_cli.files import check_output
 
@@ -96,6 +96,6 @@ def estimate(
                 console.detail(f"{one.name}, {guard.name} {state}: {guard.sentence}")
     if output is not None and not to_stdout:
         write_expectation(found, output, force=force)
-    console.result(rendered(found, "json" if to_stdout else format.value))
+    console.result(rendered_estimate(found, "json" if to_stdout else format.value))
     if output is not None and not to_stdout:
         console.wrote(output)

@@ -120,7 +120,7 @@ def evaluate(
       covcal evaluate adapted.h5 -c cal.json --fail-above ece=0.05
       covcal evaluate -c cal.json --baseline old.json --fail-regression ece=0.005
     """
-    from covcal_cli.cli.render_evaluation import as_markdown, rendered
+    from covcal_cli.cli.render import as_markdown, rendered_evaluation
     from covcal_cli.errors import LimitExceededError, UnusedOptionError
     from covcal_cli.evaluate.gates import Gates, Outputs, judged
     from covcal_cli.evaluate.limits import parse_limit, parse_regression
@@ -161,7 +161,7 @@ def evaluate(
 
     every_metric = metrics is MetricsName.all
     kind = "json" if to_stdout else format.value
-    console.result(rendered(found, kind, every_metric=every_metric))
+    console.result(rendered_evaluation(found, kind, every_metric=every_metric))
     if format is FormatName.github:
         _append_to_step_summary(as_markdown(found, every_metric=every_metric))
     if file is not None and not calibration:

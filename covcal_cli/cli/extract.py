@@ -102,7 +102,7 @@ def extract(
     console = Console(quiet=quiet, verbose=verbose)
     alone = target if tables and source is None and target_only is None else None
     if dry_run:
-        from covcal_cli.cli.render_extract import dry_run_summary
+        from covcal_cli.cli.render import dry_run_summary
         from covcal_cli.extract.dry_run import dry_run as run_some_batches
 
         planned = run_some_batches(model, source, target, output, settings, force=force)
@@ -139,7 +139,7 @@ def extract(
 def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
     from shlex import quote
 
-    from covcal_cli.cli.render_extract import extract_summary
+    from covcal_cli.cli.render import extract_summary
 
     for note in report.notes:
         console.note(note)

@@ -75,7 +75,7 @@ def _summary(report: "RunReport") -> str:
         from covcal_cli.cli.render import calibration_summary
 
         return calibration_summary(report.calibration, verbose=False)
-    from covcal_cli.cli.render_evaluation import rendered
+    from covcal_cli.cli.render import rendered_evaluation
     from covcal_cli.evaluate.gates import Judged
 
-    return rendered(Judged(report.evaluation), "table")
+    return rendered_evaluation(Judged(report.evaluation), "table")
