@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.made_rows import write_csv, write_parquet
-from tests.onnx_graphs import Graph, node
 
 N = 40
 RNG = np.random.default_rng(5)

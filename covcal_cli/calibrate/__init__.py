@@ -1,1 +1,1 @@
-"""``covcal calibrate``, ``estimate`` and ``calibrate-labelled``: temperatures and what they rest on."""
+"""``covcal calibrate``, ``estimate``, ``calibrate-labelled``: temperatures, what they rest on."""

@@ -1,0 +1,125 @@
+"""``--phi`` on models that declare little: what is learnt from the first batch instead."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covcal_cli.classifiers.onnx.classifier import open_onnx
+from covcal_cli.errors import CovcalError
+from covcal_cli.extract.extract import extract
+from covcal_cli.extract.settings import ExtractSettings
+from tests.classifiers.onnx.onnx_case import head_of, inputs_of
+from tests.classifiers.onnx.onnx_chosen_cases import tree
+from tests.classifiers.onnx.onnx_float_cases import SOFTMAX, WT
+from tests.classifiers.onnx.onnx_graphs import D_IN, GEMM, HIDDEN, WEIGHTS, D, Graph, K, node
+from tests.classifiers.onnx.onnx_wide_cases import slice_of
+
+W, B = WEIGHTS["w"], WEIGHTS["b"]
+
+
+def free_width() -> Graph:
+    hidden = [node("MatMul", "rows w1", "h1"), *HIDDEN[1:]]
+    return Graph(
+        [node("Reshape", "x size", "rows"), *hidden, GEMM, SOFTMAX],
+        constants={"size": np.array([0, -1], np.int64)},
+        shape=("N", "width"),
+    )
+
+
+def test_features_of_unknown_width_are_known_after_the_first_batch(tmp_path: Path) -> None:
+    opened = open_onnx(free_width().save(tmp_path), phi="rows")
+    assert opened.prove(None).n_features is None
+    assert opened.prove(None).weight is None
+    x = np.random.default_rng(0).normal(size=(9, D_IN)).astype(np.float32)
+    classifier = opened.prove({"x": x})
+    features, _ = classifier.run({"x": x})
+    assert classifier.n_features == D_IN
+    np.testing.assert_array_equal(features, x)
+    assert classifier.weight is None  # a relu lies between
+
+
+def test_an_affine_map_of_unknown_width_is_found_on_the_first_batch(tmp_path: Path) -> None:
+    graph = Graph(
+        [
+            node("Reshape", "x size", "rows"),
+            node("Gemm", "rows w55 b5", "phi", transB=1),
+            GEMM,
+            SOFTMAX,
+        ],
+        constants={
+            "size": np.array([0, -1], np.int64),
+            "w55": np.random.default_rng(2).normal(size=(D, D)).astype(np.float32),
+            "b5": np.ones(D, np.float32),
+        },
+        shape=("N", "width"),
+    )
+    opened = open_onnx(graph.save(tmp_path), phi="input")
+    x = np.random.default_rng(0).normal(size=(9, D)).astype(np.float32)
+    classifier = opened.prove({"x": x})
+    w55, b5 = graph.constants["w55"], graph.constants["b5"]
+    np.testing.assert_allclose(head_of(classifier)[0], W @ w55, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(head_of(classifier)[1], W @ b5 + B, rtol=1e-4, atol=1e-5)
+    assert classifier.proof.error < 1e-5
+
+
+def test_probabilities_alone_become_logarithms_with_a_note(tmp_path: Path) -> None:
+    opened = open_onnx(tree().save(tmp_path), phi="none")
+    classifier = opened.prove(inputs_of(tree()))
+    _, logits = classifier.run(inputs_of(tree()))
+    found = {tuple(row) for row in np.round(np.exp(logits.astype(np.float64)), 6)}
+    assert found == {(0.7, 0.3, 0.0), (0.0, 0.2, 0.8)}
+    assert np.isfinite(logits).all()
+    assert any("float32 holds nothing below 1e-38" in note for note in classifier.notes)
+
+
+def test_probabilities_that_stop_adding_up_are_refused_later(tmp_path: Path) -> None:
+    graph = Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]})
+    opened = open_onnx(graph.save(tmp_path), phi="none")
+    classifier = opened.prove({"x": np.array([[0.2, 0.3, 0.5]], np.float32)})
+    with pytest.raises(CovcalError, match="neither the logits of y nor their softmax"):
+        classifier.run({"x": np.array([[0.2, 0.9, 0.5]], np.float32)})
+
+
+def test_scores_between_zero_and_one_are_read_as_logits_with_a_note(tmp_path: Path) -> None:
+    graph = Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]})
+    opened = open_onnx(graph.save(tmp_path), phi="none")
+    x = np.array([[0.2, 0.9, 0.5]], np.float32)
+    classifier = opened.prove({"x": x})
+    _, logits = classifier.run({"x": x})
+    np.testing.assert_array_equal(logits, x)
+    assert any("lie between 0 and 1" in note for note in classifier.notes)
+
+
+def test_an_opened_classifier_stays_as_it_declared_itself(tmp_path: Path) -> None:
+    """What the first batch shows is the proved classifier's, and another batch may show more."""
+    nodes = [*HIDDEN, node("MatMul", "phi wt", "m"), node("Slice", "m from to axis", "y")]
+    graph = Graph(nodes, constants=slice_of(0, 2) | WT, shapes={"y": ["N", "K"]})
+    opened = open_onnx(graph.save(tmp_path), phi="none")
+    declared = dict(vars(opened))
+    x = np.random.default_rng(0).normal(size=(9, D_IN)).astype(np.float32)
+    proved, unproved = opened.prove({"x": x}), opened.prove(None)
+    assert vars(opened) == declared
+    assert (opened.n_classes, unproved.n_classes, proved.n_classes) == (3, 3, 2)
+    assert (unproved.tail, proved.tail) == (None, "none")
+    assert "output = " not in unproved.describe()
+
+
+def test_a_first_batch_that_is_no_number_proves_nothing(tmp_path: Path) -> None:
+    opened = open_onnx(Graph([*HIDDEN, GEMM, SOFTMAX]).save(tmp_path))
+    classifier = opened.prove({"x": np.full((2, D_IN), np.nan, np.float32)})
+    assert classifier.tail is None
+    assert np.isnan(classifier.run({"x": np.full((2, D_IN), np.nan, np.float32)})[1]).all()
+
+
+def test_classes_that_only_the_first_batch_shows_are_refused(tmp_path: Path) -> None:
+    """The columns of the file must be the classes that it names; nothing is written otherwise."""
+    nodes = [*HIDDEN, node("MatMul", "phi wt", "m"), node("Slice", "m from to axis", "y")]
+    graph = Graph(nodes, constants=slice_of(0, 2) | WT, shapes={"y": ["N", "K"]})
+    x = np.random.default_rng(0).normal(size=(60, D_IN)).astype(np.float32)
+    np.savez(tmp_path / "source.npz", x=x, y=np.arange(60) % 3)
+    output = tmp_path / "features.h5"
+    settings = ExtractSettings(phi="none")
+    with pytest.raises(CovcalError, match="gives 2 scores per row, and its last linear"):
+        extract(graph.save(tmp_path), tmp_path / "source.npz", None, output, settings)
+    assert list(tmp_path.glob("*features*")) == []

@@ -1,0 +1,178 @@
+"""A file that is no usable classifier is refused in one line with the reason and the remedy."""
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.errors import CovcalError
+from tests.classifiers.onnx.onnx_graphs import D_IN, GEMM, HIDDEN, Graph, K, node
+from tests.classifiers.test_heads import DENSE, dense_rows
+
+
+def png() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("L", (8, 8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def archive() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("data.pkl", b"")
+    return buffer.getvalue()
+
+
+def whole() -> bytes:
+    return bytes(DENSE["softmax"][0].model().SerializeToString())
+
+
+UNREADABLE = r"is truncated or no ONNX model \(\d+ bytes\): copy or download it again, or export"
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "empty": (lambda: b"", r"is empty \(0 bytes\)"),
+    "lfs": (lambda: LFS, r"is a Git LFS pointer, not an ONNX model: run git lfs pull"),
+    "html": (lambda: b"\n<!DOCTYPE html><html>", "web page.*download the raw file"),
+    "zip": (archive, "is a zip archive"),
+    "hdf5": (lambda: b"\x89HDF\r\n\x1a\n" + bytes(99), "is an HDF5 file"),
+    "pickle": (lambda: b"\x80\x04\x95" + bytes(99), "is a Python pickle"),
+    "png": (png, "is a PNG image, not an ONNX model"),
+    "text": (lambda: b"weights: none\n" * 20, UNREADABLE),
+    "noise": (lambda: bytes(range(255, 0, -1)) * 9, UNREADABLE),
+    "truncated": (lambda: whole()[:200], UNREADABLE),
+    "cut in a number": (lambda: whole()[:1], UNREADABLE),
+    "no graph": (lambda: whole()[:2], "holds no ONNX graph"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_file_that_is_no_model_is_named_for_what_it_is(name: str, tmp_path: Path) -> None:
+    content, message = BAD_FILES[name]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content())
+    with pytest.raises(CovcalError, match=message) as caught:
+        open_classifier(path)
+    assert "model.onnx" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    path, data = tmp_path / "model.onnx", whole()
+    for length in range(1, len(data) - 1, 17):
+        path.write_bytes(data[:length])
+        with pytest.raises(CovcalError):
+            open_classifier(path)
+
+
+def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CovcalError, match="does not exist: give the classifier"):
+        open_classifier(tmp_path / "none.onnx")
+    with pytest.raises(CovcalError, match="is a folder, not a file"):
+        open_classifier(tmp_path)
+
+
+def test_an_unknown_opset_is_refused_in_one_line(tmp_path: Path) -> None:
+    model = DENSE["softmax"][0].model()
+    model.opset_import[0].version = 9999
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(
+        CovcalError, match=r"onnxruntime .* cannot load the model, which uses opset 9999"
+    ) as caught:
+        open_classifier(path)
+    assert "\n" not in str(caught.value)
+
+
+def external_model(folder: Path, location: str) -> Path:
+    path = folder / "model.onnx"
+    onnx.save(
+        DENSE["softmax"][0].model(),
+        path,
+        save_as_external_data=True,
+        location="m.data",
+        size_threshold=0,
+    )
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_missing_external_weights_are_named(tmp_path: Path) -> None:
+    path = external_model(tmp_path, "gone.data")
+    with pytest.raises(CovcalError, match=r"needs gone\.data beside it \(weights such as 'w1'\)"):
+        open_classifier(path)
+
+
+@pytest.mark.parametrize("location", ["../m.data", "/etc/passwd", "a/../../m.data"])
+def test_external_weights_outside_the_folder_are_refused(location: str, tmp_path: Path) -> None:
+    with pytest.raises(CovcalError, match="outside its own folder"):
+        open_classifier(external_model(tmp_path, location))
+
+
+def test_a_tail_that_looks_right_on_small_logits_is_caught_later(tmp_path: Path) -> None:
+    """A cap far out is invisible on the first batch, so every batch is held to the proof."""
+    graph = Graph(
+        [*HIDDEN, GEMM, node("Clip", "z low high", "y")],
+        constants={"low": np.array(-500, np.float32), "high": np.array(500, np.float32)},
+    )
+    opened = open_classifier(graph.save(tmp_path))
+    classifier = opened.prove({"x": dense_rows()})
+    assert classifier.tail == "none"
+    with pytest.raises(CovcalError, match="neither the logits"):
+        classifier.run({"x": 1000 * dense_rows()})
+
+
+@pytest.mark.parametrize(
+    ("batch", "found"),
+    [
+        (np.zeros((4, 7), np.float32), r"float32 \[N, 7\]"),
+        (np.zeros((4, D_IN), np.float64), r"float64 \[N, 6\]"),
+        (np.zeros((4, 1, D_IN), np.float32), r"float32 \[N, 1, 6\]"),
+    ],
+)
+def test_a_batch_of_another_shape_is_refused_with_both(
+    batch: NDArray[np.generic], found: str, tmp_path: Path
+) -> None:
+    opened = open_classifier(DENSE["softmax"][0].save(tmp_path))
+    with pytest.raises(CovcalError, match=rf"wants float32 \[N, 6\] as x, .* {found}"):
+        opened.prove({"x": batch})
+
+
+def test_a_missing_input_is_named_with_those_given(tmp_path: Path) -> None:
+    opened = open_classifier(DENSE["softmax"][0].save(tmp_path))
+    with pytest.raises(CovcalError, match=r"wants float32 \[N, 6\] as x, and the data gives image"):
+        opened.prove({"image": dense_rows()})
+
+
+def test_inputs_with_different_numbers_of_rows_are_refused(tmp_path: Path) -> None:
+    graph = Graph(
+        [node("Concat", "x more", "both", axis=1), node("Gemm", "both w7 b", "y", transB=1)],
+        constants={"w7": np.ones((K, D_IN + 1), np.float32)},
+        more_inputs=("more",),
+    )
+    batch = {"x": dense_rows(4), "more": np.zeros((3, 1), np.float32)}
+    with pytest.raises(CovcalError, match="is given 4 rows and 3 rows of more"):
+        open_classifier(graph.save(tmp_path)).prove(batch)
+
+
+def test_a_batch_size_fixed_inside_the_graph_is_explained(tmp_path: Path) -> None:
+    graph = Graph(
+        [
+            node("ReduceMean", "x", "mean", axes=[0], keepdims=1),
+            node("Gemm", "mean w6 b", "y", transB=1),
+        ],
+        constants={"w6": np.ones((K, D_IN), np.float32)},
+    )
+    with pytest.raises(CovcalError, match=r"gives .* for 13 rows: .* pass --batch 1"):
+        open_classifier(graph.save(tmp_path)).prove({"x": dense_rows()})

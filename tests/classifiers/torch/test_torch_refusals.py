@@ -1,0 +1,216 @@
+"""Torch models that covcal cannot use are refused in one line, with the reason and the remedy."""
+
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.classifiers.torch.classifier import open_torch
+from covcal_cli.errors import CovcalError
+from tests.classifiers.torch import torch_modules
+from tests.classifiers.torch.torch_modules import D_IN, rows, save
+
+ZOO = "tests.torch_modules"
+
+# name -> what the message says after "tests.torch_modules:NAME"
+REFUSED = {
+    "convolved_relu_pooled": (
+        ": the output is neither the logits of conv2d head nor their softmax, so it is not affine "
+        "in what that layer reads (relu_, mean follow it): pass --phi NAME or input to choose the "
+        "features, or --phi none for the logits alone"
+    ),
+    "wide": (
+        ": conv2d body.0, the last layer with weights before the output, is not a plain 1x1 "
+        "convolution, so the logits are not affine in a feature vector: pass --phi"
+    ),
+    "with_square": ": the output is neither the logits of linear head nor their softmax",
+    "multiplied": (
+        ": 2 layers (linear head, linear second) feed the output, which is no sum of them: pass "
+        "--phi"
+    ),
+    "two_answers": " has 2 outputs that could hold the classes: left (from linear head), right",
+    "one_relu": ": the output is neither the logits of linear head nor their softmax",
+    "dice": (" gives another output for the same rows each time (relative error "),
+    "no_layer": ": what it is fed cannot be told from its first layer: set module.example_input",
+    "recurrent": ": what it is fed cannot be told from its first layer: set module.example_input",
+    "two_unknown_inputs": ": forward takes 2 inputs (left, right): set module.example_input_array",
+    "lazy": ": 0.weight is lazy and has no shape yet: run the module once inside the function",
+    "meta": ": its parameters hold no values (NotImplementedError: ",
+    "needs_arguments": " needs arguments (classes): give a function without arguments that calls",
+    "raises": ": calling it fails (ValueError: no weights at torch_modules.py line ",
+    "exits": ": calling it fails (SystemExit: bye at torch_modules.py line ",
+    "gives_a_dict": " returns no torch.nn.Module (dict): return one",
+    "not_a_function": " is no function (int): name a function without arguments that returns a",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_modules_that_are_refused(name: str) -> None:
+    """The message begins with the reference and is one line."""
+    with pytest.raises(CovcalError) as error:
+        open_torch(f"{ZOO}:{name}")
+    assert str(error.value).startswith(f"{ZOO}:{name}{REFUSED[name]}")
+    assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing module, a mistake in it, a missing function: each with its cause."""
+    monkeypatch.chdir(tmp_path)
+    Path("broken_zoo_a.py").write_text("import torch\n\nraise RuntimeError('bad day')\n")
+    Path("half_zoo_a.py").write_text("def net():\n    pass\n\n\ndef other():\n    pass\n")
+    for reference, message in (
+        (
+            "no_such_zoo:net",
+            "importing no_such_zoo fails (ModuleNotFoundError: No module named 'no_such_zoo')",
+        ),
+        (
+            "broken_zoo_a:net",
+            "importing broken_zoo_a fails (RuntimeError: bad day at broken_zoo_a.py line 3)",
+        ),
+        ("half_zoo_a:nets", "half_zoo_a has no nets (it has net, other): name one"),
+    ):
+        path = list(sys.path)
+        with pytest.raises(CovcalError) as error:
+            open_classifier(reference)
+        assert str(error.value).startswith(f"{reference}: {message}")
+        assert sys.path == path
+
+
+def test_the_current_folder_can_be_imported_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``python -m`` does, also by what the function imports when it is called."""
+    monkeypatch.chdir(tmp_path)
+    Path("helping_zoo_b.py").write_text("from torch import nn\n\n\nwidth = 4\n")
+    Path("user_zoo_b.py").write_text(
+        "from torch import nn\n\n\ndef net():\n    import helping_zoo_b\n\n"
+        "    return nn.Linear(helping_zoo_b.width, 3)\n"
+    )
+    classifier = open_classifier("user_zoo_b:net")
+    assert [value.shape for value in classifier.inputs] == [(None, 4)]
+    assert classifier.n_classes == 3
+    assert classifier.name == "user_zoo_b:net"
+
+
+def test_files_without_a_program(tmp_path: Path) -> None:
+    """Pickled modules and weights are never opened; damaged and foreign files are named."""
+    module = torch_modules.mlp()
+    files = {name: tmp_path / name for name in ("whole.pt", "state.pth", "old.pt")}
+    torch.save(torch.nn.Linear(2, 2), files["whole.pt"])
+    torch.save(module.state_dict(), files["state.pth"])
+    torch.save(module.state_dict(), files["old.pt"], _use_new_zipfile_serialization=False)
+    (tmp_path / "w.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
+    for path in [*files.values(), tmp_path / "w.safetensors"]:
+        with pytest.raises(CovcalError) as error:
+            open_classifier(path)
+        assert str(error.value) == (
+            f"{path} holds weights or a pickled object, not a program: pass module:function with "
+            f"--weights {path}"
+        )
+    traced = save(torch_modules.mlp(), "traced", tmp_path / "traced.pt", rows((D_IN,)))
+    whole = traced.read_bytes()
+    odd = tmp_path / "odd.pt"
+    for content, message in (
+        (b"", "is empty (0 bytes)"),
+        (whole[: len(whole) // 2], "is not a readable torch file (it is cut short): copy it again"),
+        (b"hello", "is not a readable torch file: copy it again, or save it again with"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer (43 bytes)"),
+    ):
+        odd.write_bytes(content)
+        with pytest.raises(CovcalError) as error:
+            open_classifier(odd)
+        assert str(error.value).startswith(f"{odd} {message}")
+    with pytest.raises(CovcalError, match=r"gone.pt does not exist: give a TorchScript or"):
+        open_classifier(tmp_path / "gone.pt")
+
+
+def test_zip_files_that_torch_cannot_run(tmp_path: Path) -> None:
+    """A foreign zip file, a compiled model, a TorchScript file whose code is damaged."""
+    foreign, compiled, damaged = (tmp_path / name for name in ("a.pt", "b.pt2", "c.pt"))
+    with zipfile.ZipFile(foreign, "w") as archive:
+        archive.writestr("a/readme.txt", "hello")
+    with zipfile.ZipFile(compiled, "w") as archive:
+        archive.writestr("b/archive_format", "pt2")
+        archive.writestr("b/data/aotinductor/model/x.so", "")
+    with zipfile.ZipFile(damaged, "w") as archive:
+        archive.writestr("c/constants.pkl", b"\x80\x02).")
+        archive.writestr("c/code/__torch__.py", "nonsense")
+    for path, message in (
+        (foreign, "is a zip file and holds no torch program"),
+        (compiled, "is compiled (AOTInductor), which shows no layers"),
+        (damaged, f"is a TorchScript file that torch {torch.__version__} cannot load (RuntimeErr"),
+    ):
+        with pytest.raises(CovcalError) as error:
+            open_classifier(path)
+        assert str(error.value).startswith(f"{path} {message}")
+        assert "\n" not in str(error.value)
+
+
+def test_rows_that_do_not_fit() -> None:
+    """A wrong shape or type is told from what the module was found to take."""
+    classifier = open_torch(f"{ZOO}:mlp")
+    with pytest.raises(CovcalError) as error:
+        classifier.prove({"x": rows((4,)).numpy()})
+    assert str(error.value) == (
+        f"{ZOO}:mlp wants float32 [N, 6] as x, and the data gives float32 [N, 4]: change the "
+        "preprocessing or the array"
+    )
+    with pytest.raises(CovcalError, match=r"the data gives float64 \[N, 6\]"):
+        classifier.prove({"x": rows((D_IN,)).double().numpy()})
+    images = open_torch(f"{ZOO}:convolved_over_all", phi="none")
+    assert images.inputs[0].shape == (None, 3, 8, 8)
+
+
+def test_a_run_that_fails_on_the_data() -> None:
+    """A module whose input size is free may still fail on the data's: the cause is in the line."""
+    classifier = open_torch(f"{ZOO}:images")
+    with pytest.raises(CovcalError) as error:
+        classifier.prove({"x": rows((3, 0, 4)).numpy()})
+    text = str(error.value)
+    assert text.startswith(f"{ZOO}:images cannot run on [7, 3, 0, 4] (")
+    assert text.endswith("or pass --batch 1 if only one row at a time works")
+    assert "\n" not in text
+
+
+def test_unknown_phi_lists_what_there_is() -> None:
+    """The error of ``--phi`` names the candidates."""
+    with pytest.raises(CovcalError) as error:
+        open_torch(f"{ZOO}:mlp", phi="hidden")
+    assert str(error.value) == (
+        f"{ZOO}:mlp has no module hidden for --phi: choose input, none, or one of body, head (its "
+        "output; add .input for what it reads)"
+    )
+    with pytest.raises(CovcalError, match=r"mix.output has shape \[4, 4, 6\] for 4 rows, not one"):
+        open_torch(f"{ZOO}:first_token", phi="mix")
+
+
+def test_exported_programs_that_hide_their_head(tmp_path: Path) -> None:
+    """One row cannot tell an added constant; inputs by keyword cannot be fed in order."""
+    one = save(torch_modules.by_hand(), "static", tmp_path / "one.pt2", rows((D_IN,), 1))
+    with pytest.raises(CovcalError, match=r"so few rows show: export it with a dynamic batch, or"):
+        open_classifier(one)
+    exporter: Any = torch.export
+    named = exporter.export(torch_modules.mlp().eval(), (), {"x": rows((D_IN,))})
+    exporter.save(named, tmp_path / "named.pt2")
+    with pytest.raises(CovcalError, match=r"named.pt2 takes inputs by keyword \(x\): export the"):
+        open_classifier(tmp_path / "named.pt2")
+
+
+def test_a_damaged_exported_program_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Torch logs a traceback of every way in which it tried to read the file."""
+    path = save(torch_modules.mlp(), "dynamic", tmp_path / "model.pt2", rows((D_IN,), 3))
+    damaged = tmp_path / "damaged.pt2"
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(damaged, "w") as archive:
+        for name in whole.namelist():
+            content = whole.read(name)
+            archive.writestr(name, content[:40] if name.endswith(".json") else content)
+    caplog.clear()
+    with pytest.raises(CovcalError, match=r"damaged.pt2 is a torch.export file that .*: copy it"):
+        open_classifier(damaged)
+    assert caplog.records == []

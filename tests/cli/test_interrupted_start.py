@@ -1,0 +1,58 @@
+"""Ctrl-C while covcal is still being loaded ends as it does later: one line, exit code 130."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests import REPOSITORY
+
+PYPROJECT = REPOSITORY / "pyproject.toml"
+STOPPED = "interrupted: no partial output was left\n"
+# In the place of a package that the command line imports first.
+CTRL_C = """
+import os, signal, time
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(10)
+"""
+
+
+def program() -> list[str]:
+    """Return what the script that pip writes for ``covcal`` does."""
+    (entry,) = tomllib.loads(PYPROJECT.read_text())["project"]["scripts"].values()
+    module, _, function = entry.partition(":")
+    return ["-c", f"import sys\nfrom {module} import {function}\nsys.exit({function}())"]
+
+
+def started(arguments: list[str], first_in_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python with a folder before all installed packages."""
+    path = os.pathsep.join([str(first_in_path), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *arguments, "--version"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path.strip(os.pathsep)},
+        cwd=PYPROJECT.parent,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("how", ["the script", "python -m"])
+def test_ctrl_c_while_modules_are_loaded(how: str, tmp_path: Path) -> None:
+    """A real SIGINT in the middle of an import: no traceback, nothing on stdout."""
+    arguments = program() if how == "the script" else ["-m", "covcal_cli"]
+    (tmp_path / "typer.py").write_text(CTRL_C)
+    done = started(arguments, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", STOPPED)
+
+
+@pytest.mark.parametrize("how", ["the script", "python -m"])
+def test_an_undisturbed_start_works(how: str, tmp_path: Path) -> None:
+    arguments = program() if how == "the script" else ["-m", "covcal_cli"]
+    done = started(arguments, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("covcal ")

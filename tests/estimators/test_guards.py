@@ -1,0 +1,175 @@
+"""Every guard on both sides of its threshold, and the one estimate made out of many."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covcal_cli.estimators import guards
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.estimate import Estimate, from_variance, variance_of_mean
+from covcal_cli.estimators.evidence import Aligned, Evidence
+from covcal_cli.estimators.panel import combined, panel
+from covcal_cli.records import Guard, encoded
+from tests.estimators.test_evidence import made_evidence, made_rows
+
+PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
+    (
+        lambda: guards.ess_share(np.ones(100)),
+        lambda: guards.ess_share(np.r_[100.0, np.full(99, 1e-9)]),
+        "1.0% of 100 rows",
+    ),
+    (
+        lambda: guards.ess_count(np.ones(50)),
+        lambda: guards.ess_count(np.ones(49)),
+        "49.0 effective rows",
+    ),
+    (
+        lambda: guards.domain_overlap(0.25),
+        lambda: guards.domain_overlap(0.05),
+        "0.050 where chance has 0.25",
+    ),
+    (
+        lambda: guards.condition(999.0),
+        lambda: guards.condition(math.inf),
+        "cannot be read off",
+    ),
+    (
+        lambda: guards.pseudo_accuracy(0.5),
+        lambda: guards.pseudo_accuracy(0.4),
+        "40.0% of the time",
+    ),
+    (
+        lambda: guards.not_at_limit(1.0, None),
+        lambda: guards.not_at_limit(1e-4, "lower"),
+        "0.0001 stands at its lower limit",
+    ),
+    (
+        lambda: guards.not_clamped(0.9, 0.9, ""),
+        lambda: guards.not_clamped(0.05, 0.11, "because"),
+        "11.00% instead of 5.00%: because",
+    ),
+    (
+        lambda: guards.detectable_shift(0.021, 0.01),
+        lambda: guards.detectable_shift(0.02, 0.01),
+        "2.00 points, is within its noise",
+    ),
+    (
+        lambda: guards.second_witness(0.03, 0.01, 0.2),
+        lambda: guards.second_witness(-0.01, 0.0, 0.2),
+        "does not fall",
+    ),
+    (
+        lambda: guards.second_witness(0.0, 0.01, 0.7),
+        lambda: guards.second_witness(0.0, 0.01, 0.4),
+        "does not fall",
+    ),
+    (lambda: guards.precise(0.05), lambda: guards.precise(0.06), "6.0 points either way"),
+    (
+        lambda: guards.enough_errors(20, 100),
+        lambda: guards.enough_errors(19, 100),
+        "19 errors among 100",
+    ),
+    (
+        lambda: guards.prior_drift(np.array([0.5, 0.5]), np.array([0.55, 0.45])),
+        lambda: guards.prior_drift(np.array([0.5, 0.5]), np.array([0.9, 0.1])),
+        "--target-prior",
+    ),
+    (
+        lambda: guards.above_chance(0.2, 5),
+        lambda: guards.above_chance(0.19, 5),
+        "guessing has 20.0%",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("fall", "words"),
+    [
+        (0.0132, "the mean confidence falls by 1.32 points, within 2 x its noise of 0.66; perhaps"),
+        (0.03, "the mean confidence falls too, by 3.00 points, more than 2 x its noise of 0.66"),
+        (0.0, "the mean confidence does not fall: it rises by 0.00 points (noise 0.66); perhaps"),
+        (-0.02, "the mean confidence does not fall: it rises by 2.00 points (noise 0.66); perhaps"),
+    ],
+)
+def test_the_second_witness_agrees_with_its_numbers(fall: float, words: str) -> None:
+    """A fall within the noise is a fall: the sentence says by how much, and how much is noise."""
+    assert words in guards.second_witness(fall, 0.0066, 0.2).sentence
+
+
+@pytest.mark.parametrize(("good", "bad", "words"), PAIRS)
+def test_a_guard_has_a_number_a_threshold_and_a_sentence(
+    good: Callable[[], Guard], bad: Callable[[], Guard], words: str
+) -> None:
+    assert good().passed
+    failed = bad()
+    assert not failed.passed
+    assert words in failed.sentence
+    for guard in (good(), failed):
+        assert np.isfinite([guard.value, guard.threshold]).all()
+        json.dumps(asdict(guard), allow_nan=False)
+
+
+def test_an_estimate_is_clipped_and_speaks_json() -> None:
+    """Its noise is never less than half a row, and one failed guard costs it its trust."""
+    found = from_variance("x", 1.1, 0.01, "an assumption", (guards.precise(0.5),))
+    assert (found.accuracy, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(1.1 - 1.959964 * 0.1)
+    assert not found.trusted
+    assert found.guard("precision").value == 0.5
+    with pytest.raises(KeyError):
+        found.guard("nothing")
+    assert encoded(found, Path("x"))["guards"][0]["name"] == "precision"
+    assert variance_of_mean(np.ones(10)) == pytest.approx(0.05**2)
+
+
+def test_the_panel_is_complete() -> None:
+    """With aligned forecasters and weights there are six estimates."""
+    evidence, _ = made_evidence(weighted=True)
+    own = evidence.source_predictions[None], evidence.target_predictions[None]
+    full = replace(evidence, aligned=Aligned(evidence.source_logits, evidence.target_logits, *own))
+    names = [estimate.name for estimate in panel(full, cot(full))]
+    assert names == ["cot", "atc", "doc", "confidence", "agreement", "weighting"]
+
+
+def estimate(name: str, accuracy: float, *, trusted: bool = True, half: float = 0.01) -> Estimate:
+    guard = guards.precise(0.0 if trusted else 1.0)
+    return Estimate(name, accuracy, accuracy - half, accuracy + half, "-", (guard,))
+
+
+def test_combined_takes_the_first_whose_assumption_holds() -> None:
+    """COT if trusted, else agreement, else DoC; an untrusted ATC is no witness."""
+    sure, blind = estimate("cot", 0.6), estimate("cot", 0.6, trusted=False)
+    agreement, doc = estimate("agreement", 0.75), estimate("doc", 0.8)
+    atc, lost = estimate("atc", 0.3), estimate("atc", 0.3, trusted=False)
+    for members, accuracy, furthest in [
+        ((sure, lost, doc), 0.6, 0.2),
+        ((sure, atc, doc), 0.6, 0.3),
+        ((blind, lost, doc, agreement), 0.75, 0.15),
+        ((blind, lost, doc), 0.8, 0.2),
+    ]:
+        found = combined(members)
+        assert found.accuracy == accuracy
+        assert found.low == pytest.approx(accuracy - 1.5 * furthest - 0.01)
+        assert found.high == pytest.approx(min(1, accuracy + 1.5 * furthest + 0.01))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_combined_on_made_shifts(seed: int) -> None:
+    """It covers the truth under a shift, under none, and where class frequencies alone change."""
+    prior = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
+    source, labels = made_rows(2000, classes=5, moved=0.0, seed=2 * seed)
+    for moved, frequencies in ((0.4, None), (0.0, None), (0.0, prior)):
+        target, truth = made_rows(
+            2000, classes=5, moved=moved, seed=2 * seed + 1, prior=frequencies
+        )
+        evidence = Evidence(source, labels, target, 2.0)
+        found = combined(panel(evidence, cot(evidence)))
+        true = float((target.argmax(axis=1) == truth).mean())
+        assert found.low <= true <= found.high
+        if moved == 0.0:
+            assert found.accuracy == pytest.approx(true, abs=0.03)

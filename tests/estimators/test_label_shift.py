@@ -1,0 +1,197 @@
+"""BBSE and RLLS against SciPy and against the truth; ``--target-prior``."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.linalg import lstsq
+from scipy.optimize import minimize
+from scipy.special import softmax
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.label_shift import (
+    Solver,
+    confusion,
+    label_shift,
+    rlls_delta,
+    rlls_theta,
+    target_prior,
+)
+from tests.estimators.test_evidence import made_evidence, made_rows
+
+Floats = NDArray[np.float64]
+SEEDS = range(3)
+PRIOR = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
+CLASSES = ("a", "b", "c", "d", "e")
+
+
+def shifted(seed: int, n: int = 4000) -> Evidence:
+    """Return evidence of a pure label shift, calibrated."""
+    source, labels = made_rows(n, classes=5, moved=0.0, seed=2 * seed)
+    target, _ = made_rows(n, classes=5, moved=0.0, seed=2 * seed + 1, prior=PRIOR)
+    return Evidence(source, labels, target, 2.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_confusion_matrix_row_by_row(seed: int) -> None:
+    evidence, _ = made_evidence(seed, n_v=50, n_t=60)
+    chances = softmax(evidence.source_logits / evidence.temperature, axis=1)
+    expected = np.zeros((5, 5))
+    for chance, label in zip(chances, evidence.source_labels, strict=True):
+        expected[:, label] += chance / 50
+    joint, means = confusion(evidence)
+    assert joint == pytest.approx(expected, abs=1e-6)
+    assert means == pytest.approx(
+        softmax(evidence.target_logits / evidence.temperature, axis=1).mean(axis=0), abs=1e-6
+    )
+    assert joint.sum() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bbse_is_least_squares_made_a_distribution(seed: int) -> None:
+    evidence, _ = made_evidence(seed)
+    joint, means = confusion(evidence)
+    raw = np.maximum(lstsq(joint, means)[0], 0)
+    pi = np.bincount(evidence.source_labels, minlength=5) / evidence.n_source
+    found = label_shift(evidence, "bbse")
+    assert found.ratios == pytest.approx(raw / (pi @ raw), rel=1e-6)
+    assert found.prior == pytest.approx(pi * found.ratios)
+    assert found.ratios[evidence.source_labels].mean() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("delta", [0.02, 0.05, 0.1, 0.2, 1.0])
+def test_rlls_against_its_dual_quadratic_programme(seed: int, delta: float) -> None:
+    """Weak duality meets.
+
+    The least ||C theta - gap|| + delta ||theta|| is the largest gap . u, ||u|| <= 1 and
+    ||C^T u|| <= delta. SciPy solves the latter, which knows no ridge; equal values prove both.
+    """
+    rng = np.random.default_rng(seed)
+    joint = softmax(2 * np.eye(5) + rng.normal(size=(5, 5)), axis=0) * rng.dirichlet(np.full(5, 3))
+    gap = 0.05 * rng.normal(size=5)
+    theta = rlls_theta(joint, gap, delta)
+    found = float(np.linalg.norm(joint @ theta - gap) + delta * np.linalg.norm(theta))
+    answer = minimize(
+        lambda u: -gap @ u,
+        np.zeros(5),
+        jac=lambda _: -gap,
+        method="SLSQP",
+        constraints=[
+            {"type": "ineq", "fun": lambda u: 1 - u @ u, "jac": lambda u: -2 * u},
+            {
+                "type": "ineq",
+                "fun": lambda u: 1 - ((joint.T @ u) ** 2).sum() / delta**2,
+                "jac": lambda u: -2 * joint @ (joint.T @ u) / delta**2,
+            },
+        ],
+        options={"maxiter": 1000, "ftol": 1e-14},
+    )
+    assert np.linalg.norm(answer.x) <= 1 + 1e-6
+    assert np.linalg.norm(joint.T @ answer.x) <= delta * (1 + 1e-6)
+    assert found == pytest.approx(-float(answer.fun), abs=1e-6)
+
+
+def test_rlls_does_nothing_where_noise_explains_the_gap() -> None:
+    """Delta above every singular value gives theta = 0, no gap gives 0, a zero matrix gives 0."""
+    joint = np.diag([0.3, 0.4, 0.3])
+    gap = np.array([0.1, -0.05, -0.05])
+    assert np.array_equal(rlls_theta(joint, gap, 0.5), np.zeros(3))
+    assert np.array_equal(rlls_theta(joint, np.zeros(3), 0.1), np.zeros(3))
+    assert np.array_equal(rlls_theta(np.zeros((3, 3)), gap, 0.1), np.zeros(3))
+
+
+def test_the_theory_s_delta() -> None:
+    evidence, _ = made_evidence(n_v=1000)
+    logs = np.log(2 * 5 / 0.05)
+    assert rlls_delta(evidence) == pytest.approx(2 * logs / 3000 + np.sqrt(2 * logs / 1000))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_pure_label_shift_is_found(seed: int) -> None:
+    """The prior to 0.05 in every class."""
+    found = label_shift(shifted(seed), "bbse")
+    assert found.prior == pytest.approx(PRIOR, abs=0.05)
+    assert all(guard.passed for guard in found.guards)
+
+
+@pytest.mark.parametrize("solver", ["bbse", "rlls"])
+def test_absent_classes_and_hopeless_predictions_stay_finite(solver: Solver) -> None:
+    """A class without a source row gets no mass; equal logits leave the prior and fail a guard."""
+    evidence, _ = made_evidence()
+    kept = evidence.source_labels != 2
+    absent = replace(
+        evidence,
+        source_logits=evidence.source_logits[kept],
+        source_labels=evidence.source_labels[kept],
+    )
+    found = label_shift(absent, solver)
+    assert found.prior[2] == 0
+    assert found.prior.sum() == pytest.approx(1)
+    flat = replace(
+        evidence,
+        source_logits=np.zeros_like(evidence.source_logits),
+        target_logits=np.zeros_like(evidence.target_logits),
+    )
+    blind = label_shift(flat, solver)
+    assert np.isfinite(blind.ratios).all()
+    assert blind.prior.sum() == pytest.approx(1)
+    assert not blind.guards[0].passed
+    assert np.isfinite(blind.guards[0].value)
+
+
+def test_named_priors() -> None:
+    """source stands for itself, uniform is equal shares, bbse is estimated when asked."""
+    evidence, _ = made_evidence()
+    assert target_prior("source", evidence, CLASSES) is None
+    assert target_prior("uniform", evidence, CLASSES) == pytest.approx(np.full(5, 0.2))
+    asked = target_prior("bbse", evidence, CLASSES)
+    assert asked == pytest.approx(label_shift(evidence, "bbse").prior)
+
+
+@pytest.mark.parametrize("rounded", [1, 1.01, 0.99])
+def test_a_prior_from_a_file(tmp_path: Path, rounded: float) -> None:
+    """Shares by class name, in any order; a sum that rounding moved off 1 is brought back to it."""
+    evidence, _ = made_evidence()
+    path = tmp_path / "prior.json"
+    path.write_text(json.dumps({"e": 0.1, "a": 0.5, "b": 0.2, "c": 0.15, "d": 0.05 * rounded}))
+    found = target_prior(str(path), evidence, CLASSES)
+    assert found == pytest.approx(np.array([0.5, 0.2, 0.15, 0.05, 0.1]), abs=1e-3)
+    assert found is not None
+    assert found.sum() == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: 1", "not JSON"),
+        ("[1, 2]", "every class"),
+        ('{"a": 1}', "no share for class b"),
+        ('{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1}', "f, which is no class"),
+        ('{"a": "x", "b": 1, "c": 1, "d": 1, "e": 1}', "give a number"),
+        ('{"a": true, "b": 1, "c": 1, "d": 1, "e": 1}', "give a number"),
+        ('{"a": -1, "b": 1, "c": 1, "d": 1, "e": 1}', "give 0 or more"),
+        ('{"a": NaN, "b": 1, "c": 1, "d": 1, "e": 1}', "give 0 or more"),
+        ('{"a": 0, "b": 0, "c": 0, "d": 0, "e": 0}', "sum to 0, not to 1"),
+        ('{"a": 0.8, "b": 0.8, "c": 0, "d": 0, "e": 0}', "sum to 1.6, not to 1"),
+        ('{"a": 5, "b": 2, "c": 1, "d": 1, "e": 1}', "sum to 10, not to 1"),
+        ('{"a": 0.3, "b": 0.3, "c": 0.3, "d": 0, "e": 0.09}', "sum to 0.99, not to 1"),
+    ],
+)
+def test_a_bad_prior_file_is_refused_in_words(tmp_path: Path, content: str, message: str) -> None:
+    evidence, _ = made_evidence()
+    path = tmp_path / "prior.json"
+    path.write_text(content)
+    with pytest.raises(CovcalError, match=message) as caught:
+        target_prior(str(path), evidence, CLASSES)
+    assert str(path) in str(caught.value)
+
+
+def test_an_unknown_prior_names_what_there_is() -> None:
+    evidence, _ = made_evidence()
+    with pytest.raises(CovcalError, match="source, uniform, bbse"):
+        target_prior("unifrom", evidence, CLASSES)

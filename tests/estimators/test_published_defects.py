@@ -1,0 +1,155 @@
+"""Defects of published code for the same estimators, each kept out by a test."""
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import softmax
+
+from covcal_cli.estimators import label_shift as label_shift_module
+from covcal_cli.estimators import label_shift as priors
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.matching import match_accuracy
+from covcal_cli.estimators.panel import panel
+from covcal_cli.estimators.pseudocal import pseudocal
+from covcal_cli.estimators.simple import atc, doc, mean_confidence, weighted_accuracy
+from covcal_cli.estimators.transcal import transcal
+from covcal_cli.estimators.utdc import scaled_accuracies, utdc_temperature
+from tests.estimators.test_evidence import made_evidence, made_rows
+
+Floats = NDArray[np.float64]
+SEEDS = range(3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_utdc_applies_its_ratio_once(seed: int) -> None:
+    """Published: the bins' accuracies are multiplied by R at every T of the grid.
+
+    Here the wanted accuracies are R times the source's, whatever was asked before.
+    """
+    evidence, _ = made_evidence(seed)
+    once = scaled_accuracies(evidence, 0.5, 15)
+    first = utdc_temperature(evidence, 0.5)
+    assert np.array_equal(scaled_accuracies(evidence, 0.5, 15), once)
+    assert utdc_temperature(evidence, 0.5) == first
+    confidence = softmax(evidence.source_logits, axis=1).max(axis=1)
+    bins = evidence.source_correct[np.argsort(confidence)].reshape(15, 40).mean(axis=1)
+    assert once == pytest.approx(np.clip(bins * 0.5 / bins.mean(), 0.01, 0.99))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_atc_reads_scores_at_the_source_temperature(seed: int) -> None:
+    """Published: a temperature is fitted and never applied. With three classes it changes ranks."""
+    evidence, _ = made_evidence(seed, classes=3, n_v=2000, n_t=2000)
+
+    def by_hand(temperature: float) -> float:
+        source, target = (
+            np.sort(softmax(logits / temperature, axis=1).max(axis=1))
+            for logits in (evidence.source_logits, evidence.target_logits)
+        )
+        return float((target >= source[evidence.source_errors]).mean())
+
+    found = [atc(replace(evidence, temperature=t)).accuracy for t in (1.0, 20.0)]
+    assert found == pytest.approx([by_hand(1.0), by_hand(20.0)])
+    assert found[0] != found[1]
+
+
+def test_nothing_depends_on_the_sum_of_weights() -> None:
+    """Published (skada#112): weights divided by their sum made results depend on n."""
+    evidence, _ = made_evidence(weighted=True)
+    assert evidence.source_weights is not None
+    doubled = replace(
+        evidence,
+        source_logits=np.repeat(evidence.source_logits, 2, axis=0),
+        source_labels=np.repeat(evidence.source_labels, 2),
+        source_weights=np.repeat(evidence.source_weights, 2),
+        target_logits=np.repeat(evidence.target_logits, 2, axis=0),
+    )
+    for estimator in (weighted_accuracy, atc, doc, mean_confidence):
+        assert estimator(doubled).accuracy == pytest.approx(estimator(evidence).accuracy)
+    assert transcal(doubled).accuracy == pytest.approx(transcal(evidence).accuracy)
+    # The half row that COT adds to every class and to the errors weighs less among more rows.
+    assert cot(doubled).accuracy == pytest.approx(cot(evidence).accuracy, abs=2e-3)
+
+
+def test_transcal_has_no_start_to_depend_on() -> None:
+    """Published: T and lambda are searched together, on an objective that any lambda brings to 0.
+
+    Two starts of that search end at two temperatures; ours has one answer.
+    """
+    evidence, _ = made_evidence(weighted=True, n_v=300, n_t=300)
+    weights = evidence.source_weights
+    assert weights is not None
+    heavy = replace(evidence, source_weights=weights**6)
+
+    def published(x: Floats) -> float:
+        W = (weights**6) ** x[1]
+        wrong = 1 - evidence.source_correct
+        loss = W * wrong
+        first = -np.cov(loss, W)[0, 1] / max(np.var(W, ddof=1), 1e-12)
+        risk = loss.mean() + first * (W.mean() - 1)
+        confidence = softmax(evidence.target_logits / x[0], axis=1).max(axis=1).mean()
+        return float(abs(confidence - (1 - risk)))
+
+    ends = [
+        minimize(published, start, method="SLSQP", bounds=[(1, 50), (0, 1)])
+        for start in ([2.0, 0.5], [20.0, 0.1])
+    ]
+    assert abs(math.log(ends[0].x[0] / ends[1].x[0])) > 0.02
+    first, again = transcal(heavy), transcal(heavy)
+    assert first == again
+    assert 0 < first.power < 1
+
+
+@pytest.mark.parametrize("level", [1e-20, 1e-3, 1e3, 1e20])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_saturated_and_flat_logits_never_give_nan(level: float, classes: int) -> None:
+    """Published (OmniFold): saturated probabilities, and nan_to_num over what they cause."""
+    evidence, _ = made_evidence(n_v=60, n_t=50, classes=classes, weighted=True)
+    extreme = replace(
+        evidence,
+        source_logits=(level * evidence.source_logits).astype(np.float32),
+        target_logits=(level * evidence.target_logits).astype(np.float32),
+        source_weights=np.where(np.arange(60) < 2, 1e9, 1e-300),
+    )
+    for found in panel(extreme, cot(extreme)):
+        numbers = [found.accuracy, found.low, found.high, *(g.value for g in found.guards)]
+        assert np.isfinite(numbers).all(), found
+    temperatures = [
+        match_accuracy(extreme.target_logits, 0.7).temperature,
+        utdc_temperature(extreme, 0.7),
+        pseudocal(extreme).temperature,
+    ]
+    assert np.isfinite([transcal(extreme).accuracy, *temperatures]).all()
+    assert min(temperatures) > 0
+
+
+def test_the_prior_is_never_estimated_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BBSE goes wrong where more than class frequencies shift; the panel does without it."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a prior was estimated")
+
+    monkeypatch.setattr(label_shift_module, "label_shift", refuse)
+    monkeypatch.setattr(priors, "label_shift", refuse)
+    evidence, _ = made_evidence()
+    assert len(panel(evidence, cot(evidence))) == 4
+    assert priors.target_prior("source", evidence, ("a", "b", "c", "d", "e")) is None
+    with pytest.raises(AssertionError, match="estimated"):
+        priors.target_prior("bbse", evidence, ("a", "b", "c", "d", "e"))
+
+
+def test_fifty_thousand_rows_are_quick() -> None:
+    """COT, ATC, DoC and mean confidence on 50 000 x 10 logits of both domains: about 0.5 s."""
+    source, labels = made_rows(50_000, classes=10, moved=0.0, seed=1)
+    target, _ = made_rows(50_000, classes=10, moved=0.5, seed=2)
+    evidence = Evidence(source.astype(np.float32), labels, target.astype(np.float32), 2.0)
+    start = time.process_time()
+    for estimator in (cot, atc, doc, mean_confidence):
+        estimator(evidence)
+    assert time.process_time() - start < 4  # generous: the aim of 1.5 s is for an idle machine

@@ -1,0 +1,217 @@
+"""``covcal export`` of ONNX models: the probabilities, label and confidence that it adds."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.classifiers.onnx.onnx_graphs import (
+    CONV_HIDDEN,
+    D_IN,
+    GEMM,
+    HIDDEN,
+    IMAGE,
+    WEIGHTS,
+    Graph,
+    node,
+)
+from tests.export.export_cases import (
+    ADDED,
+    CLASSES,
+    PLAIN,
+    WIDTH,
+    calibrated,
+    expected_probabilities,
+    made_networks,
+    plain_case,
+    require_right,
+    rows,
+    run_bare,
+    tensors_of,
+)
+
+SOFTMAX = [*HIDDEN, GEMM, node("Softmax", "z", "y", axis=1)]
+
+
+@pytest.mark.parametrize("fl", [False, True], ids=["temp", "fl"])
+class TestTheMathematics:
+    @pytest.mark.parametrize("tail", ["none", "Softmax", "LogSoftmax"])
+    def test_probabilities_are_the_calibrated_forecasters(
+        self, tail: str, fl: bool, tmp_path: Path
+    ) -> None:
+        """Whatever the model's own output is, the calibration starts from its logits."""
+        nodes = PLAIN if tail == "none" else [*HIDDEN, GEMM, node(tail, "z", "y", axis=1)]
+        logits = "y" if tail == "none" else "z"
+        networks = made_networks(WIDTH, CLASSES) if fl else None
+        case = calibrated(
+            Graph(nodes).save(tmp_path),
+            method="fl+temp" if fl else "temp",
+            phi="phi",
+            logits=logits,
+            width=WIDTH,
+            networks=networks,
+        )
+        assert case.temperature != 1
+        case.export().require_success()
+        after = require_right(case, rows(), phi="phi", logits=logits)
+        assert list(after) == ["y", *ADDED]
+
+    @pytest.mark.parametrize("temperature", [0.02, 1.0, 400.0])
+    def test_at_any_temperature(self, temperature: float, fl: bool, tmp_path: Path) -> None:
+        """Small temperatures lose no digits, large ones keep the tails of every member."""
+        case = plain_case(tmp_path, fl=fl, temperature=temperature)
+        case.export().require_success()
+        require_right(case, 3 * rows(), phi="phi", logits="y")
+
+    @pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 18, 21])
+    def test_in_the_models_own_opset(self, opset: int, fl: bool, tmp_path: Path) -> None:
+        """The opset stays; the nodes added are valid in it."""
+        model = Graph(SOFTMAX).model()
+        model.opset_import[0].version = opset
+        if opset < 9:  # such files list their weights among the inputs
+            model.ir_version = 3
+            for tensor in model.graph.initializer:
+                model.graph.input.append(
+                    helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+                )
+        (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+        case = calibrated(
+            tmp_path / "model.onnx",
+            method="fl+temp" if fl else "temp",
+            phi="phi",
+            logits="z",
+            width=WIDTH,
+            networks=made_networks(WIDTH, CLASSES) if fl else None,
+        )
+        case.export().require_success()
+        require_right(case, rows(), phi="phi", logits="z")
+        exported = onnx.load(case.output)
+        assert [(entry.domain, entry.version) for entry in exported.opset_import] == [("", opset)]
+        assert exported.ir_version == model.ir_version
+        onnx.checker.check_model(exported, full_check=True)
+
+    def test_half_precision(self, fl: bool, tmp_path: Path) -> None:
+        """The original part stays float16; the new part is computed in float32."""
+        case = calibrated(
+            Graph(PLAIN, half=True).save(tmp_path),
+            method="fl+temp" if fl else "temp",
+            phi="phi",
+            logits="y",
+            width=WIDTH,
+            networks=made_networks(WIDTH, CLASSES) if fl else None,
+        )
+        case.export().require_success()
+        after = require_right(case, rows(dtype=np.float16), phi="phi", logits="y")
+        assert after["y"].dtype == np.float16
+
+    @pytest.mark.parametrize("pool", ["before", "after"])
+    def test_a_convolution_as_head(self, pool: str, fl: bool, tmp_path: Path) -> None:
+        """phi is the mean over positions, on whichever side of the head the model pools."""
+        head = {"wc": WEIGHTS["w"].reshape(CLASSES, WIDTH, 1, 1)}
+        pooled, scored = ("maps", "scores") if pool == "after" else ("mean", "y")
+        nodes = [
+            *CONV_HIDDEN,
+            *([node("GlobalAveragePool", "maps", "mean")] if pool == "before" else []),
+            node("Conv", f"{pooled} wc b", scored),
+            *([node("GlobalAveragePool", "scores", "y")] if pool == "after" else []),
+        ]
+        graph = Graph(nodes, constants=head, shape=IMAGE, shapes={"y": ["N", CLASSES, 1, 1]})
+        case = calibrated(
+            graph.save(tmp_path),
+            method="fl+temp" if fl else "temp",
+            phi=pooled,
+            logits="y",
+            width=WIDTH,
+            networks=made_networks(WIDTH, CLASSES) if fl else None,
+        )
+        case.export().require_success()
+        require_right(case, rows(IMAGE[1:]), phi=lambda m: m.mean(axis=(2, 3)), logits="y")
+
+    def test_a_fixed_batch(self, fl: bool, tmp_path: Path) -> None:
+        """A model for four rows at a time stays one."""
+        graph = Graph(PLAIN, shape=(4, D_IN), shapes={"y": [4, CLASSES]})
+        case = calibrated(
+            graph.save(tmp_path),
+            method="fl+temp" if fl else "temp",
+            phi="phi",
+            logits="y",
+            width=WIDTH,
+            networks=made_networks(WIDTH, CLASSES) if fl else None,
+        )
+        case.export().require_success()
+        require_right(case, rows(n=4), phi="phi", logits="y")
+        declared = onnx.load(case.output).graph.output
+        sizes = {
+            value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            for value in declared
+        }
+        assert sizes == {"y": [4, 3], "probabilities": [4, 3], "label": [4], "confidence": [4]}
+
+
+class TestForecasters:
+    @pytest.mark.parametrize("members", [1, 2, 5])
+    @pytest.mark.parametrize("components", [False, True])
+    def test_any_number_of_members(self, members: int, components: bool, tmp_path: Path) -> None:
+        """Members are averaged as probabilities; a projection without components only scales."""
+        networks = made_networks(WIDTH, CLASSES, members=members, components=components)
+        case = calibrated(
+            Graph(PLAIN).save(tmp_path),
+            method="fl+temp",
+            phi="phi",
+            logits="y",
+            width=WIDTH,
+            networks=networks,
+        )
+        case.export().require_success()
+        require_right(case, rows(), phi="phi", logits="y")
+
+    def test_a_psi_without_relu(self, tmp_path: Path) -> None:
+        """What ``psi/output_relu`` says is done."""
+        networks = made_networks(WIDTH, CLASSES)
+        networks["psi/output_relu"][:] = 0
+        case = calibrated(
+            Graph(PLAIN).save(tmp_path),
+            method="fl+temp",
+            phi="phi",
+            logits="y",
+            width=WIDTH,
+            networks=networks,
+        )
+        case.export().require_success()
+        x = rows()
+        (phi, z) = tensors_of(case.model, ["phi", "y"], {"x": x})
+        after = run_bare(case.output, {"x": x})
+        with_relu = expected_probabilities(z, case.temperature, networks, phi)
+        assert np.abs(after["probabilities"] - with_relu).max() > 1e-3
+
+    def test_the_networks_may_have_moved(self, tmp_path: Path) -> None:
+        """--networks names the adapted file where cal.json finds it no longer."""
+        case = plain_case(tmp_path, fl=True)
+        (tmp_path / "adapted.h5").rename(tmp_path / "moved.h5")
+        line = case.export().error_line()
+        assert "adapted.h5, which is gone: pass --networks" in line
+        case.export("--networks", tmp_path / "moved.h5").require_success()
+        require_right(case, rows(), phi="phi", logits="y")
+
+    def test_other_networks_are_refused(self, tmp_path: Path) -> None:
+        """Networks of another run of adapt would give other probabilities."""
+        case = plain_case(tmp_path, fl=True)
+        (tmp_path / "other").mkdir()
+        other = calibrated(
+            Graph(PLAIN).save(tmp_path / "other"),
+            method="fl+temp",
+            phi="phi",
+            logits="y",
+            width=WIDTH,
+            networks=made_networks(WIDTH, CLASSES, seed=1),
+        )
+        line = case.export("--networks", other.model.parent / "adapted.h5").error_line()
+        assert "holds other aligned networks than" in line
+        assert not case.output.exists()
+
+    def test_networks_that_nothing_needs(self, tmp_path: Path) -> None:
+        """A calibration of the model's own logits takes no networks."""
+        case = plain_case(tmp_path)
+        assert "leave --networks out" in case.export("--networks", case.model).error_line()

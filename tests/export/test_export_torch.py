@@ -1,0 +1,203 @@
+"""``covcal export`` of torch models: written as .pt2, right, and the original's label kept."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from covcal_cli.classifiers.torch.classifier import open_torch
+from covcal_cli.export import torch as torch_forecaster
+from tests import REPOSITORY
+from tests.classifiers.torch import torch_modules
+from tests.classifiers.torch.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, D, K, rows, save
+from tests.cli_runner import Outcome, covcal
+from tests.export.export_cases import Array, Case, calibrated, expected_probabilities, made_networks
+
+ZOO = "tests.torch_modules"
+TENSOR, PIXELS, WORDS = (D_IN,), (CHANNELS, SIDE, SIDE), (TOKENS, D_IN)
+
+
+def prepared(
+    model: str | Path,
+    folder: Path,
+    *,
+    fl: bool,
+    weights: Path | None = None,
+    width: int = D,
+    classes: int = K,
+) -> Case:
+    """Calibrate a torch model on made rows, as extract would have named it."""
+    classifier = open_torch(model, weights=weights)
+    marker = folder / "made.onnx"
+    marker.write_bytes(b"not read")
+    return calibrated(
+        marker,
+        method="fl+temp" if fl else "temp",
+        phi=str(classifier.features_tensor),
+        logits=classifier.logits_tensor,
+        width=width,
+        classes=classes,
+        networks=made_networks(width, classes) if fl else None,
+        temperature=1.7,
+        attributes={"model_sha256": classifier.sha256, "model_name": classifier.name},
+    )
+
+
+def exported(model: str | Path, case: Case, *more: Any) -> Outcome:
+    output = case.model.parent / "out.pt2"
+    return covcal("export", model, "-c", case.document, "-o", output, *more)
+
+
+def answer(folder: Path, x: torch.Tensor) -> dict[str, Array]:
+    """Run the exported file by bare torch."""
+    with torch.inference_mode():
+        found = torch.export.load(str(folder / "out.pt2")).module()(x.clone())
+    return {name: value.numpy() for name, value in found.items()}
+
+
+def require_right(module: Any, case: Case, x: torch.Tensor) -> dict[str, Array]:
+    """Compare the exported file with the module itself and SciPy, on as many rows as `x` has."""
+    after = answer(case.model.parent, x)
+    with torch.inference_mode():
+        output = module(x.clone())
+        phi = module.phi(x.clone()).numpy()
+        logits = output.numpy() if module.end is None else module.head(module.phi(x)).numpy()
+    expected = expected_probabilities(logits, 1.7, case.networks, phi)
+    # The fused operators of a transformer are traced one by one, and round differently.
+    np.testing.assert_allclose(after["output"], output.numpy(), rtol=1e-6, atol=1e-6)
+    if not any(isinstance(part, nn.TransformerEncoderLayer) for part in module.modules()):
+        np.testing.assert_array_equal(after["output"], output.numpy())
+    np.testing.assert_allclose(after["probabilities"], expected, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(after["label"], logits.argmax(axis=1))
+    assert after["label"].dtype == np.int64
+    assert after["probabilities"].dtype == np.float32
+    chosen = after["probabilities"][np.arange(len(x)), after["label"]]
+    np.testing.assert_array_equal(after["confidence"], chosen)
+    return after
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("convolved_then_pooled", PIXELS),
+        ("one_of_tokens", WORDS),
+        ("averaged", TENSOR),
+        ("in_place", TENSOR),
+    ],
+)
+def test_functions(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """The module that a function returns becomes a program with psi and the new head inside."""
+    module: Any = getattr(torch_modules, name)().eval()
+    width = 2 * D if name == "averaged" else D
+    case = prepared(f"{ZOO}:{name}", tmp_path, fl=True, width=width)
+    exported(f"{ZOO}:{name}", case).require_success()
+    for n in (1, 7):
+        require_right(module, case, rows(shape, n))
+
+
+@pytest.mark.parametrize("name", ["one_logit", "one_squeezed"])
+def test_one_number_per_row(name: str, tmp_path: Path) -> None:
+    """Calibrated probabilities of both classes beside the original's single number."""
+    module: Any = getattr(torch_modules, name)().eval()
+    case = prepared(f"{ZOO}:{name}", tmp_path, fl=False, classes=2)
+    exported(f"{ZOO}:{name}", case).require_success()
+    x = rows(TENSOR, 7)
+    after = answer(tmp_path, x)
+    with torch.inference_mode():
+        z = module.head(module.phi(x)).numpy()[:, 0]
+        np.testing.assert_array_equal(after["output"], module(x).numpy())
+    second = 1 / (1 + np.exp(-z.astype(np.float64) / 1.7))
+    expected = np.stack([1 - second, second], axis=1)
+    np.testing.assert_allclose(after["probabilities"], expected, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(after["label"], z > 0)
+
+
+class Plain(nn.Module):
+    """A classifier that can be scripted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made: Any = torch_modules.with_softmax()
+        self.body: nn.Module = made.body
+        self.head: nn.Module = made.head
+        self.end = nn.Softmax(dim=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return probabilities."""
+        probabilities: torch.Tensor = self.end(self.head(torch.relu(self.body(x))))
+        return probabilities
+
+    @torch.jit.unused
+    def phi(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the head reads."""
+        return torch.relu(self.body(x))
+
+
+@pytest.mark.parametrize("kind", ["scripted", "dynamic", "static"])
+def test_files(kind: str, tmp_path: Path) -> None:
+    """TorchScript and torch.export files; a program for three rows stays one for three."""
+    made = Plain().eval()
+    path = save(made, kind, tmp_path / f"m.{'pt' if 'ed' in kind else 'pt2'}", rows(TENSOR, 3))
+    case = prepared(path, tmp_path, fl=True)
+    done = exported(path, case).require_success()
+    assert "outputs: output (as before), probabilities, label, confidence" in done.out
+    require_right(made, case, rows(TENSOR, 3))
+    if kind != "static":
+        require_right(made, case, rows(TENSOR, 5))
+
+
+def test_weights_for_a_function(tmp_path: Path) -> None:
+    """--weights loads what extraction loaded."""
+    other: Any = nn.Module.eval(torch_modules.Made())
+    torch.save(other.state_dict(), tmp_path / "w.pt")
+    case = prepared(f"{ZOO}:mlp", tmp_path, fl=False, weights=tmp_path / "w.pt")
+    line = exported(f"{ZOO}:mlp", case).error_line()
+    assert "is not the model that" in line
+    exported(f"{ZOO}:mlp", case, "--weights", tmp_path / "w.pt").require_success()
+    require_right(other, case, rows(TENSOR))
+
+
+def test_the_file(tmp_path: Path) -> None:
+    """Inputs keep their names, metadata is inside, no machine's paths are, bytes are the same."""
+    made: Any = torch_modules.mlp().eval()
+    path = save(made, "dynamic", tmp_path / "m.pt2", rows(TENSOR, 3))
+    case = prepared(path, tmp_path, fl=False)
+    exported(path, case).require_success()
+    first = (tmp_path / "out.pt2").read_bytes()
+    exported(path, case, "--force").require_success()
+    assert (tmp_path / "out.pt2").read_bytes() == first
+    extra = {"covcal.json": ""}
+    program = torch.export.load(str(tmp_path / "out.pt2"), extra_files=extra)
+    original = torch.export.load(str(path))
+    assert program.graph_signature.user_inputs == original.graph_signature.user_inputs
+    metadata = json.loads(extra["covcal.json"])
+    assert metadata["covcal.method_used"] == "temp"
+    assert float(metadata["covcal.temperature"]) == 1.7
+    for folder in (Path(torch.__file__).parents[1], REPOSITORY):
+        assert str(folder).encode() not in first
+
+
+def test_a_wrong_result_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof is made on the saved file, and can fail."""
+    real = torch_forecaster.TorchForecaster.forward
+
+    def wrong(self: Any, features: Any, logits: torch.Tensor) -> torch.Tensor:
+        return real(self, features, logits * 1.001)
+
+    case = prepared(f"{ZOO}:mlp", tmp_path, fl=False)
+    monkeypatch.setattr(torch_forecaster.TorchForecaster, "forward", wrong)
+    before = sorted(tmp_path.iterdir())
+    line = exported(f"{ZOO}:mlp", case).error_line()
+    assert "the merged probabilities differ by" in line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_wrong_ending(tmp_path: Path) -> None:
+    """A torch model is written as .pt2."""
+    case = prepared(f"{ZOO}:mlp", tmp_path, fl=False)
+    done = covcal("export", f"{ZOO}:mlp", "-c", case.document, "-o", tmp_path / "out.onnx")
+    assert "a torch model is exported as .pt2: pass another -o" in done.error_line()

@@ -1,0 +1,131 @@
+"""Source and target mixed up by mistake: one data set twice, or the two in the wrong order."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from tests.classifiers.onnx.onnx_graphs import Graph, node
+from tests.cli_runner import Outcome, covcal
+
+N = 300
+TWICE = "there is no shift to find, which is right for a check of the tools alone"
+ORDER = "is the order right? SOURCE, then TARGET"
+
+
+def model(folder: Path) -> str:
+    """Save a classifier whose logits are its three inputs."""
+    constants = {"wk": np.eye(3, dtype=np.float32), "bk": np.zeros(3, np.float32)}
+    nodes = [node("Relu", "x", "phi"), node("Gemm", "phi wk bk", "y", transB=1)]
+    return Graph(nodes, constants=constants, shape=("N", 3)).save(folder).name
+
+
+def rows(scale: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw rows whose mean confidence grows with `scale`, and labels in turn."""
+    rng = np.random.default_rng(seed)
+    return (scale * rng.random((N, 3))).astype(np.float32), np.arange(N) % 3
+
+
+def save(path: Path, scale: float, seed: int, **more: Any) -> Path:
+    x, y = rows(scale, seed)
+    arrays: dict[str, Any] = {"x": x, "y": y, **more}
+    np.savez(path, **arrays)
+    return path
+
+
+def extract(folder: Path, *arguments: str | Path) -> Outcome:
+    return covcal("extract", model(folder), *arguments, "-f", cwd=folder).require_success()
+
+
+def warnings(done: Outcome) -> list[str]:
+    """Return the warnings on stderr about how the domains were given."""
+    lines = [line for line in done.err.splitlines() if TWICE in line or ORDER in line]
+    assert all(line.startswith("warning: ") for line in lines)
+    return lines
+
+
+@pytest.mark.parametrize("target", ["s.npz", "./s.npz", "deep/../s.npz", "link.npz", "hard.npz"])
+def test_one_file_given_twice_is_said_once(target: str, tmp_path: Path) -> None:
+    """It is extracted all the same: a check of the tools on one data set is a fair use."""
+    save(tmp_path / "s.npz", 4, 0)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "link.npz").symlink_to("s.npz")
+    (tmp_path / "hard.npz").hardlink_to(tmp_path / "s.npz")
+    done = extract(tmp_path, "s.npz", target)
+    (line,) = warnings(done)
+    assert line.endswith(f"is the source and the target: {TWICE}; else give other data")
+    with h5py.File(tmp_path / "features.h5") as file:
+        assert len(file["target/ids"]) == len(file["source/ids"]) == N
+    assert warnings(covcal("extract", "model.onnx", "s.npz", target, "--dry-run", cwd=tmp_path))
+
+
+def test_a_copy_of_the_source_is_noticed(tmp_path: Path) -> None:
+    """By equal ids and outputs, whether or not the copy is labelled."""
+    save(tmp_path / "s.npz", 4, 0)
+    shutil.copy(tmp_path / "s.npz", tmp_path / "copy.npz")
+    np.savez(tmp_path / "unlabelled.npz", x=rows(4, 0)[0])
+    for copy in ("copy.npz", "unlabelled.npz"):
+        (line,) = warnings(extract(tmp_path, "s.npz", copy))
+        assert f"{copy} holds the very rows of s.npz (equal ids, features and logits)" in line
+
+
+def test_a_corrupted_copy_is_no_copy(tmp_path: Path) -> None:
+    """Corruption benchmarks keep every name and label: only what is in the rows tells."""
+    x, _ = rows(4, 0)
+    save(tmp_path / "s.npz", 4, 0)
+    save(tmp_path / "t.npz", 4, 0, x=x + np.float32(1e-3))
+    assert warnings(extract(tmp_path, "s.npz", "t.npz")) == []
+
+
+def test_rows_of_other_names_are_no_copy(tmp_path: Path) -> None:
+    names = {kind: np.array([f"{kind}{row}" for row in range(N)]) for kind in "st"}
+    for kind, ids in names.items():
+        save(tmp_path / f"{kind}.npz", 4, 0, id=ids)
+    assert warnings(extract(tmp_path, "s.npz", "t.npz")) == []
+
+
+def test_a_swapped_pair_is_doubted(tmp_path: Path) -> None:
+    """The classifier is far surer of the data that is said to be new: one line, with both means."""
+    save(tmp_path / "known.npz", 9, 0)
+    save(tmp_path / "new.npz", 2, 1)
+    (line,) = warnings(extract(tmp_path, "new.npz", "known.npz"))
+    means = [softmax(rows(*drawn)[0], axis=1).max(axis=1).mean() for drawn in ((9, 0), (2, 1))]
+    assert f"the target known.npz (mean confidence {means[0]:.1%})" in line
+    assert f"the source new.npz ({means[1]:.1%})" in line
+    assert warnings(extract(tmp_path, "known.npz", "new.npz")) == []
+
+
+def test_no_label_of_the_target_is_behind_the_doubt(tmp_path: Path) -> None:
+    """Without target labels, and with any, the very same is said."""
+    save(tmp_path / "new.npz", 2, 1)
+    said = []
+    for labels in (np.full(N, -1), np.zeros(N, np.int64), rows(9, 0)[0].argmax(axis=1)):
+        save(tmp_path / "known.npz", 9, 0, y=labels)
+        said.append(warnings(extract(tmp_path, "new.npz", "known.npz")))
+    assert len(said[0]) == 1
+    assert said[0] == said[1] == said[2]
+
+
+def test_a_target_that_is_a_little_surer_is_left_in_peace(tmp_path: Path) -> None:
+    """Under five points, or with so few rows that chance explains it."""
+    save(tmp_path / "s.npz", 4, 0)
+    save(tmp_path / "t.npz", 4.3, 1)
+    assert warnings(extract(tmp_path, "s.npz", "t.npz")) == []
+    for name, scale in (("s.npz", 2.0), ("t.npz", 9.0)):
+        x, y = rows(scale, 3)
+        np.savez(tmp_path / name, x=x[:40], y=y[:40])
+    assert warnings(extract(tmp_path, "s.npz", "t.npz")) == []
+
+
+def test_tables_of_outputs_are_doubted_too(tmp_path: Path) -> None:
+    for name, scale in (("new.npz", 2.0), ("known.npz", 9.0)):
+        x, y = rows(scale, 0)
+        np.savez(tmp_path / name, logits=x, y=y)
+    done = covcal("extract", "--logits", "new.npz", "known.npz", cwd=tmp_path).require_success()
+    assert len(warnings(done)) == 1
+    done = covcal("extract", "--logits", "new.npz", "./new.npz", "-f", cwd=tmp_path)
+    assert "is the source and the target" in warnings(done.require_success())[0]

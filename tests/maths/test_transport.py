@@ -1,0 +1,166 @@
+"""Optimal transport and COT: against assignment, linear programming and the bootstrap."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment, linprog
+from scipy.special import softmax
+
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.maths.transport import transport
+from tests.estimators.test_evidence import made_evidence, made_rows
+
+Floats = NDArray[np.float64]
+
+
+def assignment_cost(costs: Floats, counts: NDArray[np.int64]) -> float:
+    """Return the mean cost of the best assignment of rows (K, n) to `counts` places per class."""
+    expanded = costs[np.repeat(np.arange(len(counts)), counts)]
+    return float(expanded[linear_sum_assignment(expanded)].mean())
+
+
+def linear_program_cost(costs: Floats, masses: Floats) -> float:
+    """Return the transport cost of rows of mass 1/n to classes of the given masses."""
+    K, n = costs.shape
+    rows = np.kron(np.ones((1, K)), np.eye(n))
+    columns = np.kron(np.eye(K), np.ones((1, n)))
+    answer = linprog(
+        costs.ravel() / n,
+        A_eq=np.vstack([rows, columns]),
+        b_eq=np.concatenate([np.ones(n), n * masses]),
+        method="highs",
+    )
+    return float(answer.fun)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("n", "classes", "sharpness"),
+    [(2, 2, 1), (5, 3, 2), (200, 10, 2), (200, 10, 0), (200, 10, 50), (300, 2, 3), (400, 60, 4)],
+)
+def test_cost_is_that_of_the_best_assignment(
+    n: int, classes: int, sharpness: float, seed: int
+) -> None:
+    """To 1e-4, with ties everywhere (sharpness 0) and with saturated rows; the gap says so."""
+    rng = np.random.default_rng(seed)
+    costs = 1 - softmax(sharpness * rng.normal(size=(n, classes)), axis=1).T
+    counts = rng.multinomial(n, rng.dirichlet(np.ones(classes)))
+    found = transport(costs.astype(np.float32), counts / n)
+    exact = assignment_cost(costs, counts)
+    assert found.cost == pytest.approx(exact, abs=1e-4)
+    assert abs(found.cost - exact) <= found.gap / 2 + 1e-6
+    assert found.gap < 1e-4
+    assert float(counts / n @ found.prices) == pytest.approx(0, abs=1e-9)
+    assert found.net_costs.mean() == pytest.approx(found.cost, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_classes_and_many_rows(seed: int) -> None:
+    """Five times more rows than the pilot has, against assignment on two classes with ties."""
+    rng = np.random.default_rng(seed)
+    margins = rng.normal(size=20_000).round(2)
+    chance = 1 / (1 + np.exp(-margins))
+    costs = np.stack([1 - chance, chance]).astype(np.float32)
+    found = transport(costs, np.array([0.3, 0.7]))
+    first = np.argsort(-margins, kind="stable")[:6000]  # two classes: the surest rows go first
+    chosen = np.zeros(20_000, dtype=bool)
+    chosen[first] = True
+    exact = float(np.where(chosen, 1 - chance, chance).mean())
+    assert found.cost == pytest.approx(exact, abs=1e-4)
+
+
+def cot_by_linear_programs(evidence: Evidence, prior: Floats | None) -> float:
+    """Return the anchored COT accuracy straight from its definition."""
+    counts = np.bincount(evidence.source_labels, minlength=evidence.n_classes) + 0.5
+    source = counts / counts.sum()
+    costs = [
+        1 - softmax(logits / evidence.temperature, axis=1).T
+        for logits in (evidence.source_logits, evidence.target_logits)
+    ]
+    rise = linear_program_cost(costs[1], source if prior is None else prior)
+    rise -= linear_program_cost(costs[0], source)
+    wrong = int((evidence.source_logits.argmax(axis=1) != evidence.source_labels).sum())
+    return 1 - ((wrong + 0.5) / (evidence.n_source + 1) + rise)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("given", [False, True])
+def test_cot_against_linear_programs(seed: int, given: bool) -> None:
+    """Anchored on the source, with the source's prior and with one that is given (one class 0)."""
+    evidence, _ = made_evidence(seed, n_v=120, n_t=90, classes=4)
+    prior = np.array([0.5, 0.3, 0.2, 0.0]) if given else None
+    expected = cot_by_linear_programs(evidence, prior)
+    assert cot(evidence, prior).accuracy == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_interval_is_that_of_the_bootstrap(seed: int) -> None:
+    """The delta method's standard error is within 30 % of that of 60 resamples of both domains."""
+    evidence, _ = made_evidence(seed, n_v=150, n_t=200)
+    found = cot(evidence)
+    rng = np.random.default_rng(seed)
+    resampled = []
+    for _ in range(60):
+        source, target = rng.integers(150, size=150), rng.integers(200, size=200)
+        copy = replace(
+            evidence,
+            source_logits=evidence.source_logits[source],
+            source_labels=evidence.source_labels[source],
+            target_logits=evidence.target_logits[target],
+        )
+        resampled.append(cot(copy).accuracy)
+    standard_error = (found.high - found.low) / (2 * 1.96)
+    assert standard_error == pytest.approx(float(np.std(resampled)), rel=0.3)
+
+
+def test_order_of_rows_does_not_matter() -> None:
+    """Nor does it for any number of the estimate."""
+    evidence, _ = made_evidence()
+    rng = np.random.default_rng(0)
+    source, target = rng.permutation(evidence.n_source), rng.permutation(evidence.n_target)
+    shuffled = replace(
+        evidence,
+        source_logits=evidence.source_logits[source],
+        source_labels=evidence.source_labels[source],
+        target_logits=evidence.target_logits[target],
+    )
+    first, second = cot(evidence), cot(shuffled)
+    assert first.accuracy == pytest.approx(second.accuracy, abs=1e-6)
+    assert first.low == pytest.approx(second.low, abs=1e-5)
+
+
+def test_no_shift_is_rarely_taken_for_one() -> None:
+    """Two samples of one world: the two-sigma gate opens in at most 4 of 40 cases."""
+    opened = 0
+    for seed in range(40):
+        evidence, _ = made_evidence(seed, n_v=300, n_t=500, moved=0.0)
+        opened += cot(evidence).guard("detectable shift").passed
+    assert opened <= 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_follows_a_shift(seed: int) -> None:
+    """On clusters that move, the shift is detected and the estimate is within three points."""
+    evidence, truth = made_evidence(seed, n_v=2000, n_t=2000, moved=0.5)
+    found = cot(evidence)
+    true = float((evidence.target_predictions == truth).mean())
+    source = float(evidence.source_correct.mean())
+    assert source - true > 0.05
+    assert found.guard("detectable shift").passed
+    assert abs(found.accuracy - true) < min(0.05, source - true)
+
+
+def test_a_given_prior_undoes_a_change_of_class_frequencies() -> None:
+    """Where the classes' frequencies change, the true prior gives a better estimate than none."""
+    prior = np.array([0.6, 0.2, 0.1, 0.06, 0.04])
+    source, labels = made_rows(3000, classes=5, moved=0.0, seed=1)
+    target, truth = made_rows(3000, classes=5, moved=0.0, seed=2, prior=prior)
+    evidence = Evidence(source, labels, target, 2.0)
+    true = float((evidence.target_predictions == truth).mean())
+    plain, informed = cot(evidence), cot(evidence, prior)
+    assert not plain.guard("second witness").passed
+    assert [guard.name for guard in informed.guards] == ["detectable shift", "precision"]
+    assert abs(informed.accuracy - true) < 0.03 < abs(plain.accuracy - true)
