@@ -18,28 +18,20 @@ class Labels:
 
     Numbers are class indices, unless the classes are themselves called by numbers (angles, or
     1 to K); texts are names, unless all are whole numbers and `texts_are_numbers`, as in CSV.
-
-    Parameters
-    ----------
-    values : array, shape (n,)
-        Integers, floats that are whole, booleans, or texts. Unknown is -1, NaN or an empty text.
-    path, key : Path, str
-        Where they lie and what they are called there, for messages.
-    texts_are_numbers : bool
-    place : callable, optional
-        Says where a row is in a table, for messages; without it a row is an array's index.
-    number_names : tuple of str, optional
-        What the numbers stand for, where the data says so.
     """
 
     def __init__(
         self,
+        # shape (n,): integers, floats that are whole, booleans, or texts. Unknown is -1, NaN or an
+        # empty text.
         values: NDArray[Any],
-        path: Path,
+        path: Path,  # where they lie and what they are called there, for messages
         key: str,
         *,
         texts_are_numbers: bool = False,
+        # says where a row is in a table, for messages; without it a row is an array's index
         place: Callable[[int], str] | None = None,
+        # what the numbers stand for, where the data says so
         number_names: tuple[str, ...] | None = None,
     ) -> None:
         self._path, self._key, self._place = path, key, place

@@ -38,18 +38,16 @@ class Results(Document):
 class Journal:
     """The results that a folder holds, by file name.
 
-    Parameters
-    ----------
-    path : Path
-        The journal's own file; it may be missing.
-
     Raises
     ------
     CovcalError
         If the file is no journal.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,  # the journal's own file; it may be missing
+    ) -> None:
         self._path = path
         self._entries: dict[str, Entry] = {}
         self._begun: dict[str, str] = {}

@@ -37,44 +37,24 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Values:
-    """What was read for m rows.
+    """What was read for m rows."""
 
-    Attributes
-    ----------
-    features : array, shape (m, d), or None
-    logits : array, shape (m, K)
-    output : array, shape (m, K); (m,) for indices
-    """
-
-    features: Array | None
-    logits: Array
-    output: Array
+    features: Array | None  # shape (m, d)
+    logits: Array  # shape (m, K)
+    output: Array  # shape (m, K)
 
 
 class ProgramReader:
-    """Runs a program and reads it.
-
-    Parameters
-    ----------
-    program : Program
-    source : Head or Answer
-        Where the logits come from.
-    output : str
-        The output that holds the classes.
-    tap : Tap or None
-        Where the features come from; the head where it is None.
-    features : bool
-        Whether features are wanted.
-    """
+    """Runs a program and reads it."""
 
     def __init__(
         self,
         program: Program,
-        source: Head | Answer,
-        output: str,
-        tap: Tap | None,
+        source: Head | Answer,  # where the logits come from
+        output: str,  # the output that holds the classes
+        tap: Tap | None,  # where the features come from; the head where it is None
         *,
-        features: bool,
+        features: bool,  # whether features are wanted
     ) -> None:
         self._program, self._source, self._output = program, source, output
         self._tap, self._features = tap, features

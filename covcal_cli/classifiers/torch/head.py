@@ -26,20 +26,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Fit:
-    """logits = sum over layers of factor * result, plus offset; output = tail(logits).
+    """logits = sum over layers of factor * result, plus offset; output = tail(logits)."""
 
-    Attributes
-    ----------
-    tail : str
-        One of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``.
-    factors : tuple of array, shape () or (K,)
-        One per layer.
-    offset : array, shape (K,)
-        K is the width of the results: 1 where a single number stands for two classes.
-    """
-
-    tail: str
-    factors: tuple[Array, ...]
+    tail: str  # one of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``
+    factors: tuple[Array, ...]  # shape () or (K,): one per layer
+    # shape (K,): K is the width of the results: 1 where a single number stands for two classes
     offset: Array
 
     @property
@@ -151,52 +142,28 @@ OTHER_WAYS = "pass --phi NAME or input to choose the features, or --phi none for
 
 @dataclass(frozen=True)
 class Part:
-    """One of the linear layers of a head.
+    """One of the linear layers of a head."""
 
-    Attributes
-    ----------
-    name, op : str
-        As in `LayerCall`.
-    key : tuple
-        Tells its calls from others'.
-    turn : int
-        Which of its calls in a run, counted from the last one (-1).
-    position : int or None
-        The pixel or token that is used; None for the mean over them.
-    """
-
+    # as in `LayerCall`
     name: str
     op: str
-    key: tuple[object, ...]
-    turn: int
-    position: int | None
+    key: tuple[object, ...]  # tells its calls from others'
+    turn: int  # which of its calls in a run, counted from the last one (-1)
+    position: int | None  # the pixel or token that is used; None for the mean over them
 
 
 @dataclass(frozen=True)
 class Head:
-    """Last linear layers: logits = phi W^T + b.
+    """Last linear layers: logits = phi W^T + b."""
 
-    Attributes
-    ----------
-    parts : tuple of Part
-        Several for averaged heads; phi is then what they read, side by side.
-    output : str
-        Name of the output that holds the classes.
-    fit : Fit
-        How the output follows from the parts' results.
-    weight : array, shape (K, d)
-        Where a single number stands for two classes, a row of zeros comes before its weights.
-    bias : array, shape (K,)
-    limit : float
-        The relative error that rounding in the layers' precision explains.
-    """
-
-    parts: tuple[Part, ...]
-    output: str
-    fit: Fit
+    parts: tuple[Part, ...]  # several for averaged heads; phi is then what they read, side by side
+    output: str  # name of the output that holds the classes
+    fit: Fit  # how the output follows from the parts' results
+    # shape (K, d): where a single number stands for two classes, a row of zeros comes before its
+    # weights
     weight: Array
-    bias: Array
-    limit: float
+    bias: Array  # shape (K,)
+    limit: float  # the relative error that rounding in the layers' precision explains
 
     @property
     def layer(self) -> str:
@@ -242,29 +209,14 @@ class Head:
 
 @dataclass(frozen=True)
 class Probe:
-    """A program's run on n made rows: how it went, and what its last layers read and gave.
+    """A program's run on n made rows: how it went, and what its last layers read and gave."""
 
-    Attributes
-    ----------
-    trace : Trace
-        Of one run.
-    choices : mapping of str to Tensor
-        Those of its outputs that may hold the classes.
-    outputs : mapping of str to Tensor
-        The outputs of a second run, in which
-    calls : sequence of LayerCall
-        are the last layers' calls.
-    n : int
-    where : str
-        The model, for messages.
-    """
-
-    trace: Trace
-    choices: Mapping[str, Tensor]
-    outputs: Mapping[str, Tensor]
-    calls: Sequence[LayerCall]
+    trace: Trace  # of one run
+    choices: Mapping[str, Tensor]  # those of its outputs that may hold the classes
+    outputs: Mapping[str, Tensor]  # the outputs of a second run, in which
+    calls: Sequence[LayerCall]  # are the last layers' calls
     n: int
-    where: str
+    where: str  # the model, for messages
 
 
 def find_head(probe: Probe) -> Head:
@@ -473,18 +425,10 @@ def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) ->
 
 @dataclass(frozen=True)
 class Answer:
-    """Logits from the output itself, for ``--phi`` with a model that has no linear head.
+    """Logits from the output itself, for ``--phi`` with a model that has no linear head."""
 
-    Attributes
-    ----------
-    tail : str
-        ``"none"``, or ``"softmax"`` where the output holds probabilities.
-    limit : float
-        The relative error allowed between the output and what it is said to be.
-    """
-
-    tail: str
-    limit: float = 1e-3
+    tail: str  # ``"none"``, or ``"softmax"`` where the output holds probabilities
+    limit: float = 1e-3  # the relative error allowed between the output and what it is said to be
 
     @classmethod
     def of(cls, output: Array, where: str) -> "Answer":
@@ -541,21 +485,11 @@ _SHOWN = 8
 
 
 class Tap(Protocol):
-    """Where features are read.
+    """Where features are read."""
 
-    Attributes
-    ----------
-    name : str
-        As the user would choose it.
-    keys : frozenset of tuple
-        Layers whose calls it needs.
-    note : str
-        What is done to the values; empty for nothing.
-    """
-
-    name: str
-    keys: frozenset[tuple[object, ...]]
-    note: str
+    name: str  # as the user would choose it
+    keys: frozenset[tuple[object, ...]]  # layers whose calls it needs
+    note: str  # what is done to the values; empty for nothing
 
     def listen(self) -> Any:
         """Return a context within which the program runs."""

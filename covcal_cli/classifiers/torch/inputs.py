@@ -32,17 +32,10 @@ _EXPORT = "save it with torch.export.save, which keeps what it takes"
 
 @dataclass(frozen=True)
 class Fed:
-    """Inputs that a module runs on.
-
-    Attributes
-    ----------
-    inputs : tuple of ModelInput
-    rows : tuple of Tensor, shape (n, ...)
-    notes : tuple of str
-    """
+    """Inputs that a module runs on."""
 
     inputs: tuple[ModelInput, ...]
-    rows: tuple[Tensor, ...]
+    rows: tuple[Tensor, ...]  # shape (n, ...)
     notes: tuple[str, ...]
 
 

@@ -73,39 +73,18 @@ _SHOWN = 200
 
 @dataclass(frozen=True)
 class Program:
-    """A module that answers with classes.
+    """A module that answers with classes."""
 
-    Attributes
-    ----------
-    where : str
-        What the user called it, for messages.
-    name : str
-        Its base name.
-    sha256 : str
-        Hexadecimal sha256 of what it computes with.
-    module : torch.nn.Module
-        On `device`, in evaluation mode.
-    inputs : tuple of ModelInput
-        What it is fed, in the order of its arguments.
-    rows : tuple of Tensor, shape (n, ...)
-        Made rows that it runs on, to read its structure before there is any data.
-    fixed_batch : int or None
-        The only number of rows that it takes.
-    notes : tuple of str
-        What was assumed about it.
-    device : torch.device
-        Where it computes; rows may lie anywhere.
-    """
-
-    where: str
-    name: str
-    sha256: str
-    module: torch.nn.Module
-    inputs: tuple[ModelInput, ...]
+    where: str  # what the user called it, for messages
+    name: str  # its base name
+    sha256: str  # hexadecimal sha256 of what it computes with
+    module: torch.nn.Module  # on `device`, in evaluation mode
+    inputs: tuple[ModelInput, ...]  # what it is fed, in the order of its arguments
+    # shape (n, ...): made rows that it runs on, to read its structure before there is any data
     rows: tuple[Tensor, ...]
-    fixed_batch: int | None
-    notes: tuple[str, ...]
-    device: torch.device = CPU
+    fixed_batch: int | None  # the only number of rows that it takes
+    notes: tuple[str, ...]  # what was assumed about it
+    device: torch.device = CPU  # where it computes; rows may lie anywhere
 
     def on(self, device: torch.device) -> "Program":
         """Return the program on another device; the module itself is moved.

@@ -21,31 +21,17 @@ NAMES = _PRODUCTS | _CONVOLUTIONS
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of a linear layer.
+    """One call of a linear layer."""
 
-    Attributes
-    ----------
-    op : str
-        The operator.
-    name : str
-        Path of the layer in the module, or the operator where its weights are no parameter.
-    key : tuple
-        The same for every call of the same layer.
-    features, result : Tensor
-        What it read and gave, as it was then: what follows may change them in place.
-    weight : Tensor, shape (K, d)
-    bias : Tensor, shape (K,), or None
-    plain : bool
-        Whether every result is affine in one vector of features: false for larger kernels.
-    """
-
-    op: str
-    name: str
-    key: tuple[object, ...]
+    op: str  # the operator
+    name: str  # path of the layer in the module, or the operator where its weights are no parameter
+    key: tuple[object, ...]  # the same for every call of the same layer
+    # what it read and gave, as it was then: what follows may change them in place
     features: Tensor
-    weight: Tensor
-    bias: Tensor | None
+    weight: Tensor  # shape (K, d)
+    bias: Tensor | None  # shape (K,)
     result: Tensor
+    # whether every result is affine in one vector of features: false for larger kernels
     plain: bool
 
     @property
@@ -226,18 +212,15 @@ class Step:
 
 
 class Trace:
-    """Records every operator that runs inside ``with trace.recording():``, and no values.
+    """Records every operator that runs inside ``with trace.recording():``, and no values."""
 
-    Parameters
-    ----------
-    inputs : sequence of Tensor
-        What the program is fed: everything computed from it depends on the data, and all else is
-        constant.
-    names : mapping of int to str
-        The layers' names by the address of their weights.
-    """
-
-    def __init__(self, inputs: Sequence[Tensor], names: dict[int, str]) -> None:
+    def __init__(
+        self,
+        # what the program is fed: everything computed from it depends on the data, and all else is
+        # constant
+        inputs: Sequence[Tensor],
+        names: dict[int, str],  # the layers' names by the address of their weights
+    ) -> None:
         self._names = names
         self._values: dict[int, int] = {}
         self._count = 0
@@ -337,17 +320,13 @@ class Trace:
 
 
 class LayerReader:
-    """Keeps what chosen layers read and gave inside ``with reader.listening():``.
+    """Keeps what chosen layers read and gave inside ``with reader.listening():``."""
 
-    Parameters
-    ----------
-    keys : set of tuple
-        The layers' keys.
-    names : mapping of int to str
-        The layers' names by the address of their weights.
-    """
-
-    def __init__(self, keys: Set[tuple[object, ...]], names: dict[int, str]) -> None:
+    def __init__(
+        self,
+        keys: Set[tuple[object, ...]],  # the layers' keys
+        names: dict[int, str],  # the layers' names by the address of their weights
+    ) -> None:
         self._keys, self._names = keys, names
         self.calls: list[LayerCall] = []
 
