@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covcal_cli.adapt.training import AdaptReport
 from covcal_cli.calibrate.estimate import (
     Estimation,
     Expectation,
@@ -22,8 +21,14 @@ from covcal_cli.formats.calibration import Calibration, Candidate
 from covcal_cli.records import document_text
 from covcal_cli.report.tables import Table
 
+if TYPE_CHECKING:  # importing them would load torch and Pillow
+    from covcal_cli.adapt.training import AdaptReport
+    from covcal_cli.extract.domain import DomainReport
+    from covcal_cli.extract.dry_run import DryRun
+    from covcal_cli.extract.extract import ExtractReport
 
-def adapt_summary(report: AdaptReport) -> str:
+
+def adapt_summary(report: "AdaptReport") -> str:
     """Return what ``covcal adapt`` trained: one line per member."""
     counts = report.counts
     rows = [
@@ -165,11 +170,6 @@ def _bound_line(bound: Any) -> str:
 
 # The text that ``covcal extract`` prints: what was run and read, or would be.
 
-
-if TYPE_CHECKING:  # importing them would load Pillow
-    from covcal_cli.extract.domain import DomainReport
-    from covcal_cli.extract.dry_run import DryRun
-    from covcal_cli.extract.extract import ExtractReport
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _SHOWN_CLASSES = 8
 

@@ -14,9 +14,9 @@ from covcal_cli.errors import CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
 
-ZOO = "tests.torch_modules"
+ZOO = "tests.classifiers.torch.torch_modules"
 
-# name -> what the message says after "tests.torch_modules:NAME"
+# By name, what the message says after "ZOO:NAME".
 REFUSED = {
     "convolved_relu_pooled": (
         ": the output is neither the logits of conv2d head nor their softmax, so it is not affine "
