@@ -1,1 +1,1 @@
-"""Mathematics: arrays in, numbers out, nothing else of covcal below it but the arrays' names."""
+"""Mathematics: arrays in, numbers out; of covcal it knows the arrays' names alone."""

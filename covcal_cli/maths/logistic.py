@@ -1,8 +1,7 @@
 """Logistic regression of two kinds of rows, class-balanced and ridge-penalised, by Newton's method.
 
-The objective is the cross-entropy with one half of the weight on each kind, plus a ridge on the
-coefficients but not on the intercept: convex, one answer, no seed. The Hessian alone is accumulated
-from float32 products, which changes the path of the iteration but not where it ends.
+The objective of ARCHITECTURE, section 3.1: cross-entropy with one half of the weight on each kind,
+plus a ridge on the coefficients but not on the intercept; convex, one answer, no seed.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,14 +10,11 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
 
-RIDGE = 1e-3  # weight of ||coefficients||^2 / 2 beside the balanced mean cross-entropy
-_TOLERANCE = 1e-10
-_MAX_STEPS = 60
+# Standardised inputs (m, d), 1 or 0 for their kind, the weight of each row; called once a step.
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
-
-
-"""Calling it yields standardised inputs (m, d), 1 or 0 for their kind, and the weight of each row;
-it is called once a step."""
+RIDGE = 1e-3  # weight of ||coefficients||^2 / 2 beside the balanced mean cross-entropy
+_TOLERANCE = 1e-10  # of what a step promises to gain
+_MAX_STEPS = 60
 
 
 def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
@@ -57,6 +53,7 @@ def _derivatives(blocks: Blocks, weights: Float64s) -> tuple[float, Float64s, Fl
         value += weight * float(np.logaddexp(0.0, -logits if kind else logits).sum())
         probability = 0.5 * (1 + np.tanh(0.5 * logits))
         slope += weight * (inputs.T @ (probability - kind))
+        # float32 products change the path of the iteration, not where it ends.
         curvature = np.sqrt(weight * probability * (1 - probability))
         scaled = (inputs * curvature[:, None]).astype(np.float32)
         hessian += scaled.T @ scaled

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import Float32s
 
-Networks = Mapping[str, NDArray[Any]]  # every array of ``/networks``, named like ``psi/weight_0``
+Networks = Mapping[str, NDArray[Any]]  # the arrays of ``/networks``, named like ``psi/weight_0``
 
 
 def networks_sha256(networks: Networks) -> str:
@@ -29,7 +29,7 @@ def networks_sha256(networks: Networks) -> str:
 
 
 def read_networks(group: Any) -> dict[str, NDArray[Any]]:
-    """Return every array of the HDF5 group ``/networks``."""
+    """Return every array of ``/networks``, an HDF5 group."""
     return {f"{part}/{name}": group[part][name][()] for part in group for name in group[part]}
 
 

@@ -1,7 +1,7 @@
 """Softmax arithmetic on class-major blocks, and the blocks that logits travel in.
 
-Inside covcal's mathematics a block of logits has shape (K, m), classes first, float64: NumPy then
-reduces over classes with whole vectors of rows, several times faster than row by row.
+Here a block of logits has shape (K, m), classes first, float64: NumPy then reduces over classes
+with whole vectors of rows, several times faster than row by row.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels
 
 Array = Float64s
-LogitBlocks = Callable[[], Iterator[Floats]]
-
-
-"""Calling it yields blocks of logits, shape (m, K), in row order; it can be called again."""
+LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
 _BLOCK_VALUES = 1 << 16
 
 
@@ -51,11 +48,7 @@ def exp(block: Float64s) -> Float64s:
 
 
 def log_softmax(block: Float64s, temperature: float) -> Float64s:
-    """Return log softmax(z / T), shape (K, m), of a block from `class_major`.
-
-    The paper multiplies by a temperature (its T is our 1/T); covcal, like the field, divides: T > 1
-    softens.
-    """
+    """Return log softmax(z / T), shape (K, m), of a block from `class_major`: T > 1 softens."""
     scaled = block / temperature
     scaled -= np.log(exp(scaled).sum(axis=0))
     return scaled

@@ -1,18 +1,9 @@
 """The temperature that makes softmax(z / T) fit labelled rows: one exact, one-dimensional search.
 
-The rules:
-
-- The loss is the weighted Brier score sum_i a_i ||softmax(z_i/T) - y_i||^2 / sum_i a_i (the
-  paper's), or the weighted negative log-likelihood (Guo et al. 2017).
-- The search is over log T, so T is positive by construction. Nothing is stochastic but the seeded
-  choice of the rows that draw the map of the loss.
-- The Brier score is NOT unimodal in T. So a grid over [1e-4, 1e4] x c, where c is the weighted
-  root mean square of the centred logits, finds every local minimum on at most 20 000 rows; each
-  is refined on all rows by a safeguarded Newton iteration; the lowest wins, on ties the one
-  nearest T = 1. As c scales with the logits, fit(k z) = k fit(z).
-- An end of the interval counts only where it is lower than every minimum inside.
-
-The discriminator's temperature T_g is the same fit: a binary Brier score is a two-class one.
+The rules and their reasons are in ARCHITECTURE, section 3.4. The loss is not unimodal in T, so a
+grid in log T finds every local minimum on some of the rows, each is refined on all of them, and the
+lowest wins; an end of the interval counts only where it is lower than every minimum inside. Nothing
+is stochastic but the seeded choice of the grid's rows. T_g is the same fit (section 3.2).
 """
 
 import math
@@ -22,15 +13,12 @@ from typing import Literal
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.maths.softmax import LogitBlocks, blocks_of, class_major, exp
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
-MIN_ERRORS = 5
-
-
-"""With fewer errors among the labelled rows a command allows no T below 1."""
+MIN_ERRORS = 5  # with fewer among the labelled rows a command allows no T below 1
 _GRID_POINTS = 97
 _GRID_ROWS = 20_000
 _GRID_VALUES = 4_000_000  # bounds the grid's memory where there are many classes
@@ -38,71 +26,6 @@ _RANGE = 1e4
 _TOLERANCE = 1e-6
 _MAX_STEPS = 60
 _TIE = 1e-12
-
-
-def brier_rows(
-    block: Float64s, labels: Labels, temperature: float, derivatives: bool
-) -> list[Float64s]:
-    """Return ||p - y||^2 of every row, and its derivatives with respect to s = log T.
-
-    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d.
-    """
-    columns = np.arange(block.shape[1])
-    u, p = _softmax(block, temperature)
-    p_y = p[labels, columns]
-    squares = _sum_of_products(p, p)
-    loss = squares - 2 * p_y + 1
-    if not derivatives:
-        return [loss]
-    u -= _sum_of_products(p, u)
-    d_y = u[labels, columns]
-    q = p * u
-    variance = _sum_of_products(q, u)
-    cross = _sum_of_products(p, q)
-    slope = 2 * (p_y * d_y - cross)
-    curvature = (
-        4 * _sum_of_products(q, q)
-        + 2 * cross
-        - 2 * variance * squares
-        - 2 * p_y * (d_y * d_y + d_y - variance)
-    )
-    return [loss, slope, curvature]
-
-
-def nll_rows(
-    block: Float64s, labels: Labels, temperature: float, derivatives: bool
-) -> list[Float64s]:
-    """Return -log p_y of every row, and its derivatives with respect to s = log T."""
-    columns = np.arange(block.shape[1])
-    u, p = _softmax(block, temperature)
-    u_y = u[labels, columns]
-    loss = np.log(exp(u).sum(axis=0)) - u_y
-    if not derivatives:
-        return [loss]
-    u -= _sum_of_products(p, u)
-    d_y = u[labels, columns]
-    return [loss, d_y, _sum_of_products(p * u, u) - d_y]
-
-
-def _softmax(block: Float64s, temperature: float) -> tuple[Float64s, Float64s]:
-    u = block / temperature
-    p = exp(u)
-    p /= p.sum(axis=0)
-    return u, p
-
-
-def _sum_of_products(left: Float64s, right: Float64s) -> Float64s:
-    products: Float64s = np.einsum("km,km->m", left, right)
-    return products
-
-
-ROW_LOSSES: dict[Loss, Callable[[Float64s, Labels, float, bool], list[Float64s]]] = {
-    "brier": brier_rows,
-    "nll": nll_rows,
-}
-
-
-"""Of a class-major block, labels and T: each row's loss and, where asked for, its derivatives."""
 
 
 @dataclass(frozen=True)
@@ -117,54 +40,6 @@ class TemperatureFit:
     local_minima: int  # interior minima that were compared
 
 
-@dataclass(frozen=True)
-class _Point:
-    log_t: float
-    loss: float
-    limit: Limit | None = None
-
-
-class _Objective:
-    """The weighted loss of fixed rows, in class-major blocks, as a function of log T."""
-
-    def __init__(
-        self,
-        blocks: Callable[[], Iterable[Float64s]],
-        labels: Labels,
-        weights: Float64s,
-        loss: Loss,
-    ) -> None:
-        self._blocks, self._labels, self._weights, self._loss = blocks, labels, weights, loss
-        self._total = float(weights.sum())
-
-    def value(self, log_t: float) -> float:
-        """Return the loss at log T."""
-        return self._sum(log_t, derivatives=False)[0]
-
-    def derivatives(self, log_t: float) -> tuple[float, float, float]:
-        """Return the loss and its first two derivatives with respect to log T."""
-        return self._sum(log_t, derivatives=True)
-
-    def _sum(self, log_t: float, *, derivatives: bool) -> tuple[float, float, float]:
-        of_rows = ROW_LOSSES[self._loss]
-        sums = np.zeros(3)
-        start = 0
-        for block in self._blocks():
-            stop = start + block.shape[1]
-            rows = of_rows(block, self._labels[start:stop], math.exp(log_t), derivatives)
-            weights = self._weights[start:stop]
-            # Not np.dot: BLAS would wake its threads for it, which a busy machine pays dearly.
-            sums[: len(rows)] += [(weights * row).sum() for row in rows]
-            start = stop
-        loss, slope, curvature = (sums / self._total).tolist()
-        return loss, slope, curvature
-
-
-def _cache_sized(blocks: LogitBlocks) -> Iterator[Floats]:
-    for block in blocks():
-        yield from blocks_of(block)()
-
-
 def fit_temperature(
     logits: Floats | LogitBlocks,
     labels: Labels,
@@ -174,7 +49,7 @@ def fit_temperature(
     allow_sharpening: bool = True,
     seed: int = 0,
 ) -> TemperatureFit:
-    """Fit T to labelled rows (paper Section 5.1; Guo et al. 2017 for ``loss="nll"``).
+    """Fit T to labelled rows; the lowest of all local minima, to 1e-6 in log T.
 
     Parameters
     ----------
@@ -191,11 +66,6 @@ def fit_temperature(
     seed : int
         Chooses the rows of the grid where there are more than 20 000.
 
-    Returns
-    -------
-    TemperatureFit
-        The lowest of all local minima, to 1e-6 in log T.
-
     Raises
     ------
     ValueError
@@ -205,14 +75,13 @@ def fit_temperature(
     row_weights = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
     if len(row_weights) != len(labels):
         raise ValueError(f"{len(row_weights)} weights for {len(labels)} labels")
-    total = row_weights.sum()
-    if len(labels) == 0 or not 0 < total < math.inf or row_weights.min() < 0:
+    if len(labels) == 0 or not 0 < row_weights.sum() < math.inf or row_weights.min() < 0:
         raise ValueError(
             "a temperature needs rows with finite, non-negative weights that are not all zero"
         )
     n_classes = next(block.shape[1] for block in blocks())
-    sampled = _sampled_rows(row_weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
-    scale, sample = _scale_and_sample(blocks, labels, row_weights, sampled)
+    rows, copies = _sampled_rows(row_weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
+    scale, sample = _scale_and_sample(blocks, labels, row_weights, rows)
     everything = _Objective(
         lambda: map(class_major, _cache_sized(blocks)), labels, row_weights, loss
     )
@@ -220,7 +89,6 @@ def fit_temperature(
     if scale == 0:  # every row is a tie between all classes: T changes nothing
         return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0)
     # A grid over the whole interval, on few rows, finds where the local minima are.
-    rows, copies = sampled
     on_grid = _Objective(lambda: sample, labels[rows], copies, loss)
     low, high = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(low, high, _GRID_POINTS)
@@ -243,14 +111,10 @@ def fit_temperature(
     )
 
 
-def _best(points: list[_Point]) -> _Point:
-    lowest = min(point.loss for point in points)
-    tied = [point for point in points if point.loss <= lowest + _TIE * max(1.0, abs(lowest))]
-    # A limit wins no tie against a minimum inside the interval.
-    return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))
+# What is read of the rows: those of the grid, and the scale of the logits.
 
 
-def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Labels, Float64s]:
+def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
     """Choose at most `most` rows with probability proportional to weight, and their multiplicity.
 
     Importance weights may put most of the mass on a few rows, which a uniform draw would miss; a
@@ -266,25 +130,21 @@ def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Labels, Floa
 
 
 def _scale_and_sample(
-    blocks: LogitBlocks,
-    labels: Labels,
-    weights: Float64s,
-    sampled: tuple[Labels, Float64s],
+    blocks: LogitBlocks, labels: Labels, weights: Float64s, rows: Rows
 ) -> tuple[float, list[Float64s]]:
-    """Return the weighted root mean square of the row-centred logits, and the sampled rows' logits.
+    """Return the weighted root mean square of the row-centred logits, and the logits of `rows`.
 
     Raises ValueError if the labels are too many, too few, or no classes of these logits.
     """
-    rows, _ = sampled
     total, start, classes = 0.0, 0, 0
     chosen: list[Floats] = []
     for block in _cache_sized(blocks):
         stop = start + len(block)
-        block64 = np.array(block.T, dtype=np.float64, order="C")
-        block64 -= block64.mean(axis=0)
-        classes = len(block64)
-        row_squares = np.einsum("km,km->m", block64, block64)
-        total += float((row_squares * weights[start:stop]).sum()) if stop <= len(weights) else 0.0
+        centred = np.array(block.T, dtype=np.float64, order="C")
+        centred -= centred.mean(axis=0)
+        classes = len(centred)
+        squares = np.einsum("km,km->m", centred, centred)
+        total += float((squares * weights[start:stop]).sum()) if stop <= len(weights) else 0.0
         inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
         chosen.append(np.asarray(block)[inside - start].astype(np.float64))
         start = stop
@@ -292,9 +152,124 @@ def _scale_and_sample(
         raise ValueError(f"{start} rows of logits for {len(labels)} labels")
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"a label is outside 0 .. {classes - 1}")
-    return math.sqrt(total / (weights.sum() * classes)), [
-        class_major(block) for block in blocks_of(np.concatenate(chosen))()
-    ]
+    sample = [class_major(block) for block in blocks_of(np.concatenate(chosen))()]
+    return math.sqrt(total / (weights.sum() * classes)), sample
+
+
+def _cache_sized(blocks: LogitBlocks) -> Iterator[Floats]:
+    for block in blocks():
+        yield from blocks_of(block)()
+
+
+# The losses of rows, and their weighted mean as a function of log T.
+
+
+def brier_rows(
+    block: Float64s, labels: Labels, temperature: float, derivatives: bool
+) -> list[Float64s]:
+    """Return ||p - y||^2 of every row, and its derivatives with respect to s = log T.
+
+    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d.
+    """
+    columns = np.arange(block.shape[1])
+    u, p = _softmax(block, temperature)
+    p_y = p[labels, columns]
+    squares = _sum_of_products(p, p)
+    loss = squares - 2 * p_y + 1
+    if not derivatives:
+        return [loss]
+    u -= _sum_of_products(p, u)  # u is d from here on
+    d_y = u[labels, columns]
+    q = p * u
+    variance = _sum_of_products(q, u)
+    cross = _sum_of_products(p, q)
+    slope = 2 * (p_y * d_y - cross)
+    curvature = (
+        4 * _sum_of_products(q, q)
+        + 2 * cross
+        - 2 * variance * squares
+        - 2 * p_y * (d_y * d_y + d_y - variance)
+    )
+    return [loss, slope, curvature]
+
+
+def nll_rows(
+    block: Float64s, labels: Labels, temperature: float, derivatives: bool
+) -> list[Float64s]:
+    """Return -log p_y of every row, and its derivatives with respect to s = log T."""
+    columns = np.arange(block.shape[1])
+    u, p = _softmax(block, temperature)
+    loss = np.log(exp(u).sum(axis=0)) - u[labels, columns]
+    if not derivatives:
+        return [loss]
+    u -= _sum_of_products(p, u)
+    d_y = u[labels, columns]
+    return [loss, d_y, _sum_of_products(p * u, u) - d_y]
+
+
+def _softmax(block: Float64s, temperature: float) -> tuple[Float64s, Float64s]:
+    u = block / temperature
+    p = exp(u)
+    p /= p.sum(axis=0)
+    return u, p
+
+
+def _sum_of_products(left: Float64s, right: Float64s) -> Float64s:
+    products: Float64s = np.einsum("km,km->m", left, right)
+    return products
+
+
+# Of a class-major block, labels and T: each row's loss and, where asked for, its derivatives.
+ROW_LOSSES: dict[Loss, Callable[[Float64s, Labels, float, bool], list[Float64s]]] = {
+    "brier": brier_rows,
+    "nll": nll_rows,
+}
+
+
+class _Objective:
+    """The weighted loss of fixed rows, in class-major blocks, as a function of log T."""
+
+    def __init__(
+        self,
+        blocks: Callable[[], Iterable[Float64s]],
+        labels: Labels,
+        weights: Float64s,
+        loss: Loss,
+    ) -> None:
+        self._blocks, self._labels, self._weights = blocks, labels, weights
+        self._of_rows = ROW_LOSSES[loss]
+        self._total = float(weights.sum())
+
+    def value(self, log_t: float) -> float:
+        """Return the loss at log T."""
+        return self._sum(log_t, derivatives=False)[0]
+
+    def derivatives(self, log_t: float) -> tuple[float, float, float]:
+        """Return the loss and its first two derivatives with respect to log T."""
+        return self._sum(log_t, derivatives=True)
+
+    def _sum(self, log_t: float, *, derivatives: bool) -> tuple[float, float, float]:
+        sums = np.zeros(3)
+        start = 0
+        for block in self._blocks():
+            stop = start + block.shape[1]
+            rows = self._of_rows(block, self._labels[start:stop], math.exp(log_t), derivatives)
+            weights = self._weights[start:stop]
+            # Not np.dot: BLAS would wake its threads for it, which a busy machine pays dearly.
+            sums[: len(rows)] += [(weights * row).sum() for row in rows]
+            start = stop
+        loss, slope, curvature = (sums / self._total).tolist()
+        return loss, slope, curvature
+
+
+# The search over log T.
+
+
+@dataclass(frozen=True)
+class _Point:
+    log_t: float
+    loss: float
+    limit: Limit | None = None
 
 
 def _interior_minima(values: Float64s) -> list[int]:
@@ -314,6 +289,27 @@ def _interior_minima(values: Float64s) -> list[int]:
     return minima
 
 
+def _refined(objective: _Objective, start: float, step: float, low: float, high: float) -> _Point:
+    """Descend from `start` to the local minimum: Newton inside a bracket, else bisection."""
+    log_t, left, right = float(start), low, high
+    value = math.nan
+    for _ in range(_MAX_STEPS):
+        value, slope, curvature = objective.derivatives(log_t)
+        if slope < 0:
+            left = log_t
+        else:
+            right = log_t
+        # Where the loss is not convex, the slope gives the direction alone; at most a grid step.
+        move = -slope / curvature if curvature > 0 else -math.copysign(step, slope)
+        move = max(-step, min(step, move))
+        if not left <= log_t + move <= right:
+            move = (left + right) / 2 - log_t
+        log_t += move
+        if abs(move) < _TOLERANCE:
+            break
+    return _Point(log_t, value)
+
+
 def _limits(objective: _Objective, grid: Float64s, values: Float64s) -> list[_Point]:
     """Return the ends of the grid that are its lowest point, with the loss of all rows there."""
     lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
@@ -325,21 +321,8 @@ def _limits(objective: _Objective, grid: Float64s, values: Float64s) -> list[_Po
     ]
 
 
-def _refined(objective: _Objective, start: float, step: float, low: float, high: float) -> _Point:
-    """Descend from `start` to the local minimum: Newton inside a bracket, else bisection."""
-    log_t, left, right = float(start), low, high
-    value = math.nan
-    for _ in range(_MAX_STEPS):
-        value, slope, curvature = objective.derivatives(log_t)
-        if slope < 0:
-            left = log_t
-        else:
-            right = log_t
-        move = -slope / curvature if curvature > 0 else -math.copysign(step, slope)
-        move = max(-step, min(step, move))
-        if not left <= log_t + move <= right:
-            move = (left + right) / 2 - log_t
-        log_t += move
-        if abs(move) < _TOLERANCE:
-            break
-    return _Point(log_t, value)
+def _best(points: list[_Point]) -> _Point:
+    lowest = min(point.loss for point in points)
+    tied = [point for point in points if point.loss <= lowest + _TIE * max(1.0, abs(lowest))]
+    # A limit wins no tie against a minimum inside the interval.
+    return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))

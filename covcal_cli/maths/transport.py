@@ -21,13 +21,13 @@ from covcal_cli.arrays import Float32s, Float64s
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
 _MANY_CLASSES = 100
-_MISPLACED = 1e-5
+_MISPLACED = 1e-5  # mass that may be misplaced, at least, and as a multiple of eps
 _MISPLACED_PER_SMOOTHING = 0.1
 _MAX_STEPS = 60
 _MOST_DAMPING = 1e9
-_LEAST_GAIN = 1e-3
+_LEAST_GAIN = 1e-3  # of what a step promises
 _PILOT_ROWS = 4000
-_PILOT_SMOOTHING = 0.01
+_PILOT_SMOOTHING = 0.01  # the least eps of the pilot
 _BLOCK_VALUES = 1 << 16
 
 
@@ -125,6 +125,7 @@ def _maximised(costs: Float32s, masses: Float64s, prices: Float64s, eps: float) 
 
 
 def _at(costs: Float32s, masses: Float64s, prices: Float64s, eps: float) -> _State:
+    """Return the smoothed problem at `prices`, added up block by block."""
     n = costs.shape[1]
     shares = np.empty_like(costs)
     soft_minima, placed = 0.0, np.zeros(len(prices))

@@ -1,9 +1,8 @@
-"""From a source discriminator's logits to importance weights, and how far they can be trusted.
+"""Importance weights from a source discriminator's logits, their health, and the bound they enter.
 
 The discriminator g(x) is the probability that x came from the source when both domains are equally
-likely. Then q/p = 1/g - 1 (paper Section 4). Its logits are first tempered: T_g minimises the
-squared error on validation rows of both domains, each domain weighing one half. g is clipped to
-[1/(1+U), 1], that is, weights to [0, U]. All in log space: nothing overflows before it is clipped.
+likely, so that q/p = 1/g - 1. Its logits are tempered by T_g first and g is clipped; all in log
+space, so that nothing overflows before (ARCHITECTURE, sections 3.2, 3.3, 3.8 and 3.9).
 """
 
 from dataclasses import dataclass
@@ -14,10 +13,7 @@ from covcal_cli.arrays import Float64s, Floats
 from covcal_cli.maths.temperature import TemperatureFit, fit_temperature
 
 DEFAULT_MAX_WEIGHT = 1000.0
-FIT_OFFSET = 0.5
-
-
-"""T_f is fitted with a = 1/g - 1/2 = w + 1/2: the bound's weight (paper Theorem 1)."""
+FIT_OFFSET = 0.5  # T_f is fitted with a = 1/g - 1/2 = w + 1/2, the weight in Theorem 1
 
 
 @dataclass(frozen=True)
@@ -25,8 +21,7 @@ class WeightHealth:
     """Diagnostics of importance weights over source validation rows; shares are fractions of n."""
 
     n: int  # source validation rows
-    # Effective sample size (sum w)^2 / sum w^2: the overlap of the domains. The same of
-    # a = w + 1/2: the noise in a T_f fitted with them.
+    # Effective sample size of w: the overlap of the domains; of a: the noise in a T_f fitted so.
     ess: float
     ess_share: float
     ess_fit: float
@@ -70,6 +65,7 @@ def importance_weights(
         (source / fit.temperature, target / fit.temperature)
         for (source, target), fit in zip(members, fits, strict=True)
     ]
+    # Weights are averaged over members, not their logits: each member is fitted on its own.
     on_source = np.mean([weights_of(logits, max_weight) for logits, _ in tempered], axis=0)
     on_target = np.mean([weights_of(logits, max_weight) for _, logits in tempered], axis=0)
     health = WeightHealth(
@@ -91,7 +87,7 @@ def importance_weights(
 
 
 def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) -> TemperatureFit:
-    """Fit T_g by squared error, each domain weighing one half (paper Section 5.1).
+    """Fit T_g by squared error, each domain weighing one half (ARCHITECTURE, section 3.2).
 
     The binary squared error (s - sigmoid(l/T))^2 is half the Brier score of the two-class logits
     (0, l), so this is `fit_temperature` with weights 1/n of each domain. Logits are of validation
@@ -134,23 +130,17 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
     return float((below + not_above).mean() / (2 * len(ordered)))
 
 
-# The terms of the paper's Theorem 1: what the target error is bounded by, in numbers.
+# Theorem 1 in units of L = ||fhat - y||^2 / 2, which lies in [0, 1] (ARCHITECTURE, section 3.8):
 #
-# In units of L = ||fhat - y||^2 / 2, which lies in [0, 1], for weights q/p <= U and g clipped to
-# [1/(1+U), 1]:
+#     E_target[L] <= E_source[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2],  r = (source + target) / 2
 #
-# E_target[L] <= E_source[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2], r = (source + target)/2
-#
-# The paper states it with (1+U)^4 and proves it from L = ||fhat - y||^2 <= 1, which one-hot
-# labels violate; the cube suffices: with B = 2 L <= 2 and D = w* - w, B (D - 1/2) <= max(0, 2 D -
-# 1) <= D^2, and E_source[D^2] <= 2 (1+U)^3 E_r[(g* - g)^2]. The last term is unknown, but E_r[(g*
-# - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2], whose second part is at least 0; leaving it out
-# gives a bound that holds and is weaker.
+# The last term is unknown, but E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2], whose second
+# part is at least 0; leaving it out gives a bound that holds and is weaker.
 
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """Theorem 1 in units of L; the bound says nothing when it is 1 or more."""
+    """The terms of Theorem 1; the bound says nothing when it is 1 or more."""
 
     weighted_error: float  # mean over source validation rows of (1/g - 1/2) L
     # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, the valid stand-in for E_r[(g* - g)^2].
