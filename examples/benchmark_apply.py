@@ -28,10 +28,10 @@ import benchmark_temperature
 import h5py
 import numpy as np
 
-from covcal_cli.formats.calibration import Calibration, write_calibration
+from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.records import Input
+from covcal_cli.records import Input, write_document
 
 BLOCK = 1 << 20
 BINS = 15
@@ -63,7 +63,7 @@ def write_features(path: Path, domain: str, split: int, rows: int, classes: int)
         writer.complete()
 
 
-def write_document(path: Path, features: Path, classes: int) -> None:
+def write_halving(path: Path, features: Path, classes: int) -> None:
     """Write a cal.json that halves the logits."""
     calibration = Calibration(
         method="temp",
@@ -87,7 +87,7 @@ def write_document(path: Path, features: Path, classes: int) -> None:
         warnings=(),
         inputs=(Input("features", features, "0" * 64),),
     )
-    write_calibration(calibration, path, force=True)
+    write_document(calibration, path, force=True)
 
 
 def bare_pass(path: Path, temperatures: Sequence[float]) -> list[float]:
@@ -160,7 +160,7 @@ def compare_passes(folder: Path, rows: int, classes: int) -> None:
     """Print what apply and evaluate take beside the bare pass, and whether the ECEs agree."""
     features, document, metrics = (folder / name for name in ("f.h5", "cal.json", "metrics.json"))
     write_features(features, "target", 2, rows, classes)
-    write_document(document, features, classes)
+    write_halving(document, features, classes)
     command = ("-m", "covcal_cli")
     text, bare, peak = measured(__file__, "--bare", features, TEMPERATURE)
     print(f"{rows} x {classes} float32 logits, {features.stat().st_size / 2**20:.0f} MiB")

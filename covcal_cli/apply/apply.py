@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from covcal_cli.apply.writers import AppliedRows, Layout, format_of, write_csv
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
-from covcal_cli.formats.calibration import Calibration, model_of, read_calibration
+from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import Domain, FeatureFile, Floats, ForecasterName, Rows
 from covcal_cli.formats.forecaster import (
     AlignedNetworks,
@@ -260,7 +260,7 @@ def _provenance(
     file: FeatureFile, document: Path, calibration: Calibration, domain: str, split: str
 ) -> dict[str, str | int | float]:
     """Return what makes the output traceable to the bytes that it was computed from."""
-    model = model_of(file)
+    model = file.model
     found: dict[str, str | int | float] = {
         "input_sha256": file.sha256(),
         "calibration_sha256": sha256_of(document),

@@ -13,7 +13,6 @@ from covcal_cli.estimators.estimate import Estimate
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
-from covcal_cli.formats.calibration import model_of
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named, scaled_logits
 from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
@@ -81,7 +80,7 @@ def estimate(path: Path, settings: EstimateSettings = _AS_IT_COMES) -> Estimatio
             seed=settings.seed,
             max_weight=settings.max_weight,
             classes=tuple(file.classes),
-            model=model_of(file),
+            model=file.model,
             inputs=(input_of(file),),
             notes=tuple(notes),
         )

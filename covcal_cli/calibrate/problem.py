@@ -22,7 +22,6 @@ from covcal_cli.estimators.estimate import Estimate
 from covcal_cli.estimators.evidence import Aligned, Evidence, read_evidence
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
-from covcal_cli.formats.calibration import model_of
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
 from covcal_cli.maths.softmax import class_major, exp, log_softmax
 from covcal_cli.maths.temperature import (
@@ -357,7 +356,7 @@ def provenance(file: FeatureFile) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what it was fitted on."""
     return {
         "classes": tuple(file.classes),
-        "model": model_of(file),
+        "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),
         "feature_columns": file.feature_columns,
         "inputs": (input_of(file),),

@@ -79,8 +79,7 @@ def write_fitted(
 
     from covcal_cli.cli.render import calibration_summary
     from covcal_cli.files import check_output
-    from covcal_cli.formats.calibration import write_calibration
-    from covcal_cli.records import document_text
+    from covcal_cli.records import document_text, write_document
 
     path = file or file_here(console)
     to_stdout = str(output) == "-"
@@ -93,7 +92,7 @@ def write_fitted(
     if to_stdout:
         console.result(document_text(found, Path("cal.json")))
         return
-    write_calibration(found, output, force=force)
+    write_document(found, output, force=force)
     console.result(calibration_summary(found, verbose=console.verbose))
     console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
 

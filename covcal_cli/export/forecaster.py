@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.calibration import Calibration, model_of
+from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile, Floats
 from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks, log_probabilities
 from covcal_cli.maths.networks import aligned_logits
@@ -83,7 +83,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
     if not path.is_file():
         return Tensors()
     with FeatureFile(path) as file:
-        if model_of(file)["sha256"] != calibration.model["sha256"]:
+        if file.model["sha256"] != calibration.model["sha256"]:
             return Tensors()
         names = [file.attributes.get(f"{what}_tensor") for what in ("features", "logits")]
     return Tensors(*(str(name) if name else None for name in names))
@@ -118,7 +118,7 @@ def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows |
         return None
     with FeatureFile(path) as file:
         domain = file.target or file.source
-        if domain is None or model_of(file)["sha256"] != calibration.model["sha256"]:
+        if domain is None or file.model["sha256"] != calibration.model["sha256"]:
             return None
         rows = np.arange(min(_STORED_ROWS, domain.n), dtype=np.int64)
         if calibration.forecaster == "original":

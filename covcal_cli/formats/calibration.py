@@ -1,7 +1,7 @@
-"""A fitted calibration: what cal.json holds.
+"""A fitted calibration, as cal.json holds it.
 
-The confidence of a row is the probability that the calibrated forecaster gives to the label which
-the ORIGINAL classifier predicted; that label is never changed.
+The confidence that it makes is of the label which the ORIGINAL classifier predicted, whatever the
+forecaster's own would be (ARCHITECTURE, section 3.6).
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from covcal_cli.formats.features import FeatureFile, ForecasterName
-from covcal_cli.records import Document, Guard, Input, at, read_document, write_document
+from covcal_cli.errors import CovcalError
+from covcal_cli.formats.features import ForecasterName
+from covcal_cli.records import Document, Guard, Input, at, read_document
 
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
 
@@ -44,13 +45,7 @@ def _source_prior() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(Document):
-    """Everything that ``covcal calibrate`` found; fields with a default are younger than others.
-
-    Raises
-    ------
-    ValueError
-        If no calibration can be like this: on reading, the file is damaged.
-    """
+    """Everything that ``covcal calibrate`` found; fields with a default are younger than others."""
 
     schema: ClassVar[str] = "covcal.calibration/1"
 
@@ -86,27 +81,8 @@ class Calibration(Document):
     networks_sha256: str | None  # of the aligned networks, where the method needs them
     inputs: tuple[Input, ...]
 
-    def __post_init__(self) -> None:
-        if not _LEAST_TEMPERATURE < self.forecaster_temperature < 1 / _LEAST_TEMPERATURE:
-            raise ValueError(f"temperatures.forecaster is {self.forecaster_temperature}")
-        for name in ("name", "sha256"):
-            if name not in self.model:
-                raise ValueError(f"model.{name} is missing")
-        if not self.inputs:
-            raise ValueError("inputs is empty")
 
-
-def model_of(file: FeatureFile) -> dict[str, str]:
-    """Return name and sha256 of the classifier that a file comes from; empty where unknown."""
-    return {name: str(file.attributes.get(f"model_{name}", "")) for name in ("name", "sha256")}
-
-
-def write_calibration(calibration: Calibration, path: Path, *, force: bool) -> None:
-    """Write cal.json, whole or not at all."""
-    write_document(calibration, path, force=force)
-
-
-def read_calibration(path: Path) -> Calibration:
+def read_calibration(path: str | Path) -> Calibration:
     """Read a cal.json.
 
     Raises
@@ -114,6 +90,22 @@ def read_calibration(path: Path) -> Calibration:
     CovcalError
         If the file is missing, is not JSON, or is not a calibration that this version reads.
     """
-    return read_document(
+    path = Path(path)
+    found = read_document(
         Calibration, path, remedy="make it with covcal calibrate", again="calibrate again"
     )
+    fault = _fault(found)
+    if fault is not None:
+        raise CovcalError(f"{path} is damaged ({fault}): calibrate again")
+    return found
+
+
+def _fault(calibration: Calibration) -> str | None:
+    """Return what no calibration can be like, though its fields are of the right kind."""
+    temperature = calibration.forecaster_temperature
+    if not _LEAST_TEMPERATURE < temperature < 1 / _LEAST_TEMPERATURE:
+        return f"temperatures.forecaster is {temperature}"
+    for name in ("name", "sha256"):
+        if name not in calibration.model:
+            return f"model.{name} is missing"
+    return None if calibration.inputs else "inputs is empty"

@@ -4,14 +4,14 @@
 per domain (``/source``, ``/target``), ``/classes``, and root attributes with the provenance.
 Opening a file checks its structure; values are checked as they are read, block by block.
 
-A `Domain` gives out no labels. Those of the source come from `SourceDomain.labels`; those of the
-target come from ``target_labels.py`` alone, which nothing that trains or fits imports.
+A `Domain` gives out no labels. Those of the source come from `SourceDomain.labels`, those of the
+target from `target_labels` alone, which nothing that trains or fits imports.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,6 +19,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float32s, Labels
+from covcal_cli.arrays import Floats as Floats
+from covcal_cli.arrays import Rows as Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
 from covcal_cli.maths.softmax import log_mean_softmax
@@ -26,10 +29,7 @@ from covcal_cli.maths.softmax import log_mean_softmax
 FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
-FEATURE_COLUMNS = "feature_columns"
-
-
-"""The attribute with the columns of a table that went into the model, in order, as JSON."""
+FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
 SPLITS = ("train", "validation", "test")
 UNKNOWN_LABEL = -1
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
@@ -50,10 +50,6 @@ _DATASETS = {
 }
 _KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed-length bytes"}
 ForecasterName = Literal["original", "aligned"]  # the classifier, or the one that adapt learnt
-Rows = NDArray[np.int64]
-Floats = NDArray[np.float32]
-# Makes the error for a dataset's name and what is wrong with it.
-_Fault = Callable[[str, str], CovcalError]
 
 
 class Domain:
@@ -64,7 +60,7 @@ class Domain:
         self.name = name  # "source" or "target"
         self.n_classes = n_classes  # K
         self._group = group
-        self.n = _checked_rows(group, n_classes, self._error)  # rows
+        self.n = self._checked_rows()
         # The width d of phi(x); None where the file holds no features.
         self.n_features = int(group["features"].shape[1]) if "features" in group else None
         # The members M of the aligned forecaster; 0 in a features file.
@@ -93,23 +89,21 @@ class Domain:
             )
         return rows
 
-    def features(self, rows: Rows) -> Floats:
+    def features(self, rows: Rows) -> Float32s:
         """Return phi(x) of `rows`, shape (m, d) float32, refusing values that are not finite."""
         if self.n_features is None:
             raise self._error("features", "is missing: extract again with features")
         return self._read("features", rows)
 
-    def logits(self, rows: Rows) -> Floats:
+    def logits(self, rows: Rows) -> Float32s:
         """Return the classifier's logits of `rows`, shape (m, K) float32."""
         return self._read("logits", rows)
 
-    def aligned_logits(self, rows: Rows) -> Floats:
+    def aligned_logits(self, rows: Rows) -> Float32s:
         """Return the logits of every member of the aligned forecaster, shape (M, m, K) float32."""
         return self._read("aligned_logits", rows, axis=1)
 
-    def forecaster_logits(
-        self, rows: Rows, forecaster: ForecasterName
-    ) -> NDArray[np.floating[Any]]:
+    def forecaster_logits(self, rows: Rows, forecaster: ForecasterName) -> Floats:
         """Return a forecaster's logits of `rows`, shape (m, K).
 
         The aligned forecaster's are log mean_m softmax(z_m) over its members.
@@ -118,11 +112,11 @@ class Domain:
             return self.logits(rows)
         return log_mean_softmax(self.aligned_logits(rows)).T
 
-    def domain_logits(self, rows: Rows) -> Floats:
+    def domain_logits(self, rows: Rows) -> Float32s:
         """Return the source discriminator's logits on phi(x), shape (m,) float32."""
         return self._read("domain_logits", rows)
 
-    def aligned_domain_logits(self, rows: Rows) -> Floats:
+    def aligned_domain_logits(self, rows: Rows) -> Float32s:
         """Return the logits of every member's source discriminator on psi, shape (M, m) float32."""
         return self._read("aligned_domain_logits", rows, axis=1)
 
@@ -158,17 +152,50 @@ class Domain:
         }
         return _cut(rows, max(widths[name] for name in names or widths))
 
-    def _read(self, name: str, rows: Rows, axis: int = 0) -> Floats:
+    def _checked_rows(self) -> int:
+        """Return the number of rows, once all datasets fit together."""
+        group = self._group
+        for name in _REQUIRED:
+            if name not in group:
+                raise self._error(name, "is missing: extract again")
+        present = {name: known for name, known in _DATASETS.items() if name in group}
+        for name, (kinds, axes) in present.items():
+            self._require_type(name, kinds, axes)
+        n = int(group["logits"].shape[0])
+        for name, (_, axes) in present.items():
+            sizes = dict(zip(axes, group[name].shape, strict=True))
+            if sizes["n"] != n:
+                raise self._error(name, f"has {sizes['n']} rows but logits has {n}: extract again")
+            if sizes.get("K", self.n_classes) != self.n_classes:
+                raise self._error(
+                    name, f"has {sizes['K']} columns but /classes has {self.n_classes}"
+                )
+        members = {group[name].shape[0] for name in _ALIGNED[1:] if name in group}
+        if len(members) > 1 or 0 in members:
+            raise self._error("aligned_domain_logits", "has other members than aligned_logits")
+        return n
+
+    def _require_type(self, name: str, kinds: str, axes: str) -> None:
+        found = self._group[name]
+        if not isinstance(found, h5py.Dataset):
+            raise self._error(name, "is a group, not a dataset: extract again")
+        if found.dtype.kind not in kinds or found.ndim != len(axes):
+            raise self._error(
+                name,
+                f"is {found.dtype} with {found.ndim} axes; {_KINDS[kinds]} with {len(axes)} "
+                f"({', '.join(axes)}) are needed: extract again",
+            )
+
+    def _read(self, name: str, rows: Rows, axis: int = 0) -> Float32s:
         if name not in self._group:
             raise self._error(name, "is missing: run covcal adapt first")
         dataset = self._group[name]
         shape = [*dataset.shape]
-        shape[axis] = 1
-        width = math.prod(shape)
         shape[axis] = len(rows)
         values = np.empty(shape, dtype=np.float32)
+        shape[axis] = 1
         start = 0
-        for part in _cut(rows, width):
+        for part in _cut(rows, math.prod(shape)):
             taken = _taken(dataset, part, axis)
             self._require_finite(name, taken, part, axis)
             stop = start + len(part)
@@ -176,7 +203,7 @@ class Domain:
             start = stop
         return values
 
-    def _require_finite(self, name: str, values: Floats, rows: Rows, axis: int) -> None:
+    def _require_finite(self, name: str, values: Float32s, rows: Rows, axis: int) -> None:
         # A sum is NaN or infinite when any term is, or, at no harm, when it overflows.
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
@@ -196,7 +223,7 @@ class Domain:
 class SourceDomain(Domain):
     """The labelled domain that the classifier was trained on."""
 
-    def labels(self, rows: Rows) -> NDArray[np.int64]:
+    def labels(self, rows: Rows) -> Labels:
         """Return the labels of `rows`, shape (m,) int64; -1 where unknown."""
         return read_labels(self, rows)
 
@@ -204,15 +231,23 @@ class SourceDomain(Domain):
 class FeatureFile:
     """An open features or adapted file, checked for structure; a context manager.
 
+    Parameters
+    ----------
+    path : Path
+        The file; with `handle`, what messages and records call it.
+    handle : h5py.File, optional
+        The file where it is open already. It stays the caller's to close.
+
     Raises
     ------
     CovcalError
         If the file is missing, truncated, incomplete, of an unknown schema or inconsistent.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, handle: Any = None) -> None:
         self.path = path
-        self._file = open_hdf5(path)
+        self._file = open_hdf5(path) if handle is None else handle
+        self._closes = handle is None
         try:
             self.schema = self._checked_schema()
             self.classes = self._class_names()
@@ -221,13 +256,18 @@ class FeatureFile:
             self.target = Domain(*self._group("target")) if "target" in self._file else None
             self._require_agreement()
         except BaseException:
-            self._file.close()
+            self.__exit__()
             raise
 
     @property
     def is_adapted(self) -> bool:
         """Whether this is the output of ``covcal adapt``."""
         return self.schema == ADAPTED_SCHEMA
+
+    @property
+    def model(self) -> dict[str, str]:
+        """Name and sha256 of the classifier; empty where unknown."""
+        return {name: str(self.attributes.get(f"model_{name}", "")) for name in ("name", "sha256")}
 
     @property
     def feature_columns(self) -> tuple[str, ...]:
@@ -264,7 +304,8 @@ class FeatureFile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        if self._closes:
+            self._file.close()
 
     def _checked_schema(self) -> str:
         schema = self._file.attrs.get("schema")
@@ -317,10 +358,9 @@ def thinned(rows: Rows, most: int, seed: int) -> Rows:
     return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
-def read_labels(domain: Domain, rows: Rows) -> NDArray[np.int64]:
-    """Return the labels of `rows` of any domain; for `SourceDomain` and ``target_labels`` only."""
-    group = domain._group
-    labels: NDArray[np.int64] = _taken(group["labels"], rows, axis=0).astype(np.int64, copy=False)
+def read_labels(domain: Domain, rows: Rows) -> Labels:
+    """Return the labels of `rows` of any domain; for `SourceDomain` and `target_labels` only."""
+    labels: Labels = _taken(domain._group["labels"], rows, axis=0).astype(np.int64, copy=False)
     outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
     if len(outside):
         row = int(rows[outside[0]])
@@ -362,38 +402,6 @@ def open_hdf5(path: Path) -> Any:
         raise CovcalError(
             f"{path} is not a readable HDF5 file: make it with covcal extract"
         ) from error
-
-
-def _checked_rows(group: Any, n_classes: int, fault: _Fault) -> int:
-    """Return the number of rows of a domain, once all its datasets fit together."""
-    for name in _REQUIRED:
-        if name not in group:
-            raise fault(name, "is missing: extract again")
-    present = {name: known for name, known in _DATASETS.items() if name in group}
-    for name, (kinds, axes) in present.items():
-        _require_type(group[name], kinds, axes, name, fault)
-    n = int(group["logits"].shape[0])
-    for name, (_, axes) in present.items():
-        sizes = dict(zip(axes, group[name].shape, strict=True))
-        if sizes["n"] != n:
-            raise fault(name, f"has {sizes['n']} rows but logits has {n}: extract again")
-        if sizes.get("K", n_classes) != n_classes:
-            raise fault(name, f"has {sizes['K']} columns but /classes has {n_classes}")
-    members = {group[name].shape[0] for name in _ALIGNED[1:] if name in group}
-    if len(members) > 1 or 0 in members:
-        raise fault("aligned_domain_logits", "has other members than aligned_logits")
-    return n
-
-
-def _require_type(found: Any, kinds: str, axes: str, name: str, fault: _Fault) -> None:
-    if not isinstance(found, h5py.Dataset):
-        raise fault(name, "is a group, not a dataset: extract again")
-    if found.dtype.kind not in kinds or found.ndim != len(axes):
-        raise fault(
-            name,
-            f"is {found.dtype} with {found.ndim} axes; {_KINDS[kinds]} with {len(axes)} "
-            f"({', '.join(axes)}) are needed: extract again",
-        )
 
 
 def _cut(rows: Rows, width: int) -> Iterator[Rows]:

@@ -1,7 +1,9 @@
-"""The aligned forecaster's networks, read from an adapted file to run on other files' features.
+"""The forecaster whose logits a calibration scales, on every file that the calibration fits.
 
-An adapted file holds the aligned logits of its own rows. On rows that were extracted later they are
-computed from phi(x) in NumPy, as `networks` describes.
+That is the classifier, or the aligned forecaster. An adapted file holds the aligned logits of its
+own rows; on rows that were extracted later its networks compute them from phi(x) in NumPy.
+`networks_for` refuses a file that a calibration does not fit; `scaled_logits` brings several
+calibrations, read and named by `read_named`, to one file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +12,13 @@ from pathlib import Path
 
 from covcal_cli.arrays import Float32s, Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
-from covcal_cli.formats.calibration import Calibration, model_of, read_calibration
+from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
 from covcal_cli.maths.networks import Networks, aligned_logits, networks_sha256, read_networks
 from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax
+
+NONE = "none"  # the name of the classifier as it came
+_AGAIN = "calibrate this file itself"
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,7 @@ class AlignedNetworks:
         return len(self.arrays["psi/weight_0"])
 
     def aligned_logits(self, domain: Domain, rows: Rows) -> Float32s:
-        """Return the logits of every member, shape (M, m, K) float32, of rows with features.
-
-        Raises
-        ------
-        CovcalError
-            If the domain holds no features, or others than the networks take.
-        """
+        """Return the logits of every member, shape (M, m, K), of rows of `require_features`."""
         self.require_features(domain)
         return aligned_logits(self.arrays, domain.features(rows))
 
@@ -77,12 +76,6 @@ def read_aligned_networks(path: Path) -> AlignedNetworks:
     return AlignedNetworks(path, networks_sha256(arrays), arrays)
 
 
-# Logits of the two forecasters, the classifier and the aligned one, and what T makes of them.
-#
-# The confidence of a row is the probability that the calibrated forecaster gives to the label
-# which the ORIGINAL classifier predicted; that label is never changed.
-
-
 def forecaster_logits(
     domain: Domain,
     rows: Rows,
@@ -104,8 +97,6 @@ def log_probabilities(logits: Float64s, temperature: float) -> Float64s:
 
 
 # The files that a calibration goes with: what it was fitted on, and what it may be applied to.
-
-_AGAIN = "calibrate this file itself"
 
 
 def require_unchanged(calibration: Calibration, document: Path, *, purpose: str) -> Path:
@@ -137,10 +128,9 @@ def networks_for(
 ) -> AlignedNetworks | None:
     """Return the networks that compute the aligned logits of `file`, or None if it needs none.
 
-    None is for a calibration of the classifier's own logits, and for an adapted file, which holds
-    its aligned logits. Everything that makes the calibration unfit for the file is refused here.
-    The networks are those of the adapted file `networks`, or of the one that cal.json, the
-    `document`, names.
+    A calibration of the classifier's own logits needs none, nor does an adapted file, which holds
+    its aligned logits. The networks are those of the adapted file `networks`, or of the one that
+    cal.json, the `document`, names.
 
     Raises
     ------
@@ -188,7 +178,8 @@ def fitted_networks(
 
 def _require_same_classifier(calibration: Calibration, file: FeatureFile) -> None:
     """Refuse a file whose model, classes or columns are not those of the calibration."""
-    same_model = model_of(file)["sha256"] == calibration.model["sha256"]
+    same_model = file.model["sha256"] == calibration.model["sha256"]
+    # Classes first: where they differ too, their names say more than the sha256 of two models.
     _require_same_classes(calibration, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -244,11 +235,6 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 
 
 # Calibrations that are looked at together: their names, and the logits that each scales.
-
-NONE = "none"
-
-
-"""The classifier as it came."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Writes covcal's HDF5 files block by block; ``featurefile`` reads them and names the schemas.
+"""The writer of covcal's HDF5 files, block by block; `features` reads them and names the schemas.
 
 The same blocks give the same bytes: no timestamps, no compression, HDF5's default library version.
 The root attribute ``complete`` is set last, and readers refuse a file without it.
@@ -57,7 +57,7 @@ class _Sink(io.FileIO):
 
 
 class HDF5Writer:
-    """A covcal HDF5 file being written; use it inside ``files.atomic_output``."""
+    """A covcal HDF5 file being written; use it inside `atomic_output`."""
 
     def __init__(
         self,

@@ -21,10 +21,11 @@ from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
-from covcal_cli.formats.calibration import Calibration, read_calibration, write_calibration
+from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named
 from covcal_cli.progress import ProgressCallback
+from covcal_cli.records import write_document
 from covcal_cli.run.journal import Journal, step_key
 
 JOURNAL = "run.json"
@@ -193,7 +194,7 @@ class _Steps:
 
         def make(output: Path) -> Iterable[str]:
             found = calibrate(file, CalibrateSettings(**settings))
-            write_calibration(found, output, force=True)
+            write_document(found, output, force=True)
             return found.warnings
 
         settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}

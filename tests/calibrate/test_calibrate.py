@@ -22,10 +22,10 @@ from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.calibrate.remarks import warnings_on_weights
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
-from covcal_cli.formats.calibration import Calibration, read_calibration, write_calibration
+from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.weights import importance_weights
-from covcal_cli.records import encoded
+from covcal_cli.records import encoded, write_document
 from tests.made_files import (
     Arrays,
     adapted_domain,
@@ -438,7 +438,7 @@ def test_the_same_file_gives_the_same_bytes(tmp_path: Path, adapted: bool) -> No
     path = write(tmp_path / "input.h5")
     (tmp_path / "out").mkdir()
     for name in ("one.json", "two.json"):
-        write_calibration(calibrate(path), tmp_path / "out" / name, force=False)
+        write_document(calibrate(path), tmp_path / "out" / name, force=False)
     one, two = (tmp_path / "out" / name for name in ("one.json", "two.json"))
     assert one.read_bytes() == two.read_bytes()
     assert json.loads(one.read_text())["inputs"] == [
@@ -455,7 +455,7 @@ def test_cal_json_is_strict_json_and_reads_back_whole(tmp_path: Path, method: st
     """What is read back equals what was written, and no NaN or Infinity is in the file."""
     found = calibrate(write_adapted(tmp_path / "a.h5"), CalibrateSettings(method=method))
     path = tmp_path / "cal.json"
-    write_calibration(found, path, force=False)
+    write_document(found, path, force=False)
     content = json.loads(path.read_text(), parse_constant=refuse_constant)
     again = read_calibration(path)
     assert again == replace(found, inputs=again.inputs)
@@ -470,7 +470,7 @@ def test_an_existing_cal_json_is_kept_without_force(tmp_path: Path) -> None:
     found = calibrate(write_features(tmp_path / "f.h5"), CalibrateSettings(method="temp"))
     (tmp_path / "cal.json").write_text("mine")
     with pytest.raises(CovcalError, match="exists already"):
-        write_calibration(found, tmp_path / "cal.json", force=False)
+        write_document(found, tmp_path / "cal.json", force=False)
     assert (tmp_path / "cal.json").read_text() == "mine"
 
 
@@ -497,7 +497,7 @@ DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
 def test_a_damaged_cal_json_is_refused(tmp_path: Path, damage: str) -> None:
     """A field that is missing or of no use: one line that names the file and the remedy."""
     path = tmp_path / "cal.json"
-    write_calibration(calibrate(write_features(tmp_path / "f.h5")), path, force=False)
+    write_document(calibrate(write_features(tmp_path / "f.h5")), path, force=False)
     content = json.loads(path.read_text())
     keys, value = DAMAGES[damage]
     place = content
@@ -527,7 +527,7 @@ def every_place(content: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any,
 def test_no_damage_speaks_python(tmp_path: Path) -> None:
     """Every field removed and given every wrong kind: read, or refused in plain words."""
     path = tmp_path / "cal.json"
-    write_calibration(calibrate(write_adapted(tmp_path / "a.h5")), path, force=False)
+    write_document(calibrate(write_adapted(tmp_path / "a.h5")), path, force=False)
     content = json.loads(path.read_text())
     refused = []
     for keys in every_place(content):

@@ -20,9 +20,9 @@ from covcal_cli.estimators.pseudocal import pseudocal
 from covcal_cli.estimators.simple import atc
 from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import utdc_temperature
-from covcal_cli.formats.calibration import read_calibration, write_calibration
+from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.records import encoded
+from covcal_cli.records import encoded, write_document
 from tests.cli_runner import covcal
 from tests.made_files import adapted_domain, clusters_domain, rows_of, write_adapted, write_features
 
@@ -182,7 +182,7 @@ def test_weights_only_leaves_out_the_half(tmp_path: Path, adapted: bool) -> None
     assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
     assert found.forecaster == ("aligned" if adapted else "original")
     assert found.bound is None
-    write_calibration(found, tmp_path / "cal.json", force=False)
+    write_document(found, tmp_path / "cal.json", force=False)
     assert read_calibration(tmp_path / "cal.json").forecaster == found.forecaster
 
 

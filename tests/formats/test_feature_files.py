@@ -386,3 +386,17 @@ class TestWriting:
         moved = Path(shutil.copy(features, copy / "named otherwise.h5"))
         out = covcal("inspect", moved).require_success().out
         assert out == covcal("inspect", features).require_success().out
+
+
+def test_an_open_file_is_checked_and_left_open(tmp_path: Path) -> None:
+    """A handle goes by the name it is given: the same checks, and the caller closes it."""
+    path = write_features(tmp_path / "f.h5")
+    with h5py.File(path, "r+") as handle:
+        with FeatureFile(Path("arrays"), handle) as file:
+            assert file.path == Path("arrays")
+            assert len(file.require_source().rows("validation"))
+        assert handle  # h5py: false once closed
+        handle.attrs["schema"] = "other/1"
+        with pytest.raises(CovcalError, match="arrays has schema 'other/1'"):
+            FeatureFile(Path("arrays"), handle)
+        assert handle
