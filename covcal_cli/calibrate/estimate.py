@@ -9,7 +9,7 @@ import numpy as np
 
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.estimate import Estimate
+from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of

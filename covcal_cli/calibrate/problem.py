@@ -18,8 +18,7 @@ from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.estimate import Estimate
-from covcal_cli.estimators.evidence import Aligned, Evidence, read_evidence
+from covcal_cli.estimators.evidence import Aligned, Estimate, Evidence, read_evidence
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain

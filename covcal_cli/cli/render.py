@@ -11,7 +11,7 @@ from covcal_cli.calibrate.estimate import (
     expectation_document,
 )
 from covcal_cli.cli import tables
-from covcal_cli.estimators.estimate import Estimate
+from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.evaluate.bins import SMALL_GROUP
 from covcal_cli.evaluate.diagram import text_diagram
 from covcal_cli.evaluate.gates import Judged

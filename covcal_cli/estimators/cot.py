@@ -20,8 +20,14 @@ import math
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
-from covcal_cli.estimators.estimate import Estimate, Z, from_variance, variance_of_mean
-from covcal_cli.estimators.evidence import Evidence, probabilities
+from covcal_cli.estimators.evidence import (
+    Estimate,
+    Evidence,
+    Z,
+    from_variance,
+    probabilities,
+    variance_of_mean,
+)
 from covcal_cli.estimators.guards import detectable_shift, precise, second_witness
 from covcal_cli.maths.transport import Transport, transport
 from covcal_cli.records import Guard
@@ -42,19 +48,18 @@ def cot(evidence: Evidence, prior: Float64s | None = None) -> Estimate:
     masses = evidence.source_prior if prior is None else prior
     on_target = _transport(evidence.target_logits, evidence.temperature, masses)
     shift = on_target.cost - on_source.cost
+    # What a row adds to the costs, by the delta method: the variances of the shift and the error.
     wrong = 1.0 - evidence.source_correct
     transported = on_source.net_costs + on_source.prices[labels]
     borrowed = on_target.prices[labels] if prior is None else np.zeros(n_v)
-    of_shift = variance_of_mean(borrowed - transported) + variance_of_mean(on_target.net_costs)
-    of_error = variance_of_mean(wrong + borrowed - transported)
-    of_error += variance_of_mean(on_target.net_costs)
+    of_target = variance_of_mean(on_target.net_costs)
+    of_shift = variance_of_mean(borrowed - transported) + of_target
+    of_error = variance_of_mean(wrong + borrowed - transported) + of_target
+    # The error is that of the source and the shift, but at worst just below that of guessing.
     error = (evidence.source_errors + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / evidence.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))
-    guards = [
-        detectable_shift(shift, math.sqrt(of_shift)),
-        precise(Z * math.sqrt(of_error)),
-    ]
+    guards = [detectable_shift(shift, math.sqrt(of_shift)), precise(Z * math.sqrt(of_error))]
     if prior is None:  # a prior that is given leaves nothing to mistake for a shift
         guards.append(_second_witness(evidence))
     return from_variance("cot", 1 - error, of_error, ASSUMPTION, tuple(guards))

@@ -1,60 +1,27 @@
-"""Row scores from logits: confidences at a temperature, and log-odds that never saturate."""
+"""The evidence that every estimator of the target accuracy is given, and its estimate.
 
+An `Evidence` is all that may be known without target labels. Estimators are functions of one that
+return an `Estimate`: an accuracy with the interval of its sampling noise, the assumption that it
+stands on, and guards. Last come the scores of rows that they share.
+"""
+
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.maths.softmax import blocks_of, class_major, exp, log_mean_softmax
+from covcal_cli.records import Guard
 
-
-def probabilities(logits: Floats, temperature: float) -> Float64s:
-    """Return softmax(z / T), classes first, shape (K, n), of logits (n, K)."""
-    found = np.empty(logits.shape[::-1])
-    start = 0
-    for block in blocks_of(logits)():
-        part = exp(class_major(block) / temperature)
-        part /= part.sum(axis=0)
-        found[:, start : start + len(block)] = part
-        start += len(block)
-    return found
-
-
-def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
-    """Return the probability of every row's label at T, shape (n,), by default of the top one."""
-    found = np.empty(len(logits))
-    start = 0
-    for block in blocks_of(logits)():
-        stop = start + len(block)
-        chances = exp(class_major(block) / temperature)
-        # class_major shifts every row's maximum to 0: the top label's term is 1.
-        top = 1.0 if labels is None else chances[labels[start:stop], np.arange(len(block))]
-        found[start:stop] = top / chances.sum(axis=0)
-        start = stop
-    return found
-
-
-def log_odds(logits: Floats, temperature: float) -> Float64s:
-    """Return log(c / (1 - c)) of the top confidence c at T, shape (n,).
-
-    The same order as c, but rows whose c rounds to 1 keep theirs: thresholds and bins need it.
-    """
-    found = np.empty(len(logits))
-    start = 0
-    for block in blocks_of(logits)():
-        scaled = class_major(block) / temperature
-        columns = np.arange(len(block))
-        scaled[scaled.argmax(axis=0), columns] = -np.inf
-        second = scaled.max(axis=0)
-        rest = np.exp(scaled - second).sum(axis=0)
-        found[start : start + len(block)] = -(second + np.log(rest))
-        start += len(block)
-    return found
-
-
-# All that may be known without target labels: the one input of every estimator.
+# A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes).
+MAX_ROWS = 50_000
+MAX_VALUES = 2_500_000
+Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -167,15 +134,6 @@ class Evidence:
         return source, target
 
 
-# An `Evidence` read from a file, and nothing that the estimators must not know.
-
-MAX_ROWS = 50_000
-MAX_VALUES = 2_500_000
-
-
-"""A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes)."""
-
-
 def read_evidence(
     file: FeatureFile, temperature: float, *, source_weights: Float64s | None = None, seed: int = 0
 ) -> Evidence:
@@ -232,3 +190,105 @@ def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
         own[:, start:stop] = members.argmax(axis=2)
         start = stop
     return logits, own
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of the classifier's accuracy on the target, made without target labels."""
+
+    name: str
+    accuracy: float  # in [0, 1]
+    # A 95 % interval for the noise of sampling alone: how far other rows of the same domains would
+    # move the estimate, not whether `assumption` is true.
+    low: float
+    high: float
+    assumption: str  # what must hold for the estimate to be right, in one sentence
+    guards: tuple[Guard, ...] = ()
+
+    @property
+    def trusted(self) -> bool:
+        """Whether every guard passed."""
+        return all(guard.passed for guard in self.guards)
+
+    def guard(self, name: str) -> Guard:
+        """Return the guard called `name`; raise KeyError where there is none."""
+        return {guard.name: guard for guard in self.guards}[name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, and before the guards whether all of them passed."""
+        content = dict(vars(self))
+        guards = content.pop("guards")
+        return content | {"trusted": self.trusted, "guards": guards}
+
+
+def from_variance(
+    name: str, accuracy: float, variance: float, assumption: str, guards: tuple[Guard, ...] = ()
+) -> Estimate:
+    """Return an estimate with the normal interval, everything clipped to [0, 1]."""
+    half = Z * math.sqrt(variance)
+    low, middle, high = (
+        float(np.clip(value, 0.0, 1.0)) for value in (accuracy - half, accuracy, accuracy + half)
+    )
+    return Estimate(name, middle, low, high, assumption, guards)
+
+
+def variance_of_mean(values: Float64s) -> float:
+    """Return the sampling variance of the mean of `values`, shape (n,).
+
+    At least that of half a row: equal values, such as no error at all, are no proof.
+    """
+    n = len(values)
+    return float(max(values.var() / max(1, n - 1), (0.5 / n) ** 2))
+
+
+def slope(values: Float64s, on: Float64s, *, constant: float) -> float:
+    """Return cov(values, on) / var(on), or `constant` where `on` is constant."""
+    centred = on - on.mean()
+    variance = float(centred @ centred)
+    return float(centred @ values) / variance if variance > 0 else constant
+
+
+# Scores of rows: confidences at a temperature, and log-odds that never saturate.
+
+
+def probabilities(logits: Floats, temperature: float) -> Float64s:
+    """Return softmax(z / T), classes first, shape (K, n), of logits (n, K)."""
+    found = np.empty(logits.shape[::-1])
+    for part, scaled in _scaled(logits, temperature):
+        chances = exp(scaled)
+        chances /= chances.sum(axis=0)
+        found[:, part] = chances
+    return found
+
+
+def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
+    """Return the probability of every row's label at T, shape (n,), by default of the top one."""
+    found = np.empty(len(logits))
+    for part, scaled in _scaled(logits, temperature):
+        chances = exp(scaled)
+        # Every row's maximum is shifted to 0: the top label's term is 1.
+        top = 1.0 if labels is None else chances[labels[part], np.arange(chances.shape[1])]
+        found[part] = top / chances.sum(axis=0)
+    return found
+
+
+def log_odds(logits: Floats, temperature: float) -> Float64s:
+    """Return log(c / (1 - c)) of the top confidence c at T, shape (n,).
+
+    The same order as c, but rows whose c rounds to 1 keep theirs: thresholds and bins need it.
+    """
+    found = np.empty(len(logits))
+    for part, scaled in _scaled(logits, temperature):
+        scaled[scaled.argmax(axis=0), np.arange(scaled.shape[1])] = -np.inf
+        second = scaled.max(axis=0)
+        found[part] = -(second + np.log(np.exp(scaled - second).sum(axis=0)))
+    return found
+
+
+def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64s]]:
+    """Yield z / T block by block, class-major, and which rows a block has."""
+    start = 0
+    for block in blocks_of(logits)():
+        stop = start + len(block)
+        yield slice(start, stop), class_major(block) / temperature
+        start = stop

@@ -26,6 +26,9 @@ MAX_CONDITION = 1e3
 MIN_PSEUDO_ACCURACY = 0.5
 
 
+# On a shift and its estimate.
+
+
 def detectable_shift(shift: float, standard_error: float) -> Guard:
     """Return whether a rise of the error stands out of its noise by two standard errors."""
     sigmas = _sigmas(shift, standard_error)
@@ -91,6 +94,9 @@ def precise(half_width: float) -> Guard:
     )
 
 
+# On rows, classes and the accuracy that is read off them.
+
+
 def enough_errors(errors: int, rows: int, *, of: str = "source validation rows") -> Guard:
     """Return whether labelled rows hold at least 20 errors to learn from."""
     return Guard(
@@ -131,6 +137,23 @@ def above_chance(accuracy: float, n_classes: int) -> Guard:
         accuracy >= 1 / n_classes,
         f"the estimated accuracy is {accuracy:.1%}, guessing has {1 / n_classes:.1%}",
     )
+
+
+def condition(number: float) -> Guard:
+    """Return whether the confusion matrix can be inverted: condition number at most 1000."""
+    value = float(min(number, np.finfo(float).max))
+    passed = value <= MAX_CONDITION
+    return Guard(
+        "confusion condition",
+        value,
+        MAX_CONDITION,
+        passed,
+        f"the confusion matrix has condition number {value:.3g} (at most {MAX_CONDITION:.0f}): "
+        f"class frequencies {'can' if passed else 'cannot'} be read off the predictions",
+    )
+
+
+# On importance weights (ARCHITECTURE, section 3.9).
 
 
 def ess_share(weights: Float64s) -> Guard:
@@ -189,18 +212,7 @@ def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
     )
 
 
-def condition(number: float) -> Guard:
-    """Return whether the confusion matrix can be inverted: condition number at most 1000."""
-    value = float(min(number, np.finfo(float).max))
-    passed = value <= MAX_CONDITION
-    return Guard(
-        "confusion condition",
-        value,
-        MAX_CONDITION,
-        passed,
-        f"the confusion matrix has condition number {value:.3g} (at most {MAX_CONDITION:.0f}): "
-        f"class frequencies {'can' if passed else 'cannot'} be read off the predictions",
-    )
+# On a temperature and what it was fitted to.
 
 
 def pseudo_accuracy(share: float) -> Guard:

@@ -1,4 +1,4 @@
-"""Label shift: how much rarer or more frequent each class is on the target.
+"""Label shift: how much rarer or more frequent each class is on the target, estimated or given.
 
 If only P(y) changes, the mean prediction on the target is a mix of the mean predictions per class.
 With C_ck = mean_source 1[y = k] p_c (K x K) and mu_c = mean_target p_c, the ratio w_k = P_target(k)
@@ -55,9 +55,8 @@ def label_shift(evidence: Evidence, solver: Solver) -> LabelShift:
     ratios = np.where(present, np.maximum(solved, 0.0), 0.0)
     total = float(pi @ ratios)
     ratios = ratios / total if total > 0 else present.astype(np.float64)
-    number = float(np.linalg.cond(joint[:, present]))
     guards = (
-        condition(number),
+        condition(float(np.linalg.cond(joint[:, present]))),
         enough_errors(evidence.source_errors, evidence.n_source),
     )
     return LabelShift(ratios, pi * ratios, guards)
@@ -96,6 +95,7 @@ def rlls_theta(joint: Float64s, gap: Float64s, delta: float) -> Float64s:
 
     if float((excess * b**2).sum()) <= 0:
         return np.zeros(len(gap))
+    # The root of the balance, by bisection of log r.
     low, high = math.log(1e-16 * s[0] ** 2), math.log(1e16 * s[0] ** 2)
     if balance(math.exp(low)) >= 0:  # the noise allows an exact solution
         return np.asarray(right.T @ np.divide(b, s, out=np.zeros_like(b), where=reached))

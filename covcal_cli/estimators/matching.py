@@ -6,8 +6,8 @@ T -> 0 it tends to the share of rows whose labels agree, in between it may rise 
 T -> oo it is 1/K. Then every crossing on a grid is found, the one with the largest T is taken (the
 softest, where m falls through the accuracy), and an accuracy above all of m is met by its maximum.
 
-The search is over log T in [1e-4, 1e4] x c, c the root mean square of the centred logits, as in
-`temperature.py`, so that match(k z) = k match(z).
+The search is over log T in [1e-4, 1e4] x c, c the root mean square of the centred logits, so that
+match(k z) = k match(z), as in ARCHITECTURE, section 3.4.
 """
 
 import math
@@ -36,7 +36,7 @@ class Match:
     temperature: float
     confidence: float  # its mean at `temperature`
     crossings: int  # temperatures at which it has the wanted value; 0 where none has
-    guard: Guard  # fails where another confidence than the wanted had to be matched
+    guard: Guard  # fails where another confidence than the given one had to be matched
 
 
 def match_accuracy(logits: Floats, accuracy: float, labels: Labels | None = None) -> Match:
@@ -72,6 +72,7 @@ def match_accuracy(logits: Floats, accuracy: float, labels: Labels | None = None
         guard = not_clamped(accuracy, found, "no temperature gives these labels more")
         return Match(math.exp(float(grid[best])), found, 0, guard)
     rises = int(np.count_nonzero((values[:-1] < 0) & (values[1:] >= 0)))
+    # Of all crossings the softest: the last fall.
     last = int(falls[-1])
     log_t = _root(excess, float(grid[last]), float(grid[last + 1]))
     guard = not_clamped(accuracy, wanted, why)

@@ -1,11 +1,10 @@
-"""Every estimate of target accuracy side by side."""
+"""Every estimate of the target accuracy side by side, and one out of them to act on."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from covcal_cli.estimators.estimate import Estimate
-from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.evidence import Estimate, Evidence
 from covcal_cli.estimators.simple import agreement, atc, doc, mean_confidence, weighted_accuracy
 
 
@@ -22,13 +21,14 @@ def panel(evidence: Evidence, of_cot: Estimate) -> tuple[Estimate, ...]:
     return tuple(found)
 
 
-# One estimate out of many: whose assumption holds here, and how far the others are from it.
+# Whose assumption holds here, and how far the others are from it:
 #
 # - COT, where its three guards pass: the shift is detectable, something besides class frequencies
-# points to it, and sampling moves it by few points. It is then the only estimator that sees
-# errors made with confidence. - Else agreement with the aligned forecasters, where there are any:
-# it does not care about class frequencies. - Else the difference of confidences, which does not
-# either but believes in confidence.
+#   points to it, and sampling moves it by few points. It is then the only estimator that sees
+#   errors made with confidence.
+# - Else agreement with the aligned forecasters, where there are any: it does not care about class
+#   frequencies.
+# - Else the difference of confidences, which does not either but believes in confidence.
 #
 # The interval reaches 1.5 times as far to both sides as the furthest other estimator lies, plus
 # the sampling noise of the chosen one: no estimator's own interval knows whether its assumption

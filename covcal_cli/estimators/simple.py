@@ -1,18 +1,27 @@
-"""ATC: the share of target rows whose confidence exceeds a threshold set on the source.
-
-Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022. The
-threshold t is where the source validation rows below it are as many as the errors; the estimate is
-the share of target rows at or above t. Scores are log-odds of the confidence at T_s: its order, and
-rows whose confidence rounds to 1 keep theirs. (The published code fits a temperature and never
-applies it; with the top confidence, unlike with two classes, T_s does change the order.)
-"""
+"""The estimators of one formula: ATC, DoC, mean confidence, agreement, importance weighting."""
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Labels
-from covcal_cli.estimators.estimate import Estimate, Z, from_variance, variance_of_mean
-from covcal_cli.estimators.evidence import Evidence, log_odds
+from covcal_cli.estimators.evidence import (
+    Estimate,
+    Evidence,
+    Z,
+    from_variance,
+    log_odds,
+    slope,
+    variance_of_mean,
+)
 from covcal_cli.estimators.guards import above_chance, enough_errors, ess_count, ess_share
+
+# ATC: the share of target rows whose confidence exceeds a threshold set on the source.
+#
+# Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
+# The threshold t is where the source validation rows below it are as many as the errors; the
+# estimate is the share of target rows at or above t. Scores are log-odds of the confidence at T_s:
+# its order, and rows whose confidence rounds to 1 keep theirs. (The published code fits a
+# temperature and never applies it; with the top confidence, unlike with two classes, T_s does
+# change the order.)
 
 ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on the target"
 
@@ -23,12 +32,13 @@ def atc(evidence: Evidence) -> Estimate:
     The noise of t enters the interval through the target's share at a number of errors two standard
     errors up and down.
     """
-    source = np.sort(log_odds(evidence.source_logits, evidence.temperature))
+    scores = log_odds(evidence.source_logits, evidence.temperature)
+    source = np.sort(scores)
     target = np.sort(log_odds(evidence.target_logits, evidence.temperature))
     errors, n_v = float(evidence.source_errors), evidence.n_source
     accuracy = _share_above(source, target, errors)
-    unsorted = log_odds(evidence.source_logits, evidence.temperature)
-    below = _fraction_below(source, unsorted, errors)
+    # A row moves t where it is wrong and above it, or right and below it.
+    below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - evidence.source_correct - below))
     reach = [
         _share_above(source, target, float(np.clip(errors + sign * spread, 0, n_v)))
@@ -56,10 +66,8 @@ def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float6
     if errors >= len(source):
         return np.ones(len(scores))
     threshold = source[int(errors)]
-    lower, upper = (
-        np.searchsorted(source, threshold, side="left"),
-        np.searchsorted(source, threshold, side="right"),
-    )
+    lower = np.searchsorted(source, threshold, side="left")
+    upper = np.searchsorted(source, threshold, side="right")
     of_ties = (errors - lower) / (upper - lower)
     below: Float64s = np.where(scores < threshold, 1.0, 0.0)
     below[scores == threshold] = of_ties
@@ -160,16 +168,9 @@ def weighted_accuracy(evidence: Evidence) -> Estimate:
     if weights is None:
         raise ValueError("importance weighting needs importance weights")
     product = weights * correct
-    centred = weights - weights.mean()
-    variance = float(centred @ centred)
     # Equal weights carry no noise to subtract; their level is then the only error they can have.
-    slope = float(centred @ product) / variance if variance > 0 else float(correct.mean())
-    accuracy = float(product.mean()) - slope * (float(weights.mean()) - 1)
+    b = slope(product, weights, constant=float(correct.mean()))
+    accuracy = float(product.mean()) - b * (float(weights.mean()) - 1)
+    variance = variance_of_mean(product - b * weights)
     guards = (ess_share(weights), ess_count(weights))
-    return from_variance(
-        "weighting",
-        accuracy,
-        variance_of_mean(product - slope * weights),
-        WEIGHTING_ASSUMPTION,
-        guards,
-    )
+    return from_variance("weighting", accuracy, variance, WEIGHTING_ASSUMPTION, guards)

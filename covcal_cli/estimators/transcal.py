@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.evidence import Evidence, slope
 from covcal_cli.maths.weights import effective_sample_size
 
 MIN_SHARE = 0.3
@@ -46,8 +46,8 @@ def transcal(evidence: Evidence) -> TransCal:
     W = _tempered(weights, power)
     right = evidence.source_correct
     loss = W * (1 - right)
-    first = -_regression(loss, W)
-    second = -_regression(loss + first * (W - 1), right)
+    first = -slope(loss, W, constant=0.0)
+    second = -slope(loss + first * (W - 1), right, constant=0.0)
     error = float(loss.mean()) + first * (float(W.mean()) - 1)
     error += second * float(right.mean() - evidence.source_confidence.mean())
     return TransCal(float(np.clip(1 - error, 0.0, 1.0)), power)
@@ -72,6 +72,7 @@ def tempering_power(weights: Float64s) -> float:
 
 
 def _tempered(weights: Float64s, power: float) -> Float64s:
+    """Return W: w^lambda, divided by its mean where lambda < 1."""
     if power == 1.0 and weights.max() > 0:
         return weights
     powers = _powers(weights, power)
@@ -82,10 +83,3 @@ def _powers(weights: Float64s, power: float) -> Float64s:
     # Weights that are all 0 say nothing about any row: every row then counts the same.
     largest = float(weights.max())
     return np.asarray((weights / largest) ** power) if largest > 0 else np.ones(len(weights))
-
-
-def _regression(values: Float64s, on: Float64s) -> float:
-    """Return cov(values, on) / var(on), or 0 where `on` is constant."""
-    centred = on - on.mean()
-    variance = float(centred @ centred)
-    return float(centred @ values) / variance if variance > 0 else 0.0

@@ -30,7 +30,7 @@ def utdc_temperature(evidence: Evidence, accuracy: float) -> float:
     bins = min(_BINS, evidence.n_source, evidence.n_target)
     wanted = scaled_accuracies(evidence, accuracy, bins)
     order = np.argsort(log_odds(evidence.target_logits, 1.0), kind="stable")
-    rows = evidence.target_logits[order]
+    rows = evidence.target_logits[order]  # from the least to the most confident at T = 1
     starts = _starts(len(rows), bins)
     sizes = np.diff([*starts, len(rows)])
 

@@ -11,8 +11,13 @@ import pytest
 
 from covcal_cli.estimators import guards
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.estimate import Estimate, from_variance, variance_of_mean
-from covcal_cli.estimators.evidence import Aligned, Evidence
+from covcal_cli.estimators.evidence import (
+    Aligned,
+    Estimate,
+    Evidence,
+    from_variance,
+    variance_of_mean,
+)
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.records import Guard, encoded
 from tests.estimators.test_evidence import made_evidence, made_rows
