@@ -2,7 +2,7 @@
 
 The rule. T_s is the temperature of ``temp``. If the three guards of COT's estimate pass, the method
 is ``cot`` on the classifier's own logits: T = max(T_s, the T whose mean target confidence is COT's
-accuracy). Else it is ``temp``. The guards (`labelfree.guards`):
+accuracy). Else it is ``temp``. The guards (`estimators.guards`):
 
 - detectable shift: the estimated rise of the error exceeds 2 standard errors;
 - second witness: the mean confidence falls by more than 2 standard errors too, or more than half of
@@ -13,7 +13,7 @@ The thresholds were chosen on made shifts, corrupted scikit-learn digits, SVHN t
 Office-Caltech10 and Amazon reviews; no other MNIST or USPS shift was among them.
 
 For every candidate the mean confidence on target training and validation rows stands beside the
-estimated accuracy (`labelfree.combined`). Their distance is the ECE to expect, were the estimate
+estimated accuracy (`panel.combined`). Their distance is the ECE to expect, were the estimate
 right: a lower bound of it, as confidence may be right on average and wrong row by row.
 """
 

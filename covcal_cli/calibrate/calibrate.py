@@ -1,6 +1,7 @@
 """``covcal calibrate``: a method's temperature on a file, and what to know about it.
 
-`methods` is the table of methods, `on_source` and `on_target` fit them, `auto` chooses.
+`methods` is the table of methods, `on_source` and `on_target` fit them on a `problem`, `auto`
+chooses one.
 """
 
 from collections.abc import Callable
@@ -16,10 +17,10 @@ from covcal_cli.calibrate.problem import (
     MethodFit,
     Problem,
     fit_record,
+    notes_on_weights,
     provenance,
     target_confidence,
 )
-from covcal_cli.calibrate.remarks import notes_on_weights
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights
 from covcal_cli.formats.calibration import Calibration, Candidate
@@ -56,7 +57,7 @@ class CalibrateSettings(EstimateSettings):
 _AS_IT_COMES = CalibrateSettings()
 
 
-def calibrate(path: Path, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
+def calibrate(path: str | Path, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
     """Fit a method on a features or adapted file; no target label is read.
 
     Raises
@@ -64,19 +65,24 @@ def calibrate(path: Path, settings: CalibrateSettings = _AS_IT_COMES) -> Calibra
     CovcalError
         If the file does not hold what the method needs.
     """
-    with FeatureFile(path) as file:
-        problem = Problem(file, settings, settings.loss)
-        if settings.method == AUTO:
-            return _chosen(problem, settings)
-        method = METHODS[settings.method]
-        lacking = problem.missing_for(method)
-        if lacking is not None:
-            raise CovcalError(f"{path}: method {method.name} needs {lacking}")
-        fit = fit_method(problem, method)
-        return _calibration(problem, settings, method.name, "asked for", fit, fit.weights)
+    with FeatureFile(Path(path)) as file:
+        return calibrate_file(file, settings)
 
 
-def fit_method(problem: Problem, method: Method) -> MethodFit:
+def calibrate_file(file: FeatureFile, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
+    """Fit a method on an open file, as `calibrate` does."""
+    problem = Problem(file, settings, settings.loss)
+    if settings.method == AUTO:
+        return _chosen(problem, settings)
+    method = METHODS[settings.method]
+    lacking = problem.missing_for(method)
+    if lacking is not None:
+        raise CovcalError(f"{file.path}: method {method.name} needs {lacking}")
+    fit = _fit(problem, method)
+    return _calibration(problem, settings, method.name, "asked for", fit, fit.weights)
+
+
+def _fit(problem: Problem, method: Method) -> MethodFit:
     """Fit a method for which the file lacks nothing (`Problem.missing_for`)."""
     family, _, name = method.fit.partition(".")
     fit: Callable[[Problem, ForecasterName], MethodFit] = getattr(_FAMILIES[family], name)
@@ -86,7 +92,7 @@ def fit_method(problem: Problem, method: Method) -> MethodFit:
 def _chosen(problem: Problem, settings: CalibrateSettings) -> Calibration:
     """Fit every candidate of auto, and report its choice with all that it looked at."""
     fits = {
-        name: fit_method(problem, method)
+        name: _fit(problem, method)
         for name, method in METHODS.items()
         if method.candidate and problem.missing_for(method) is None
     }
@@ -153,10 +159,6 @@ def _calibration(
 
 
 def _prior(problem: Problem, settings: CalibrateSettings) -> dict[str, Any]:
-    shares = None
-    if settings.method in TAKE_PRIOR and problem.missing_for_estimate is None:
-        shares = problem.prior
-    return {
-        "name": settings.target_prior,
-        "shares": None if shares is None else shares.tolist(),
-    }
+    used = settings.method in TAKE_PRIOR and problem.missing_for_estimate is None
+    shares = problem.prior if used else None
+    return {"name": settings.target_prior, "shares": None if shares is None else shares.tolist()}

@@ -1,4 +1,4 @@
-"""The logistic source discriminator on features (paper Section 5.1), solved exactly in NumPy.
+"""The logistic source discriminator on features (ARCHITECTURE, section 3.1), solved in NumPy.
 
 It equals scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample weights 1/(2 n_domain) on the
 same standardised features. Rows are read in blocks.
@@ -53,12 +53,10 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
         (domain, thinned(domain.require_rows("train"), MAX_ROWS_PER_DOMAIN, seed))
         for domain in (source, target)
     ]
+    # Features are standardised on the way: the ridge weighs all of them alike.
     mean, scale = _moments(rows)
     weights = fit_logistic(
-        lambda: (
-            ((features - mean) / scale, is_source, weight)
-            for features, is_source, weight in _blocks(rows)
-        ),
+        lambda: (((values - mean) / scale, kind, weight) for values, kind, weight in _blocks(rows)),
         len(mean),
     )
     if weights is None:

@@ -1,4 +1,4 @@
-"""``covcal estimate``: the target accuracy by every estimator, without a target label."""
+"""``covcal estimate``: the target accuracy by every estimator, and what it says of calibrations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Estimation(Document):
     inputs: tuple[Input, ...]
 
 
-def estimate(path: Path, settings: EstimateSettings = _AS_IT_COMES) -> Estimation:
+def estimate(path: str | Path, settings: EstimateSettings = _AS_IT_COMES) -> Estimation:
     """Estimate the target accuracy of a file's classifier; no target label is read.
 
     Raises
@@ -51,44 +51,45 @@ def estimate(path: Path, settings: EstimateSettings = _AS_IT_COMES) -> Estimatio
     CovcalError
         If the file has too few rows for an estimate, or the prior is of no use.
     """
-    with FeatureFile(path) as file:
-        problem = Problem(file, settings)
-        lacking = problem.missing_for_estimate
-        if lacking is not None:
-            raise CovcalError(f"{path}: an estimate needs {lacking}")
-        evidence = problem.evidence
-        notes = problem.validation.notes(file.classes)
-        guards = [prior_drift(*evidence.predicted_shares())]
-        lacking = problem.missing_for_weights
-        if lacking is None:
-            weights = problem.weights(problem.fullest)
-            evidence = problem.evidence_with(weights.weights)
-            guards += guards_on_weights(weights)
-        else:
-            notes.append(f"no estimate by importance weighting, which would need {lacking}")
-        if not file.is_adapted:
-            notes.append("no estimate by agreement, which would need an adapted file")
-        found = panel(evidence, problem.cot)
-        return Estimation(
-            estimates=(combined(found), *found),
-            guards=tuple(guards),
-            temperature=evidence.temperature,
-            source_rows=evidence.n_source,
-            target_rows=evidence.n_target,
-            prior_name=settings.target_prior,
-            prior=None if problem.prior is None else tuple(problem.prior.tolist()),
-            seed=settings.seed,
-            max_weight=settings.max_weight,
-            classes=tuple(file.classes),
-            model=file.model,
-            inputs=(input_of(file),),
-            notes=tuple(notes),
-        )
+    with FeatureFile(Path(path)) as file:
+        return estimate_file(file, settings)
 
 
-def write_estimation(estimation: Estimation, path: Path, *, force: bool) -> None:
-    """Write the estimates as JSON, whole or not at all."""
-    write_document(estimation, path, force=force)
+def estimate_file(file: FeatureFile, settings: EstimateSettings = _AS_IT_COMES) -> Estimation:
+    """Estimate the target accuracy on an open file, as `estimate` does."""
+    problem = Problem(file, settings)
+    lacking = problem.missing_for_estimate
+    if lacking is not None:
+        raise CovcalError(f"{file.path}: an estimate needs {lacking}")
+    evidence = problem.evidence
+    notes = problem.validation.notes(file.classes)
+    guards = [prior_drift(*evidence.predicted_shares())]
+    # Weights and aligned forecasters allow one more estimate each.
+    lacking = problem.missing_for_weights
+    if lacking is None:
+        weights = problem.weights(problem.fullest)
+        evidence = problem.evidence_with(weights.weights)
+        guards += guards_on_weights(weights)
+    else:
+        notes.append(f"no estimate by importance weighting, which would need {lacking}")
+    if not file.is_adapted:
+        notes.append("no estimate by agreement, which would need an adapted file")
+    found = panel(evidence, problem.cot)
+    return Estimation(
+        estimates=(combined(found), *found),
+        guards=tuple(guards),
+        temperature=evidence.temperature,
+        source_rows=evidence.n_source,
+        target_rows=evidence.n_target,
+        prior_name=settings.target_prior,
+        prior=None if problem.prior is None else tuple(problem.prior.tolist()),
+        seed=settings.seed,
+        max_weight=settings.max_weight,
+        classes=tuple(file.classes),
+        model=file.model,
+        inputs=(input_of(file),),
+        notes=tuple(notes),
+    )
 
 
 # What to expect of calibrations on a target without labels.
@@ -154,7 +155,7 @@ def expect(
         settings = made | {"target_prior": first.target_prior["name"]} | settings
     with FeatureFile(path) as file:
         scaled = scaled_logits(file, calibrations, documents, networks)
-        estimation = estimate(path, EstimateSettings(**settings))
+        estimation = estimate_file(file, EstimateSettings(**settings))
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
         rows = np.union1d(target.rows("train"), target.rows("validation"))
         before = mean_confidence(target, rows, target.logits, 1.0) if scaled else 0.0

@@ -1,7 +1,7 @@
 """``covcal calibrate-labelled``: a temperature fitted to some labelled target rows.
 
-For people who have a few target labels. Besides `evaluation` this is the only module that reads
-them; its cal.json says so and names the rows, and ``evaluate`` leaves those out.
+For people who have a few target labels. Besides `evaluate` this is the only module that reads
+them; its cal.json says so and names the rows, which ``evaluate`` leaves out.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class LabelledSettings:
     seed: int = 0  # chooses the rows
 
 
-def calibrate_labelled(path: Path, settings: LabelledSettings) -> Calibration:
+def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibration:
     """Fit T of the classifier's own logits to labelled target rows of any split.
 
     Raises
@@ -47,17 +47,13 @@ def calibrate_labelled(path: Path, settings: LabelledSettings) -> Calibration:
         If the file has no target, or fewer labelled target rows.
     """
     rows, seed = settings.rows, settings.seed
-    with FeatureFile(path) as file:
+    with FeatureFile(Path(path)) as file:
         target = file.require_target()
         chosen, labels = _drawn(target, rows, seed)
         logits = target.logits(chosen)
         errors = int((logits.argmax(axis=1) != labels).sum())
         fit = fit_temperature(
-            logits,
-            labels,
-            loss=settings.loss,
-            allow_sharpening=errors >= MIN_ERRORS,
-            seed=seed,
+            logits, labels, loss=settings.loss, allow_sharpening=errors >= MIN_ERRORS, seed=seed
         )
         ids = sorted(target.ids(chosen))
         return Calibration(

@@ -11,8 +11,13 @@
 from dataclasses import replace
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.calibrate.problem import MethodFit, Problem, warnings_on_temperature
-from covcal_cli.calibrate.remarks import notes_on_weights, warnings_on_weights
+from covcal_cli.calibrate.problem import (
+    MethodFit,
+    Problem,
+    notes_on_weights,
+    warnings_on_temperature,
+    warnings_on_weights,
+)
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import (
     enough_errors,
@@ -38,7 +43,7 @@ def plain(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with 1/g - 1/2, the weight of the bound (paper Theorem 1), which comes with it."""
+    """Fit T with 1/g - 1/2, the weight of the bound of Theorem 1, which comes with it."""
     weights = problem.weights(forecaster)
     guards = guards_on_weights(weights)
     fit = _minimised(problem, forecaster, weights.fit_weights, guards, weights)

@@ -13,8 +13,7 @@ None of them minimises a loss on the source, so that T_s, the T of ``temp``, is 
 against.
 """
 
-from covcal_cli.calibrate.problem import MethodFit, Problem
-from covcal_cli.calibrate.remarks import notes_on_weights
+from covcal_cli.calibrate.problem import MethodFit, Problem, notes_on_weights
 from covcal_cli.estimators.guards import (
     enough_errors,
     guards_on_weights,

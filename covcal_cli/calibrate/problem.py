@@ -1,8 +1,7 @@
 """A file as the methods and the estimates see it: what they share, computed when first asked for.
 
-Who reads which rows. A logistic discriminator is fitted on training rows of both domains, T_g on
-validation rows of both; T_s, T_f and weights on labelled source validation rows. Estimates read
-those, and target training and validation rows. No target label is read.
+ARCHITECTURE, section 4, says who reads which rows; no target label is read. Below the `Problem`
+stands what documents say of a file and of a fit, and the warnings that go with them.
 """
 
 import math
@@ -19,6 +18,7 @@ from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import Aligned, Estimate, Evidence, read_evidence
+from covcal_cli.estimators.guards import MIN_ESS_SHARE
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
@@ -39,7 +39,11 @@ from covcal_cli.maths.weights import (
 )
 from covcal_cli.records import Guard, Input
 
+MIN_ESS_FIT = 100.0  # effective rows that a weighted T_f should rest on
+MAX_MEAN_WEIGHT_GAP = 0.2
+MAX_CLIPPED_SHARE = 0.01
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
+_NO_TARGET = "a target domain: extract it together with the source"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +130,8 @@ class Validation:
             start += len(block)
 
 
-def validation_of(file: FeatureFile) -> Validation:
-    """Return the labelled source validation rows of a file, which must have some.
-
-    Raises
-    ------
-    CovcalError
-        If the file has no source, no validation row, or none with a label.
-    """
+def _validation_of(file: FeatureFile) -> Validation:
+    """Return the labelled source validation rows of a file; `CovcalError` where it has none."""
     source = file.require_source()
     rows = source.require_rows("validation")
     labels = source.labels(rows)
@@ -147,14 +145,11 @@ def validation_of(file: FeatureFile) -> Validation:
 
 
 class Problem:
-    """One file, open for as long as the problem is used, with the settings of a run.
-
-    Fitted temperatures minimise `loss`.
-    """
+    """One open file with the settings of a run; fitted temperatures minimise `loss`."""
 
     def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:
         self.file, self.settings, self.loss = file, settings, loss
-        self.validation = validation_of(file)
+        self.validation = _validation_of(file)
         self._errors: dict[ForecasterName, int] = {}
         self._plain: dict[ForecasterName, TemperatureFit] = {}
         self._weights: dict[ForecasterName, ImportanceWeights] = {}
@@ -178,7 +173,7 @@ class Problem:
         """What the file lacks for an estimate of the target accuracy, or None."""
         target = self.file.target
         if target is None:
-            return "a target domain: extract it together with the source"
+            return _NO_TARGET
         if len(target.rows("train")) + len(target.rows("validation")) < _MIN_ROWS:
             return f"{_MIN_ROWS} target training or validation rows ({target.counts()})"
         if len(self.validation) < _MIN_ROWS:
@@ -192,7 +187,7 @@ class Problem:
         """What the file lacks for importance weights, or None."""
         source, target = self.validation.source, self.file.target
         if target is None:
-            return "a target domain: extract it together with the source"
+            return _NO_TARGET
         if len(target.rows("validation")) == 0:
             return f"target validation rows ({target.counts()})"
         if self.file.is_adapted:  # which holds the logits of trained discriminators
@@ -299,6 +294,9 @@ class Problem:
         return combined(panel(self.evidence, self.cot))
 
 
+# What documents say of a file, and of a temperature fitted on it.
+
+
 def mean_confidence(
     domain: Domain, rows: Rows, logits: Callable[[Rows], Floats], temperature: float
 ) -> float:
@@ -362,6 +360,9 @@ def provenance(file: FeatureFile) -> dict[str, Any]:
     }
 
 
+# Findings in words: notes inform, warnings warn.
+
+
 def warnings_on_temperature(
     fit: TemperatureFit, errors: int, rows: int, *, of: str = "source validation rows"
 ) -> list[str]:
@@ -382,3 +383,38 @@ def warnings_on_temperature(
             "labels, or the opposite; check labels and class order"
         ]
     return []
+
+
+def notes_on_weights(weights: ImportanceWeights) -> list[str]:
+    """Return a note when the discriminators cannot tell the domains apart."""
+    if all(fit.at_limit == "upper" for fit in weights.temperatures):
+        return ["no shift between the domains is detectable: all importance weights are 1"]
+    return []
+
+
+def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
+    """Return warnings on weights that a fit must not rest on."""
+    health, warnings = weights.health, []
+    few = []
+    if health.ess_share < MIN_ESS_SHARE:
+        few.append(f"fewer than the {MIN_ESS_SHARE * health.n:.1f} needed")
+    if health.ess_fit < MIN_ESS_FIT:
+        few.append(
+            f"{health.ess_fit:.1f} in the fit, fewer than the {MIN_ESS_FIT:.0f} needed there"
+        )
+    if few:
+        warnings.append(
+            f"the importance weights are worth {health.ess:.1f} of {health.n} rows, "
+            f"{', and '.join(few)}: prefer the method without iw"
+        )
+    if abs(health.mean_weight - 1) > MAX_MEAN_WEIGHT_GAP:
+        warnings.append(
+            f"the mean importance weight is {health.mean_weight:.2f} and should be 1: the source "
+            "discriminator is off"
+        )
+    if health.clipped_share > MAX_CLIPPED_SHARE:
+        warnings.append(
+            f"{health.clipped_share:.1%} of the weights are cut at the limit U: the target "
+            "reaches where the source has almost no rows"
+        )
+    return warnings

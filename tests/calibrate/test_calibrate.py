@@ -16,10 +16,10 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, logsumexp
 from scipy.special import log_softmax as scipy_log_softmax
 
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate, calibrate_file
 from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import AUTO, METHODS
-from covcal_cli.calibrate.remarks import warnings_on_weights
+from covcal_cli.calibrate.problem import warnings_on_weights
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -664,3 +664,15 @@ def test_other_rows_are_not_read(tmp_path: Path) -> None:
             labels[other] = -1
             file[f"{domain}/labels"][:] = labels
     assert document(calibrate(path), inputs=False) == document(before, inputs=False)
+
+
+def test_a_path_may_be_text_and_a_file_may_be_open(tmp_path: Path) -> None:
+    """A path and the open file that it names give the same calibration."""
+    path = write_features(tmp_path / "f.h5")
+    found = calibrate(str(path))
+    assert found == calibrate(path)
+    with h5py.File(path) as handle, FeatureFile(path, handle) as file:
+        assert calibrate_file(file) == found
+    write_document(found, tmp_path / "cal.json", force=False)
+    text = str(tmp_path / "cal.json")
+    assert read_calibration(text).forecaster_temperature == found.forecaster_temperature

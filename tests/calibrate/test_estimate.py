@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
-from covcal_cli.calibrate.estimate import estimate
+from covcal_cli.calibrate.estimate import estimate, estimate_file
 from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.cot import cot
@@ -202,3 +202,10 @@ def test_verbose_shows_every_guard(tmp_path: Path) -> None:
     """-v prints the guards' sentences to stderr."""
     done = covcal("estimate", "-v", write(tmp_path / "f.h5")).require_success()
     assert "cot, detectable shift passed: the estimated rise of the error" in done.err
+
+
+def test_an_open_file_gives_the_same_estimates(tmp_path: Path) -> None:
+    """A path, its text and the open file are one."""
+    path = write_features(tmp_path / "f.h5")
+    with FeatureFile(path) as file:
+        assert estimate_file(file) == estimate(path) == estimate(str(path))
