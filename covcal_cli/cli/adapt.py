@@ -1,12 +1,15 @@
 """``covcal adapt``: learn features on which the domains look alike."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.options import DeviceName, Force, PresetName, Quiet, Seed, Verbose, output
+
+if TYPE_CHECKING:
+    from covcal_cli.adapt.training import AdaptReport
 
 
 def adapt(
@@ -43,7 +46,6 @@ def adapt(
 
     from covcal_cli.adapt.adapt import adapt
     from covcal_cli.adapt.settings import AdaptSettings
-    from covcal_cli.cli.render import adapt_summary
 
     with usage():
         settings = AdaptSettings(
@@ -58,5 +60,47 @@ def adapt(
     with console.progress() as progress:
         report = adapt(file, output, settings, force=force, progress=progress)
     console.warn(report.warnings)
-    console.result(adapt_summary(report))
+    console.result(_summary(report))
     console.wrote(output, f"covcal calibrate {quote(str(output))}")
+
+
+def _summary(report: "AdaptReport") -> str:
+    """Return what was trained: one line per member."""
+    from covcal_cli.cli import tables
+    from covcal_cli.report.tables import Table
+
+    counts = report.counts
+    rows = [
+        [
+            str(number),
+            str(member.steps),
+            member.stop_reason,
+            f"{member.probe_accuracy:.3f}",
+            f"{member.ess_share:.1%}",
+            f"{member.mean_weight:.3f}",
+            f"{member.domain_error:.3f}",
+            f"{member.weighted_brier:.4f}",
+            f"{member.target_agreement:.1%}",
+        ]
+        for number, member in enumerate(report.members)
+    ]
+    columns = (
+        "member",
+        "steps",
+        "stopped by",
+        "probe acc.",
+        "ess",
+        "mean w",
+        "domain err.",
+        "IW Brier",
+        "agreement",
+    )
+    return "\n".join(
+        [
+            f"preset {report.preset}, seed {report.seed}, {report.device}, "
+            f"{report.n_features} features -> {report.n_inputs} inputs of psi",
+            f"train {counts['source train']} source + {counts['target train']} target rows, "
+            f"validation {counts['source validation']} + {counts['target validation']}",
+            tables.text(Table(columns, rows)),
+        ]
+    )

@@ -72,7 +72,7 @@ def run(
 
 def _summary(report: "RunReport") -> str:
     if report.evaluation is None:
-        from covcal_cli.cli.render import calibration_summary
+        from covcal_cli.cli.calibrate import calibration_summary
 
         return calibration_summary(report.calibration, verbose=False)
     from covcal_cli.cli.render import rendered_evaluation
