@@ -2,15 +2,15 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.adapt.training import AdaptReport, MemberReport
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import FeatureFile
@@ -18,14 +18,36 @@ from covcal_cli.progress import ProgressCallback, silent
 
 if TYPE_CHECKING:
     import torch
+
+    from covcal_cli.adapt.training import MemberReport
+
 _FEW_ROWS = 200
 _SEPARATED_ESS = 0.05
 _AS_IT_COMES = AdaptSettings()
 
 
+@dataclass(frozen=True)
+class AdaptReport:
+    """What ``covcal adapt`` prints."""
+
+    preset: str
+    device: str  # as used, "cpu" or "cuda"
+    seed: int
+    threads: int
+    n_features: int  # width of phi, and of what psi sees (principal components)
+    n_inputs: int
+    # Rows used, by "source train", "labelled source train", "source validation", "labelled source
+    # validation", "target train" and "target validation".
+    counts: Mapping[str, int]
+    members: "tuple[MemberReport, ...]"
+    domain_error: float  # of the discriminator on phi: class-balanced, squared, on validation rows
+    networks_sha256: str
+    warnings: tuple[str, ...]  # in plain words, each with what to do
+
+
 def adapt(
-    features_path: Path,
-    output: Path,
+    features_path: str | Path,
+    output: str | Path,
     settings: AdaptSettings = _AS_IT_COMES,
     *,
     force: bool = False,
@@ -38,9 +60,9 @@ def adapt(
 
     Parameters
     ----------
-    features_path : Path
+    features_path : str or Path
         A ``covcal.features/1`` file with both domains.
-    output : Path
+    output : str or Path
         The file to write; it appears whole or not at all.
     settings : AdaptSettings
     force : bool
@@ -53,10 +75,10 @@ def adapt(
     CovcalError
         If the input cannot be adapted, or the output cannot be written.
     """
-    tell = progress or silent
-    with FeatureFile(features_path) as file:
+    tell, output = progress or silent, Path(output)
+    with FeatureFile(Path(features_path)) as file:
         n_features = _require_adaptable(file)
-        check_output(output, force=force, inputs=[features_path])
+        check_output(output, force=force, inputs=[file.path])
         numbers, seed = settings.training(n_features), settings.seed
         with _torch_threads(settings.threads):
             from covcal_cli.adapt.rows import read_rows
@@ -150,7 +172,7 @@ def _chosen_device(device: str) -> "torch.device":
     return torch.device("cuda" if available and device != "cpu" else "cpu")
 
 
-def _warnings(members: tuple[MemberReport, ...], counts: dict[str, int]) -> tuple[str, ...]:
+def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) -> tuple[str, ...]:
     found = []
     ended = sum(member.stop_reason == "schedule ended" for member in members)
     apart = sum(member.ess_share < _SEPARATED_ESS for member in members)

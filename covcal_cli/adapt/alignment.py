@@ -1,7 +1,9 @@
-"""A fresh linear probe, which tells whether the domains can still be told apart on psi.
+"""Feature learning: psi, the forecaster's head and D-bar, trained together.
 
-The discriminator that psi was trained against says nothing (it can be fooled while a new one tells
-the domains apart at 99 %), so alignment is judged by a logistic regression fitted from scratch.
+The forecaster learns the labels of source rows, D-bar learns the domain, and psi helps the one and,
+through a gradient reversal layer, hinders the other. How far the domains still stand apart on psi
+is judged by a linear probe fitted from scratch: D-bar can be fooled while a new discriminator tells
+them apart at 99 % (ARCHITECTURE, section 3.5).
 """
 
 from dataclasses import dataclass
@@ -27,57 +29,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 PROBE_ROWS = 3000
 _RIDGE = 1e-3
 _NEWTON_STEPS = 12
-
-
-def probe_logits(source: Tensor, target: Tensor, rows: Tensor) -> Tensor:
-    """Return the logits of "came from the source", (M, r) float64, of `rows`, (M, r, p).
-
-    One class-balanced logistic regression per member is fitted on `source`, (M, n, p), and
-    `target`, (M, m, p).
-    """
-    inputs = torch.cat([source, target], dim=1).double()
-    centre, spread = inputs.mean(dim=1, keepdim=True), inputs.std(dim=1, keepdim=True)
-    spread = spread.clamp(min=1e-9)
-    design = _with_intercept((inputs - centre) / spread)
-    n_source, n_target = source.shape[1], target.shape[1]
-    truth = torch.zeros(design.shape[:2], dtype=torch.float64, device=design.device)
-    truth[:, :n_source] = 1.0
-    share = torch.full_like(truth, 0.5 / n_target)
-    share[:, :n_source] = 0.5 / n_source
-    ridge = torch.full((design.shape[2],), _RIDGE, dtype=torch.float64, device=design.device)
-    ridge[-1] = 1e-9
-    weights = torch.zeros((len(design), design.shape[2], 1), dtype=torch.float64).to(design.device)
-    for _ in range(_NEWTON_STEPS):
-        chance = torch.sigmoid(torch.bmm(design, weights).squeeze(2))
-        residual = share * (chance - truth)
-        gradient = torch.bmm(design.transpose(1, 2), residual.unsqueeze(2))
-        gradient = gradient + ridge[:, None] * weights
-        curvature = (share * chance * (1 - chance)).clamp(min=share * 1e-6).unsqueeze(2)
-        hessian = torch.bmm(design.transpose(1, 2), design * curvature) + torch.diag(ridge)
-        move = torch.linalg.solve(hessian, gradient)
-        weights = weights - move
-        if float(move.abs().max()) < 1e-5:
-            break
-    return torch.bmm(_with_intercept((rows.double() - centre) / spread), weights).squeeze(2)
-
-
-def balanced_accuracy(source: Tensor, target: Tensor) -> Tensor:
-    """Return the mean of both domains' share on the right side of 0, shape (M,)."""
-    right_source = (source > 0).double().mean(dim=1)
-    right_target = (target <= 0).double().mean(dim=1)
-    return (right_source + right_target) / 2
-
-
-def _with_intercept(values: Tensor) -> Tensor:
-    return torch.cat([values, torch.ones_like(values[:, :, :1])], dim=2)
-
-
-# Feature learning: psi, the forecaster's head and D-bar, trained together.
-#
-# The forecaster learns the labels of source rows, D-bar learns the domain, and psi helps the one
-# and, through a gradient reversal layer (Ganin et al. 2016), hinders the other.
-
-_PURPOSE = 1
+_PURPOSE = 1  # of the random streams of this stage
 _EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200
 _MEAN_WEIGHT_TOLERANCE = 0.1
@@ -145,7 +97,7 @@ class Aligner:
         settings, rows = self._settings, self._rows
         batch = source_rows.shape[1]
         inputs = torch.cat([rows.source.train[source_rows], rows.target.train[target_rows]], dim=1)
-        aligned = self.psi(inputs)
+        aligned = self.psi(inputs)  # source rows first, then as many of the target
         logits = self.head(self._dropout(aligned[:, :batch]))
         reversed_ = reverse_gradient(aligned, settings.reversal(self._iteration))
         domain, hidden = self.discriminator.forward(reversed_, self._dropout)
@@ -162,7 +114,7 @@ class Aligner:
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        good = [0] * settings.members
+        good = [0] * settings.members  # checks in a row with enough overlap
         while self._iteration < total and running:
             # All members train on, those that have stopped too: one batched pass costs the same.
             steps = min(interval, total - self._iteration)
@@ -249,6 +201,9 @@ class Aligner:
         return (errors(self._rows.source.train, 1.0) + errors(self._rows.target.train, 0.0)) / 2
 
 
+# The linear probe.
+
+
 @torch.no_grad()
 def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
     """Fit a fresh linear probe on psi of training rows and judge it on validation rows.
@@ -270,3 +225,47 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
         "ess_share": torch.tensor([one.ess_share for one in found]),
         "mean_weight": torch.tensor([one.mean_weight for one in found]),
     }
+
+
+def probe_logits(source: Tensor, target: Tensor, rows: Tensor) -> Tensor:
+    """Return the logits of "came from the source", (M, r) float64, of `rows`, (M, r, p).
+
+    One class-balanced logistic regression per member is fitted on `source`, (M, n, p), and
+    `target`, (M, m, p).
+    """
+    inputs = torch.cat([source, target], dim=1).double()
+    centre, spread = inputs.mean(dim=1, keepdim=True), inputs.std(dim=1, keepdim=True)
+    spread = spread.clamp(min=1e-9)
+    design = _with_intercept((inputs - centre) / spread)
+    n_source, n_target = source.shape[1], target.shape[1]
+    # Each domain weighs one half, whatever its size; the intercept has next to no ridge.
+    truth = torch.zeros(design.shape[:2], dtype=torch.float64, device=design.device)
+    truth[:, :n_source] = 1.0
+    share = torch.full_like(truth, 0.5 / n_target)
+    share[:, :n_source] = 0.5 / n_source
+    ridge = torch.full((design.shape[2],), _RIDGE, dtype=torch.float64, device=design.device)
+    ridge[-1] = 1e-9
+    weights = torch.zeros((len(design), design.shape[2], 1), dtype=torch.float64).to(design.device)
+    for _ in range(_NEWTON_STEPS):
+        chance = torch.sigmoid(torch.bmm(design, weights).squeeze(2))
+        residual = share * (chance - truth)
+        gradient = torch.bmm(design.transpose(1, 2), residual.unsqueeze(2))
+        gradient = gradient + ridge[:, None] * weights
+        curvature = (share * chance * (1 - chance)).clamp(min=share * 1e-6).unsqueeze(2)
+        hessian = torch.bmm(design.transpose(1, 2), design * curvature) + torch.diag(ridge)
+        move = torch.linalg.solve(hessian, gradient)
+        weights = weights - move
+        if float(move.abs().max()) < 1e-5:
+            break
+    return torch.bmm(_with_intercept((rows.double() - centre) / spread), weights).squeeze(2)
+
+
+def balanced_accuracy(source: Tensor, target: Tensor) -> Tensor:
+    """Return the mean of both domains' share on the right side of 0, shape (M,)."""
+    right_source = (source > 0).double().mean(dim=1)
+    right_target = (target <= 0).double().mean(dim=1)
+    return (right_source + right_target) / 2
+
+
+def _with_intercept(values: Tensor) -> Tensor:
+    return torch.cat([values, torch.ones_like(values[:, :, :1])], dim=2)

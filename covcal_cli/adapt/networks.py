@@ -1,4 +1,4 @@
-"""M independent multilayer perceptrons evaluated in one batched pass.
+"""M independent multilayer perceptrons in one batched pass: their losses, gradients and steps.
 
 Every random number (initial weights, row order, dropout masks) comes from one generator per member
 on the CPU, so that the device and the other members change nothing.
@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.nn import functional
 
 from covcal_cli.adapt.settings import Loss, Schedule
+from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
@@ -125,7 +125,7 @@ class Perceptrons:
         for own, new in zip(self.parameters(), other.parameters(), strict=True):
             own[list(members)] = new[list(members)].detach()
 
-    def arrays(self) -> dict[str, NDArray[np.float32]]:
+    def arrays(self) -> dict[str, Float32s]:
         """Return the weights as NumPy arrays, named ``weight_0``, ``bias_0`` and so on."""
         named = {}
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -186,8 +186,7 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 # Torch's AdamW or SGD on a schedule.
 
 _MOMENTUM = 0.9
-# A low first beta: momentum makes the game between psi and D-bar circle.
-_BETAS = (0.5, 0.99)
+_BETAS = (0.5, 0.99)  # the first is low: momentum makes the game between psi and D-bar circle
 
 
 class ScheduledOptimiser:

@@ -1,4 +1,8 @@
-"""The report of ``adapt`` to its caller."""
+"""The training of ``covcal adapt``, in its order, and the record of how it went.
+
+Psi and the forecaster are aligned and frozen; then a source discriminator is trained on phi and one
+on psi(phi): the paper's (Section 6), with one hidden layer, dropout and squared error.
+"""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from covcal_cli.adapt.alignment import Aligner, MemberTrace, probe_overlap
+from covcal_cli.adapt.alignment import Aligner, Alignment, MemberTrace, probe_overlap
 from covcal_cli.adapt.networks import (
     Dropout,
     Perceptrons,
@@ -25,6 +29,10 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
+
+MAX_ROWS = 50_000  # training rows of a domain that a discriminator sees: psi of them is in memory
+_ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes of random streams; alignment has the first
+_REPORT_PRECISION = 6
 
 
 @dataclass(frozen=True)
@@ -51,96 +59,6 @@ class MemberReport:
 
 
 @dataclass(frozen=True)
-class AdaptReport:
-    """What ``covcal adapt`` prints."""
-
-    preset: str
-    device: str  # as used, "cpu" or "cuda"
-    seed: int
-    threads: int
-    n_features: int  # width of phi, and of what psi sees (principal components)
-    n_inputs: int
-    # Rows used, by "source train", "labelled source train", "source validation", "labelled source
-    # validation", "target train" and "target validation".
-    counts: Mapping[str, int]
-    members: tuple[MemberReport, ...]
-    domain_error: float  # of the discriminator on phi: class-balanced, squared, on validation rows
-    networks_sha256: str
-    warnings: tuple[str, ...]  # in plain words, each with what to do
-
-
-# The paper's source discriminator (Section 6): one hidden layer, dropout, squared error.
-
-MAX_ROWS = 50_000
-
-
-"""Training rows of a domain that a discriminator sees at most: psi of them is kept in memory."""
-
-
-def train_discriminators(
-    rows: TrainingRows,
-    psi: Perceptrons | None,
-    settings: DiscriminatorSettings,
-    *,
-    generators: list[Generator],
-    device: torch.device,
-    progress: ProgressCallback,
-) -> tuple[Perceptrons, Tensor]:
-    """Train one discriminator per member on fixed inputs.
-
-    The inputs are psi, which is frozen, of the rows, or the rows themselves where it is None; one
-    generator per member draws everything random. Return per member the weights with the least
-    error on validation rows, and that error, shape (M,): class-balanced, squared; 0.25 is chance.
-    """
-    members = len(generators)
-
-    @torch.no_grad()
-    def mapped(inputs: Tensor) -> Tensor:
-        return inputs.expand(members, -1, -1) if psi is None else psi(inputs)
-
-    domains = (rows.source, rows.target)
-    fitted = [mapped(spread_rows(domain.train, MAX_ROWS)[None]) for domain in domains]
-    held_out = [mapped(domain.validation[None]) for domain in domains]
-    widths = (held_out[0].shape[2], settings.hidden, 1)
-    network = Perceptrons.create(widths, generators, device, xavier=True)
-    best, least = network.copy(), torch.full((members,), torch.inf)
-    stale = torch.zeros(members, dtype=torch.int64)
-    dropout = Dropout(settings.dropout, generators)
-    schedule = settings.schedule
-    larger = max(inputs.shape[1] for inputs in fitted)
-    optimiser = ScheduledOptimiser([(network.parameters(), 1.0)], schedule, larger)
-    streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
-    total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
-    every = torch.arange(members, device=device)[:, None]
-    for start in range(0, total, interval):
-        steps = min(interval, total - start)
-        source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
-        for step in range(steps):
-            inputs = [fitted[0][every, source[step]], fitted[1][every, target[step]]]
-            logits = network(torch.cat(inputs, dim=1), dropout).squeeze(2)
-            loss = domain_loss(logits[:, : schedule.batch], logits[:, schedule.batch :], "squared")
-            optimiser.step(loss.sum(), start + step)
-        with torch.no_grad():
-            scores = [network(inputs).squeeze(2) for inputs in held_out]
-            error = domain_loss(scores[0], scores[1], "squared").cpu()
-        # A member that has run out of patience keeps its best weights whatever the others do.
-        better = (error < least) & (stale < settings.patience)
-        best.take_members(network, better.nonzero().flatten().tolist())
-        least = torch.where(better, error, least)
-        stale = torch.where(better, 0, stale + 1)
-        progress(Progress("discriminators", start + steps, total, {"error": float(error.mean())}))
-        if bool((stale >= settings.patience).all()):
-            break
-    return best, least
-
-
-# Trained networks, from rows in memory, and the record of how they came about.
-
-_ON_FEATURES, _ON_ALIGNED = 2, 3
-_REPORT_PRECISION = 6
-
-
-@dataclass(frozen=True)
 class Trained:
     """Networks of all members and how each fared."""
 
@@ -153,7 +71,7 @@ class Trained:
     domain_error: float  # of the discriminator on features: squared, on validation rows
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return every weight, named as in ``/networks`` (see ``covcal_cli.maths.networks``)."""
+        """Return every weight, named as in ``/networks`` (see `maths.networks`)."""
         parts = {
             "psi": self.psi,
             "head": self.head,
@@ -206,9 +124,7 @@ def train(
         progress=progress,
     )
     _require_finite(on_features, on_aligned)
-    reports = _reports(
-        rows, predictions, aligned.psi, aligned.head, on_aligned, aligned_errors, aligned.traces
-    )
+    reports = _reports(rows, predictions, aligned, on_aligned, aligned_errors)
     return Trained(
         aligned.psi, aligned.head, on_aligned, on_features, reports, aligned.traces, float(error[0])
     )
@@ -222,24 +138,82 @@ def _require_finite(*networks: Perceptrons) -> None:
         )
 
 
+def train_discriminators(
+    rows: TrainingRows,
+    psi: Perceptrons | None,
+    settings: DiscriminatorSettings,
+    *,
+    generators: list[Generator],
+    device: torch.device,
+    progress: ProgressCallback,
+) -> tuple[Perceptrons, Tensor]:
+    """Train one discriminator per member on psi of the rows, or, where it is None, on the rows.
+
+    One generator per member draws everything random. Return per member the weights with the least
+    error on validation rows, and that error, shape (M,): class-balanced, squared; 0.25 is chance.
+    """
+    members = len(generators)
+
+    @torch.no_grad()
+    def mapped(inputs: Tensor) -> Tensor:
+        return inputs.expand(members, -1, -1) if psi is None else psi(inputs)
+
+    domains = (rows.source, rows.target)
+    fitted = [mapped(spread_rows(domain.train, MAX_ROWS)[None]) for domain in domains]
+    held_out = [mapped(domain.validation[None]) for domain in domains]
+    widths = (held_out[0].shape[2], settings.hidden, 1)
+    network = Perceptrons.create(widths, generators, device, xavier=True)
+    best, least = network.copy(), torch.full((members,), torch.inf)
+    stale = torch.zeros(members, dtype=torch.int64)
+    dropout = Dropout(settings.dropout, generators)
+    schedule = settings.schedule
+    larger = max(inputs.shape[1] for inputs in fitted)
+    optimiser = ScheduledOptimiser([(network.parameters(), 1.0)], schedule, larger)
+    streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
+    total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
+    every = torch.arange(members, device=device)[:, None]
+    # Train up to a check, then look at the validation rows, until no member has patience left.
+    for start in range(0, total, interval):
+        steps = min(interval, total - start)
+        source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
+        for step in range(steps):
+            inputs = [fitted[0][every, source[step]], fitted[1][every, target[step]]]
+            logits = network(torch.cat(inputs, dim=1), dropout).squeeze(2)
+            loss = domain_loss(logits[:, : schedule.batch], logits[:, schedule.batch :], "squared")
+            optimiser.step(loss.sum(), start + step)
+        with torch.no_grad():
+            scores = [network(inputs).squeeze(2) for inputs in held_out]
+            error = domain_loss(scores[0], scores[1], "squared").cpu()
+        # A member that has run out of patience keeps its best weights whatever the others do.
+        better = (error < least) & (stale < settings.patience)
+        best.take_members(network, better.nonzero().flatten().tolist())
+        least = torch.where(better, error, least)
+        stale = torch.where(better, 0, stale + 1)
+        progress(Progress("discriminators", start + steps, total, {"error": float(error.mean())}))
+        if bool((stale >= settings.patience).all()):
+            break
+    return best, least
+
+
+# The record.
+
+
 @torch.no_grad()
 def _reports(
     rows: TrainingRows,
     predictions: Tensor,
-    psi: Perceptrons,
-    head: Perceptrons,
+    aligned: Alignment,
     discriminator: Perceptrons,
     domain_errors: Tensor,
-    traces: list[MemberTrace],
 ) -> tuple[MemberReport, ...]:
-    source, target = (psi(d.validation[None]) for d in (rows.source, rows.target))
-    probe = probe_overlap(psi, rows)
+    source, target = (aligned.psi(d.validation[None]) for d in (rows.source, rows.target))
+    probe = probe_overlap(aligned.psi, rows)
     on_source, on_target = (discriminator(x).squeeze(2).cpu().numpy() for x in (source, target))
-    source_logits = head(source).cpu().numpy()
-    agreement = (head(target).argmax(dim=2).cpu() == predictions.cpu()).double().mean(dim=1)
+    source_logits = aligned.head(source).cpu().numpy()
+    agreement = (aligned.head(target).argmax(dim=2).cpu() == predictions.cpu()).double().mean(dim=1)
     labels = rows.validation_labels.cpu().numpy()
     reports = []
-    for member, trace in enumerate(traces):
+    for member, trace in enumerate(aligned.traces):
         found = importance_weights(on_source[[member]], on_target[[member]])
         plain, controlled = weighted_brier(source_logits[member], labels, found.weights)
         last = trace.losses[-1]

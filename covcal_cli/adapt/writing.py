@@ -11,8 +11,9 @@ import torch
 from covcal_cli.adapt.rows import Projection
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.adapt.training import Trained, training_record
+from covcal_cli.arrays import Rows
 from covcal_cli.files import relative_to_folder_of
-from covcal_cli.formats.features import ADAPTED_SCHEMA, Domain, FeatureFile, Rows
+from covcal_cli.formats.features import ADAPTED_SCHEMA, Domain, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.maths.networks import networks_sha256
 from covcal_cli.progress import Progress, ProgressCallback

@@ -9,7 +9,7 @@ from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.options import DeviceName, Force, PresetName, Quiet, Seed, Verbose, output
 
 if TYPE_CHECKING:
-    from covcal_cli.adapt.training import AdaptReport
+    from covcal_cli.adapt.adapt import AdaptReport
 
 
 def adapt(
