@@ -34,14 +34,11 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
     sigmas = _sigmas(shift, standard_error)
     passed = sigmas > MIN_SIGMA
     verdict = "stands out of" if passed else "is within"
-    return Guard(
-        "detectable shift",
-        sigmas,
-        MIN_SIGMA,
-        passed,
+    text = (
         f"the estimated rise of the error, {100 * shift:.2f} points, {verdict} its noise "
-        f"({100 * standard_error:.2f} points, {MIN_SIGMA:.0f} needed)",
+        f"({100 * standard_error:.2f} points, {MIN_SIGMA:.0f} needed)"
     )
+    return Guard("detectable shift", sigmas, MIN_SIGMA, passed, text)
 
 
 def second_witness(fall: float, standard_error: float, drift: float) -> Guard:
@@ -49,21 +46,17 @@ def second_witness(fall: float, standard_error: float, drift: float) -> Guard:
 
     COT cannot tell a classifier that errs from classes that have become rarer or more frequent:
     both change how often each class is predicted. Errors mostly lower the mean confidence too;
-    other frequencies alone do not. Where most predicted labels would have to change, no plausible
-    change of frequencies explains it, however sure the classifier is.
+    other frequencies alone do not, nor can they plausibly change most predicted labels.
 
     `fall` and `standard_error` are of the mean confidence from source to target, `drift` is the
     total variation between the frequencies of predicted labels on the two domains.
     """
     if drift > MAX_PLAUSIBLE_DRIFT:
-        return Guard(
-            "second witness",
-            drift,
-            MAX_PLAUSIBLE_DRIFT,
-            True,
+        text = (
             f"{drift:.0%} of the predicted labels would have to change for the classes to be as "
-            "frequent as on the source: no change of the classes themselves explains that",
+            "frequent as on the source: no change of the classes themselves explains that"
         )
+        return Guard("second witness", drift, MAX_PLAUSIBLE_DRIFT, True, text)
     sigmas = _sigmas(fall, standard_error)
     passed = sigmas > MIN_SIGMA
     noise = f"{MIN_SIGMA:.0f} x its noise of {100 * standard_error:.2f}"
@@ -75,23 +68,19 @@ def second_witness(fall: float, standard_error: float, drift: float) -> Guard:
         verdict = f"does not fall: it rises by {abs(100 * fall):.2f} points (noise "
         verdict += f"{100 * standard_error:.2f})"
     doubt = "" if passed else "; perhaps only class frequencies changed"
-    return Guard(
-        "second witness", sigmas, MIN_SIGMA, passed, f"the mean confidence {verdict}{doubt}"
-    )
+    text = f"the mean confidence {verdict}{doubt}"
+    return Guard("second witness", sigmas, MIN_SIGMA, passed, text)
 
 
 def precise(half_width: float) -> Guard:
     """Return whether sampling alone moves an estimate by at most 5.5 points."""
     passed = half_width <= MAX_HALF_WIDTH
-    return Guard(
-        "precision",
-        half_width,
-        MAX_HALF_WIDTH,
-        passed,
+    text = (
         f"the estimate is good to {100 * half_width:.1f} points either way "
         f"(at most {100 * MAX_HALF_WIDTH:.1f})"
-        + ("" if passed else "; give more source validation and target rows"),
     )
+    text += "" if passed else "; give more source validation and target rows"
+    return Guard("precision", half_width, MAX_HALF_WIDTH, passed, text)
 
 
 # On rows, classes and the accuracy that is read off them.
@@ -99,13 +88,9 @@ def precise(half_width: float) -> Guard:
 
 def enough_errors(errors: int, rows: int, *, of: str = "source validation rows") -> Guard:
     """Return whether labelled rows hold at least 20 errors to learn from."""
-    return Guard(
-        f"{of.partition(' ')[0]} errors",
-        float(errors),
-        float(MIN_SOURCE_ERRORS),
-        errors >= MIN_SOURCE_ERRORS,
-        f"{errors} errors among {rows} {of} (at least {MIN_SOURCE_ERRORS} fix where errors begin)",
-    )
+    name, least = f"{of.partition(' ')[0]} errors", MIN_SOURCE_ERRORS
+    text = f"{errors} errors among {rows} {of} (at least {least} fix where errors begin)"
+    return Guard(name, float(errors), float(least), errors >= least, text)
 
 
 def prior_drift(source: Float64s, target: Float64s) -> Guard:
@@ -118,39 +103,29 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
     drift = 0.5 * float(np.abs(source - target).sum())
     passed = drift <= MAX_PRIOR_DRIFT
     advice = "" if passed else "; if you know how often each class occurs, give --target-prior"
-    return Guard(
-        "prior drift",
-        drift,
-        MAX_PRIOR_DRIFT,
-        passed,
+    text = (
         f"{drift:.1%} of the predicted labels would have to change for the target's classes to be "
-        f"as frequent as the source's (at most {MAX_PRIOR_DRIFT:.0%}){advice}",
+        f"as frequent as the source's (at most {MAX_PRIOR_DRIFT:.0%}){advice}"
     )
+    return Guard("prior drift", drift, MAX_PRIOR_DRIFT, passed, text)
 
 
 def above_chance(accuracy: float, n_classes: int) -> Guard:
     """Return whether an estimated accuracy is at least that of guessing, 1/K."""
-    return Guard(
-        "above chance",
-        accuracy,
-        1 / n_classes,
-        accuracy >= 1 / n_classes,
-        f"the estimated accuracy is {accuracy:.1%}, guessing has {1 / n_classes:.1%}",
-    )
+    guessing = 1 / n_classes
+    text = f"the estimated accuracy is {accuracy:.1%}, guessing has {guessing:.1%}"
+    return Guard("above chance", accuracy, guessing, accuracy >= guessing, text)
 
 
 def condition(number: float) -> Guard:
     """Return whether the confusion matrix can be inverted: condition number at most 1000."""
     value = float(min(number, np.finfo(float).max))
     passed = value <= MAX_CONDITION
-    return Guard(
-        "confusion condition",
-        value,
-        MAX_CONDITION,
-        passed,
+    text = (
         f"the confusion matrix has condition number {value:.3g} (at most {MAX_CONDITION:.0f}): "
-        f"class frequencies {'can' if passed else 'cannot'} be read off the predictions",
+        f"class frequencies {'can' if passed else 'cannot'} be read off the predictions"
     )
+    return Guard("confusion condition", value, MAX_CONDITION, passed, text)
 
 
 # On importance weights (ARCHITECTURE, section 3.9).
@@ -161,46 +136,36 @@ def ess_share(weights: Float64s) -> Guard:
     share = effective_sample_size(weights) / max(1, len(weights))
     passed = share >= MIN_ESS_SHARE
     verdict = "the domains overlap" if passed else "the domains hardly overlap"
-    return Guard(
-        "ess share",
-        share,
-        MIN_ESS_SHARE,
-        passed,
+    text = (
         f"{verdict}: the importance weights are worth {share:.1%} of {len(weights)} rows "
-        f"(at least {MIN_ESS_SHARE:.0%})",
+        f"(at least {MIN_ESS_SHARE:.0%})"
     )
+    return Guard("ess share", share, MIN_ESS_SHARE, passed, text)
 
 
 def ess_count(weights: Float64s) -> Guard:
     """Return whether the weights are worth at least 50 rows: a weighted mean is not noise."""
     count = effective_sample_size(weights)
-    passed = count >= MIN_ESS
-    return Guard(
-        "ess",
-        count,
-        MIN_ESS,
-        passed,
+    text = (
         f"a weighted mean rests on {count:.1f} effective rows of {len(weights)} "
-        f"(at least {MIN_ESS:.0f})",
+        f"(at least {MIN_ESS:.0f})"
     )
+    return Guard("ess", count, MIN_ESS, count >= MIN_ESS, text)
 
 
-def domain_overlap(discriminator_error: float) -> Guard:
+def domain_overlap(error: float) -> Guard:
     """Return whether the source discriminator errs enough for a density ratio to mean anything.
 
     Its squared error with each domain weighing one half is 0.25 at chance; below 0.1 it separates
     the domains, and the ratio between them rests on the rows it is unsure of.
     """
-    passed = discriminator_error >= MIN_DISCRIMINATOR_ERROR
+    passed = error >= MIN_DISCRIMINATOR_ERROR
     verdict = "leaves the domains overlapping" if passed else "separates the domains"
-    return Guard(
-        "discriminator error",
-        discriminator_error,
-        MIN_DISCRIMINATOR_ERROR,
-        passed,
-        f"the source discriminator {verdict}: squared error {discriminator_error:.3f} "
-        f"where chance has {CHANCE_ERROR} (at least {MIN_DISCRIMINATOR_ERROR})",
+    text = (
+        f"the source discriminator {verdict}: squared error {error:.3f} "
+        f"where chance has {CHANCE_ERROR} (at least {MIN_DISCRIMINATOR_ERROR})"
     )
+    return Guard("discriminator error", error, MIN_DISCRIMINATOR_ERROR, passed, text)
 
 
 def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
@@ -220,39 +185,27 @@ def pseudo_accuracy(share: float) -> Guard:
 
     Mixing two classes must mostly give the heavier one, or the classes are no clusters.
     """
-    return Guard(
-        "pseudo accuracy",
-        share,
-        MIN_PSEUDO_ACCURACY,
-        share >= MIN_PSEUDO_ACCURACY,
+    least = MIN_PSEUDO_ACCURACY
+    text = (
         f"mixed rows keep the label of their heavier half {share:.1%} of the time "
-        f"(at least {MIN_PSEUDO_ACCURACY:.0%})",
+        f"(at least {least:.0%})"
     )
+    return Guard("pseudo accuracy", share, least, share >= least, text)
 
 
 def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
     """Return whether a fitted temperature lies inside its search interval."""
     where = "inside its interval" if at_limit is None else f"at its {at_limit} limit"
-    return Guard(
-        "temperature limit",
-        float(at_limit is not None),
-        0.0,
-        at_limit is None,
-        f"the temperature {temperature:.4g} stands {where}",
-    )
+    text = f"the temperature {temperature:.4g} stands {where}"
+    return Guard("temperature limit", float(at_limit is not None), 0.0, at_limit is None, text)
 
 
 def not_clamped(wanted: float, used: float, why: str) -> Guard:
     """Return whether the mean confidence that was matched is the accuracy that was wanted."""
     gap = abs(wanted - used)
-    return Guard(
-        "clamp",
-        gap,
-        0.0,
-        gap == 0,
-        f"the mean confidence was matched to {used:.2%}"
-        + ("" if gap == 0 else f" instead of {wanted:.2%}: {why}"),
-    )
+    text = f"the mean confidence was matched to {used:.2%}"
+    text += "" if gap == 0 else f" instead of {wanted:.2%}: {why}"
+    return Guard("clamp", gap, 0.0, gap == 0, text)
 
 
 def sentences_of_failed(guards: Iterable[Guard]) -> list[str]:
