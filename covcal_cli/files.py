@@ -49,11 +49,7 @@ def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> Non
 def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     """Yield a temporary sibling of `path` to write to; rename it to `path` when the block succeeds.
 
-    Raises
-    ------
-    CovcalError
-        If `path` is refused by `check_output`, the disk is full, the folder cannot be written to,
-        or another process writes `path`.
+    What `check_output` refuses is refused, and so is a `path` that another process writes.
     """
     check_output(path, force=force)
     path = path.resolve()  # a link is followed, not replaced
@@ -101,6 +97,7 @@ def _sole_writer(partial: Path, path: Path) -> Iterator[None]:
 
 
 def _explained(error: OSError, path: Path) -> Exception:
+    """Return an error that names the remedy, or where none is known the error itself."""
     # HDF5 hides errno inside its message, so the text is searched as well.
     text = str(error)
     codes = {code for code in _DISK_FULL if f"errno = {code}," in text}

@@ -186,13 +186,7 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptSettings:
-    """What ``covcal adapt`` can be told.
-
-    Raises
-    ------
-    CovcalError
-        If an option is impossible.
-    """
+    """What ``covcal adapt`` can be told."""
 
     preset: str = "default"  # of `PRESETS`
     members: int | None = None  # independently seeded forecasters; None: the preset's own number

@@ -7,6 +7,7 @@ on psi(phi): the paper's (Section 6), with one hidden layer, dropout and squared
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,30 +100,16 @@ def train(
     """Align, freeze psi, and train the discriminators on phi and on psi(phi).
 
     `predictions`, shape (m,) int64, are the classifier's labels of the target's validation rows.
-
-    Raises
-    ------
-    CovcalError
-        If training diverged.
     """
     aligned = Aligner(rows, settings, seed, device).run(progress)
     _require_finite(aligned.psi, aligned.head)
-    on_features, error = train_discriminators(
-        rows,
-        None,
-        settings.discriminator,
-        generators=member_generators(seed, 1, _ON_FEATURES),
-        device=device,
-        progress=progress,
+    of_one = member_generators(seed, 1, _ON_FEATURES)
+    of_each = member_generators(seed, settings.members, _ON_ALIGNED)
+    fitted = partial(
+        train_discriminators, settings=settings.discriminator, device=device, progress=progress
     )
-    on_aligned, aligned_errors = train_discriminators(
-        rows,
-        aligned.psi,
-        settings.discriminator,
-        generators=member_generators(seed, settings.members, _ON_ALIGNED),
-        device=device,
-        progress=progress,
-    )
+    on_features, error = fitted(rows, None, of_one)
+    on_aligned, aligned_errors = fitted(rows, aligned.psi, of_each)
     _require_finite(on_features, on_aligned)
     reports = _reports(rows, predictions, aligned, on_aligned, aligned_errors)
     return Trained(
@@ -141,9 +128,9 @@ def _require_finite(*networks: Perceptrons) -> None:
 def train_discriminators(
     rows: TrainingRows,
     psi: Perceptrons | None,
-    settings: DiscriminatorSettings,
-    *,
     generators: list[Generator],
+    *,
+    settings: DiscriminatorSettings,
     device: torch.device,
     progress: ProgressCallback,
 ) -> tuple[Perceptrons, Tensor]:

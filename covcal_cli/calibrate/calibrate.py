@@ -34,13 +34,7 @@ _FAMILIES = {"on_source": on_source, "on_target": on_target}
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateSettings(EstimateSettings):
-    """What ``covcal calibrate`` can be told.
-
-    Raises
-    ------
-    CovcalError
-        If `max_weight` is no number of at least 1, or the method has no use for the prior.
-    """
+    """What ``covcal calibrate`` can be told."""
 
     method: str = AUTO  # or a key of `METHODS`
     loss: Loss = "brier"  # what fitted temperatures minimise

@@ -43,11 +43,6 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
     """Fit the discriminator on the training rows of both domains.
 
     Of more than 50 000 rows of a domain `seed` chooses as many.
-
-    Raises
-    ------
-    CovcalError
-        If a domain has no features or no training rows, or the fit does not converge.
     """
     rows = [
         (domain, thinned(domain.require_rows("train"), MAX_ROWS_PER_DOMAIN, seed))

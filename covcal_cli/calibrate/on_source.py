@@ -57,13 +57,7 @@ def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodF
 
 
 def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with 1/g - 1.
-
-    Raises
-    ------
-    CovcalError
-        If every row weighs 0.
-    """
+    """Fit T with 1/g - 1."""
     weights = problem.weights(forecaster)
     if weights.weights.max() == 0:
         raise CovcalError(
@@ -75,13 +69,7 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with what RLLS says that a row's class weighs on the target.
-
-    Raises
-    ------
-    CovcalError
-        If no labelled row is of a class that occurs on the target.
-    """
+    """Fit T with what RLLS says that a row's class weighs on the target."""
     shift = label_shift(problem.evidence, "rlls")
     row_weights = shift.ratios[problem.validation.labels]
     if row_weights.max() == 0:

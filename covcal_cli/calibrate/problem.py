@@ -48,13 +48,7 @@ _NO_TARGET = "a target domain: extract it together with the source"
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateSettings:
-    """What ``covcal estimate`` can be told, and every method too.
-
-    Raises
-    ------
-    CovcalError
-        If `max_weight` is no number of at least 1.
-    """
+    """What ``covcal estimate`` can be told, and every method too."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.

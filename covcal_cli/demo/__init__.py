@@ -20,13 +20,7 @@ DOMAINS = ("source", "target")
 
 
 def write_demo(folder: Path) -> None:
-    """Write the model, and both domains as folders of PNG files by split and class.
-
-    Raises
-    ------
-    CovcalError
-        If `folder` exists already and is not empty.
-    """
+    """Write the model, and both domains as folders of PNG files by split and class, to `folder`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)

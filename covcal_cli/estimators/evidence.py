@@ -145,11 +145,6 @@ def read_evidence(
     Of an adapted file the aligned logits are read too. `temperature` is T_s of the classifier's
     logits, `source_weights` are importance weights of the labelled source validation rows in the
     order of the file.
-
-    Raises
-    ------
-    CovcalError
-        If a domain is missing.
     """
     source, target = file.require_source(), file.require_target()
     held = source.require_rows("validation")

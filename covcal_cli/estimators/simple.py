@@ -120,13 +120,7 @@ AGREEMENT_ASSUMPTION = (
 
 
 def agreement(evidence: Evidence) -> Estimate:
-    """Estimate the target accuracy by how much less the aligned forecasters agree there.
-
-    Raises
-    ------
-    ValueError
-        If the evidence holds no aligned forecasters.
-    """
+    """Estimate the target accuracy by how much less the aligned forecasters agree there."""
     aligned = evidence.aligned
     if aligned is None:
         raise ValueError("agreement needs aligned forecasters")
@@ -157,13 +151,7 @@ WEIGHTING_ASSUMPTION = (
 
 
 def weighted_accuracy(evidence: Evidence) -> Estimate:
-    """Estimate the target accuracy by importance weighting with a control variate.
-
-    Raises
-    ------
-    ValueError
-        If the evidence holds no importance weights.
-    """
+    """Estimate the target accuracy by importance weighting with a control variate."""
     weights, correct = evidence.source_weights, evidence.source_correct
     if weights is None:
         raise ValueError("importance weighting needs importance weights")

@@ -32,13 +32,7 @@ class TransCal:
 
 
 def transcal(evidence: Evidence) -> TransCal:
-    """Estimate the target accuracy by TransCal.
-
-    Raises
-    ------
-    ValueError
-        If the evidence holds no importance weights.
-    """
+    """Estimate the target accuracy by TransCal."""
     weights = evidence.source_weights
     if weights is None:
         raise ValueError("TransCal needs importance weights")

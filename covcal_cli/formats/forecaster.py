@@ -60,13 +60,7 @@ class AlignedNetworks:
 
 
 def read_aligned_networks(path: Path) -> AlignedNetworks:
-    """Read the networks of an adapted file.
-
-    Raises
-    ------
-    CovcalError
-        If `path` is no adapted file, or holds no networks.
-    """
+    """Read the networks of an adapted file, refusing any other."""
     with FeatureFile(path) as file:
         if not file.is_adapted:
             raise CovcalError(f"{path} holds no networks: name the file that covcal adapt made")
@@ -103,11 +97,6 @@ def require_unchanged(calibration: Calibration, document: Path, *, purpose: str)
     """Return the file that a calibration was fitted on, if it is still the same.
 
     Messages name the cal.json, `document`, and what the file is for: `purpose`, such as "evaluate".
-
-    Raises
-    ------
-    CovcalError
-        If it is gone, or its sha256 is another.
     """
     entry = calibration.inputs[0]
     if not entry.path.is_file():
@@ -130,12 +119,7 @@ def networks_for(
 
     A calibration of the classifier's own logits needs none, nor does an adapted file, which holds
     its aligned logits. The networks are those of the adapted file `networks`, or of the one that
-    cal.json, the `document`, names.
-
-    Raises
-    ------
-    CovcalError
-        If model, classes or networks differ from the calibration's, or the networks are missing.
+    cal.json, the `document`, names. Another model, other classes or other networks are refused.
     """
     _require_same_classifier(calibration, file)
     aligned = calibration.forecaster == "aligned"
@@ -154,13 +138,7 @@ def networks_for(
 def fitted_networks(
     calibration: Calibration, document: Path, networks: Path | None = None
 ) -> AlignedNetworks:
-    """Return the networks that a calibration of aligned logits was fitted with, as `networks_for`.
-
-    Raises
-    ------
-    CovcalError
-        If they are gone, or others than those of the calibration.
-    """
+    """Return the networks that a calibration of aligned logits was fitted with, and no others."""
     path = networks or calibration.inputs[0].path
     if networks is None and not path.is_file():
         raise CovcalError(
