@@ -6,10 +6,8 @@ import pty
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import typer
 
 from covcal_cli import __version__
 from covcal_cli.cli.app import app
-from tests.cli_runner import command_line, covcal, covcal_process
+from tests.cli_runner import command_line, covcal, covcal_process, interrupted
 
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands
@@ -217,19 +215,6 @@ class TestExitCodes:
         assert last.startswith("error: this is a bug in covcal ")
         assert __version__ in last
         assert "report" in last
-
-
-def interrupted(hook: str, *arguments: str | Path | int, cwd: Path) -> tuple[int, str]:
-    """Send SIGINT once the process has printed "ready"; return exit code and the rest of stderr."""
-    with subprocess.Popen(
-        command_line(*arguments, before=hook), stderr=subprocess.PIPE, text=True, cwd=cwd
-    ) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == "ready\n"
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-        return process.wait(), rest
 
 
 class TestInterrupt:
