@@ -15,7 +15,7 @@ from covcal_cli.estimators.estimate import Estimate, from_variance, variance_of_
 from covcal_cli.estimators.evidence import Aligned, Evidence
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.records import Guard, encoded
-from tests.estimators.test_evidence import made_evidence, made_rows
+from tests.estimators.made_evidence import made_evidence, made_rows
 
 PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
