@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-from tests import REPOSITORY
-
-EXAMPLES = REPOSITORY / "examples"
+from tests.examples import EXAMPLES
 
 
 def test_it_prints_ratios_and_the_same_ece_twice() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import REPOSITORY
+from tests.examples import EXAMPLES
 
-SCRIPT = REPOSITORY / "examples" / "benchmark_extract_memory.py"
+SCRIPT = EXAMPLES / "benchmark_extract_memory.py"
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to read the peak")

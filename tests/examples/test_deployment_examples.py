@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import REPOSITORY
 from tests.cli_runner import covcal
-
-EXAMPLES = REPOSITORY / "examples"
+from tests.examples import EXAMPLES
 
 
 def test_the_library_snippet(small_files: Path) -> None:
