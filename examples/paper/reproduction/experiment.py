@@ -44,17 +44,11 @@ CODE_SHA256 = code_sha256(*FITTING)
 
 @dataclass(frozen=True)
 class Preset:
-    """How to adapt: ``covcal adapt --preset NAME --weight-decay X``.
-
-    Attributes
-    ----------
-    batched : int or None
-        Adapt this many seeds as members of one run (see `batch`); None: each on its own.
-    """
+    """How to adapt: ``covcal adapt --preset NAME --weight-decay X``."""
 
     name: str
     weight_decay: float | None = None
-    batched: int | None = None
+    batched: int | None = None  # so many seeds as members of one run; None: each on its own
 
     @property
     def tag(self) -> str:
