@@ -50,7 +50,7 @@ from covcal_cli.maths.temperature import fit_temperature
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import silent
 
-Array = NDArray[Any]
+Values = NDArray[Any]
 COUNTS = (1, 3, 5)
 
 
@@ -92,10 +92,10 @@ def _steps(steps: int) -> dict[str, Any]:
 class Side:
     """One domain of a shift: features (n, d), logits (n, K), labels (n,) and split (n,)."""
 
-    features: Array
-    logits: Array
-    labels: Array
-    split: Array
+    features: Values
+    logits: Values
+    labels: Values
+    split: Values
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def corruption_shift(name: str) -> Shift:
     pixels, labels = load_digits(return_X_y=True)
     images = pixels.reshape(-1, 8, 8) / 16.0
     rng = np.random.default_rng(3)
-    corrupt: dict[str, Callable[[], Array]] = {
+    corrupt: dict[str, Callable[[], Values]] = {
         "noise": lambda: np.clip(images + rng.normal(size=images.shape) * 0.35, 0, 1),
         "rotation": lambda: ndimage.rotate(images, 30, axes=(1, 2), reshape=False, order=1),
         "blur": lambda: ndimage.gaussian_filter(images, (0, 0.9, 0.9)),
@@ -159,7 +159,7 @@ def svhn_usps(data: Path) -> Shift:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(data / "models" / "svhnnet.onnx"), options)
 
-    def side(images: Array, labels: Array, split: Array) -> Side:
+    def side(images: Values, labels: Values, split: Values) -> Side:
         outputs = []
         for block in np.array_split(images, -(-len(images) // 256)):
             pixels = np.moveaxis(block, 3, 1).astype(np.float32) / 255
@@ -210,15 +210,15 @@ def review_shift(data: Path, pair: str) -> Shift:
     return _from_network("reviews", pair, sides, splits, (64,))
 
 
-def _split(n: int, seed: int) -> Array:
+def _split(n: int, seed: int) -> Values:
     return np.random.default_rng(seed).choice(3, size=n, p=[0.6, 0.2, 0.2]).astype(np.uint8)
 
 
 def _from_network(
     family: str,
     name: str,
-    sides: Sequence[tuple[Any, Array]],
-    splits: Sequence[Array],
+    sides: Sequence[tuple[Any, Values]],
+    splits: Sequence[Values],
     hidden: tuple[int, ...],
 ) -> Shift:
     """Train a classifier on the source's training rows; its last hidden layer is phi."""
@@ -237,7 +237,7 @@ def _from_network(
         linear.fit(inputs[train_rows] / scale, labels_of[train_rows])
         layers = [(linear.coef_.T / scale, linear.intercept_)]
 
-    def side(rows: Any, truth: Array, split: Array) -> Side:
+    def side(rows: Any, truth: Values, split: Values) -> Side:
         for weight, bias in layers[:-1]:
             rows = np.maximum(rows @ weight + bias, 0)
         logits = rows @ layers[-1][0] + layers[-1][1]
@@ -343,14 +343,19 @@ def combinations(members: int, count: int) -> list[list[int]]:
 
 
 def _ece(
-    fitted: Array, labels: Array, weights: Array | None, tested: Array, chosen: Array, truth: Array
+    fitted: Values,
+    labels: Values,
+    weights: Values | None,
+    tested: Values,
+    chosen: Values,
+    truth: Values,
 ) -> float:
     errors = int((fitted.argmax(axis=1) != labels).sum())
     fit = fit_temperature(fitted, labels, weights, allow_sharpening=errors >= 5)
     return _ece_at(tested, fit.temperature, chosen, truth)
 
 
-def _ece_at(logits: Array, temperature: float, chosen: Array, truth: Array) -> float:
+def _ece_at(logits: Values, temperature: float, chosen: Values, truth: Values) -> float:
     scaled = logits.astype(np.float64) / temperature
     scaled -= scaled.max(axis=1, keepdims=True)
     chances = np.exp(scaled)

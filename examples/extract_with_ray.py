@@ -129,17 +129,13 @@ class Join:
     """Puts what workers return into its place in the spools, whatever order it comes in.
 
     A spool is filled from the front; what comes early waits in memory.
-
-    Attributes
-    ----------
-    sound : bool
-        False once a logit or a feature of a readable row was not a number. Nothing is kept from
-        there on, so that ``extract`` meets that row itself and says what is wrong.
     """
 
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
+        # False once a logit or a feature of a readable row was not a number. Nothing is kept from
+        # there on, so that ``extract`` meets that row itself and says what is wrong.
         self.sound = True
 
     def add(self, block: Columns) -> None:

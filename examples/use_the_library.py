@@ -1,43 +1,44 @@
-"""covcal as a library: calibrate without labels, judge with them, no command line.
+"""covcal from Python: on files what the commands do, and a calibrator for arrays in memory.
 
-python examples/use_the_library.py FEATURES.H5
+    python examples/use_the_library.py FEATURES.H5
+
+runs both, and prints what it finds.
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
-from covcal_cli.evaluate.bootstrap import intervals
-from covcal_cli.evaluate.evaluate import evaluate
-from covcal_cli.evaluate.metrics import MetricsAccumulator
-from covcal_cli.maths.softmax import class_major, softmax
+import covcal_cli.api as covcal
 
 
-def judge_file(path: Path) -> None:
-    """Fit a temperature on a features file, and print what it is worth where labels are known."""
-    calibration = calibrate(path, CalibrateSettings(method="temp"))
-    evaluation = evaluate(path, {"temp": calibration}, resamples=500, by="class")
+def on_a_file(features: Path, folder: Path) -> None:
+    """Calibrate and estimate without target labels, write rows, judge where labels are known."""
+    calibration = covcal.calibrate(features, covcal.CalibrateSettings(method="auto"))
+    print(calibration.reason)
+    expected = covcal.estimate(features).estimates[0]
+    print(f"accuracy {expected.accuracy:.1%}, {expected.low:.1%} to {expected.high:.1%}")
+    covcal.write_calibration(calibration, folder / "cal.json", force=True)
+    covcal.apply(features, folder / "cal.json", folder / "probabilities.csv")
+    evaluation = covcal.evaluate(features, {"auto": calibration}, resamples=500)
     for name, metrics in evaluation.metrics.items():
         low, high = evaluation.intervals[name]["ece"]
         print(f"{name}: ECE {metrics.ece:.2%} (true value {low:.2%} to {high:.2%})")
-    for group in evaluation.groups["temp"]:
-        print(f"  {group.name}: {group.n} rows, accuracy {group.accuracy or 0:.1%}")
 
 
-def judge_arrays() -> None:
-    """Measure logits that never were in a file."""
+def on_arrays() -> None:
+    """Calibrate a classifier that is twice too sure, whose logits never were in a file."""
     rng = np.random.default_rng(0)
-    logits = 2 * rng.normal(size=(2000, 5))
-    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    accumulator = MetricsAccumulator(bins=15, n_classes=5, keep_losses=True)
-    accumulator.add(softmax(class_major(logits), 1.0), logits.argmax(axis=1), labels)
-    metrics = accumulator.result()
-    low, high = intervals(metrics, resamples=500, seed=0)["ece"]
-    print(f"arrays: ECE {metrics.ece:.2%} ({low:.2%} to {high:.2%}), AURC {metrics.aurc:.3f}")
+    source, target = 2 * rng.normal(size=(2, 2000, 5))
+    labels = (source / 2 + rng.gumbel(size=source.shape)).argmax(axis=1)
+    calibrator = covcal.Calibrator(method="auto").fit(source, labels, target)
+    confidence = calibrator.predict_proba(target).max(axis=1)
+    print(f"arrays: T {calibrator.temperature_:.3f}, mean confidence {confidence.mean():.1%}")
 
 
 if __name__ == "__main__":
-    judge_file(Path(sys.argv[1]))
-    judge_arrays()
+    with tempfile.TemporaryDirectory() as place:
+        on_a_file(Path(sys.argv[1]), Path(place))
+    on_arrays()

@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -102,6 +104,22 @@ def command_line(*arguments: Argument, before: str = "") -> list[str]:
     if not before:
         return [sys.executable, "-m", "covcal_cli", *texts]
     return [sys.executable, "-c", f"{before}\nfrom covcal_cli.cli.app import main; main()", *texts]
+
+
+def interrupted(hook: str, *arguments: Argument, cwd: Path) -> tuple[int, str]:
+    """Send Ctrl-C once `hook` has printed "ready"; return exit code and the rest of stderr.
+
+    A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
+    """
+    obeying = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = command_line(*arguments, before=obeying + hook)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ready\n"
+        time.sleep(0.2)  # into the middle of what follows the word
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    return process.returncode, rest
 
 
 def _text(stream: io.TextIOWrapper) -> str:

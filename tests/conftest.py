@@ -13,21 +13,6 @@ from tests.made_files import made_domain, write_adapted, write_features
 from tests.short_training import TRAINED_STEPS, short_training
 
 SIZES = (120, 150, 80)
-LONGEST = (
-    "test_export_torch.py",
-    "test_export_real.py",
-    "test_adapt_examples.py",
-    "test_readme.py",
-    "test_paper_driver.py",
-    "test_cli_contract.py",
-    "test_adapt.py",
-    "test_install.py",
-    "test_run.py",
-    "test_apply.py",
-    "test_export_onnx_table.py",
-    "test_target_labels.py",
-    "test_calibrate.py",
-)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -42,9 +27,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the files that take longest, so that two workers end at about the same time."""
-    rank = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+    """Start with the largest files, so that two workers end at about the same time."""
+    items.sort(key=lambda item: -item.path.stat().st_size)
 
 
 @pytest.fixture(scope="session")

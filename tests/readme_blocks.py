@@ -21,13 +21,11 @@ from pathlib import Path
 
 from covcal_cli.cli.app import LIMIT_EXCEEDED, run
 from covcal_cli.demo import write_demo
+from tests import REPOSITORY
 
-ROOT = next(
-    parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists()
-)
-README = ROOT / "README.md"
-WORKED_EXAMPLE = ROOT / "examples" / "README.md"
-PICTURE = ROOT / "examples" / "reliability.svg"
+README = REPOSITORY / "README.md"
+WORKED_EXAMPLE = REPOSITORY / "examples" / "README.md"
+PICTURE = REPOSITORY / "examples" / "reliability.svg"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

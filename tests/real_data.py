@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-_DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
+from tests import REPOSITORY
+
+_DEFAULT = REPOSITORY.parent / "shared" / "data"
 
 
 def real_data(name: str) -> Path:

@@ -14,11 +14,11 @@ import pytest
 from packaging.requirements import Requirement
 
 from covcal_cli import __version__
+from tests import REPOSITORY
 from tests.cli_runner import Outcome
 
 pytestmark = pytest.mark.install
 
-ROOT = Path(__file__).parents[1]
 LIGHT = ("typer", "rich", "numpy", "h5py")
 HEAVY = ("torch", "onnx", "onnxruntime", "PIL", "matplotlib")
 
@@ -77,7 +77,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
     # Built from a copy, so that nothing of the build stays in the working tree.
     source = folder / "source"
     shutil.copytree(
-        ROOT, source, ignore=shutil.ignore_patterns(".git", ".*_cache", "__pycache__", "tests")
+        REPOSITORY,
+        source,
+        ignore=shutil.ignore_patterns(".git", ".*_cache", "__pycache__", "tests"),
     )
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     made = Bare(folder / "venv")

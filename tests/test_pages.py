@@ -10,19 +10,20 @@ import pytest
 import typer
 
 from covcal_cli.cli.app import app
-from tests.readme_blocks import README, ROOT
+from tests import REPOSITORY
+from tests.readme_blocks import README
 
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands
 PATTERNS = ("*.md", ".github/*.md", "covcal_cli/**/*.md", "examples/**/*.md", "tests/**/*.md")
-PAGES = sorted({page for pattern in PATTERNS for page in ROOT.glob(pattern)})
+PAGES = sorted({page for pattern in PATTERNS for page in REPOSITORY.glob(pattern)})
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)|\b(?:src|href)=\"([^\"]+)\"")
 LOOP = re.compile(r"\bfor (\w+) in ([^;]+); do (.*?); done")
 SHELLS = ("", "console", "sh", "bash")
 
 every_page = pytest.mark.parametrize(
-    "page", PAGES, ids=[page.relative_to(ROOT).as_posix() for page in PAGES]
+    "page", PAGES, ids=[page.relative_to(REPOSITORY).as_posix() for page in PAGES]
 )
 
 
@@ -142,7 +143,7 @@ class TestReadme:
     def test_its_results_stand_in_the_pages_that_make_them(self, text: str) -> None:
         """Every figure of the table of results is one of examples/benchmark or examples/paper."""
         sources = "".join(
-            (ROOT / "examples" / name / "README.md").read_text(encoding="utf-8")
+            (REPOSITORY / "examples" / name / "README.md").read_text(encoding="utf-8")
             for name in ("benchmark", "paper")
         )
         table = text[text.index("\n## Results") :].partition("\n\n| ")[2].partition("\n\n")[0]
@@ -153,11 +154,11 @@ class TestReadme:
 
 def test_the_mathematics_that_code_cites_is_there() -> None:
     """A section of ARCHITECTURE that a docstring names by its number has a heading there."""
-    page = (ROOT / "covcal_cli" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "covcal_cli" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     headings = set(re.findall(r"^#+ (\d(?:\.\d+)?)\.? ", page, re.MULTILINE))
     assert {f"3.{number}" for number in range(1, 11)} <= headings
     cited = re.compile(r"ARCHITECTURE,\s+sections? ((?:\d\.\d+(?:, | and )?)+)")
     for folder in ("covcal_cli", "tests", "examples"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
             for numbers in cited.findall(path.read_text(encoding="utf-8")):
                 assert set(re.findall(r"\d\.\d+", numbers)) <= headings, path

@@ -18,6 +18,7 @@ from reproduction.shifts import SHIFTS
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
+from covcal_cli.arrays import Floats
 from covcal_cli.files import atomic_output
 
 FAMILIES = ("digits", "office", "reviews", "corruptions")
@@ -28,26 +29,13 @@ CORRUPTIONS = ("noise", "rotation", "blur", "contrast", "invert", "clutter", "sh
 
 @dataclass(frozen=True)
 class Case:
-    """A shift of the benchmark.
+    """A shift of the benchmark."""
 
-    Attributes
-    ----------
-    family : str
-        As the table names it.
-    shift : str
-    used : bool
-        Whether settings or the rule of auto were chosen with a look at it.
-    make : callable
-        ``make(path, seed)`` writes the features file.
-    redrawn : bool
-        Whether another seed gives other rows, so that every seed has a features file of its own.
-    """
-
-    family: str
+    family: str  # as the table names it
     shift: str
-    used: bool
-    make: Callable[[Path, int], None]
-    redrawn: bool = False
+    used: bool  # whether settings or the rule of auto were chosen with a look at it
+    make: Callable[[Path, int], None]  # make(path, seed) writes the features file
+    redrawn: bool = False  # whether another seed gives other rows, and so a file of its own
 
 
 def cases(data: Path, families: Sequence[str] = FAMILIES, *, graded: bool = True) -> list[Case]:
@@ -136,11 +124,11 @@ def corrupted_digits(name: str, seed: int) -> made.Shift:
     images = pixels.reshape(-1, 8, 8) / 16.0
     rng = np.random.default_rng(100 + seed)
 
-    def cluttered() -> made.Array:
+    def cluttered() -> Floats:
         spots = rng.random(images.shape) < 0.15
         return np.asarray(images + spots * rng.random(images.shape) * 1.2)
 
-    corrupt: dict[str, Callable[[], made.Array]] = {
+    corrupt: dict[str, Callable[[], Floats]] = {
         "noise": lambda: images + rng.normal(size=images.shape) * 0.35,
         "rotation": lambda: ndimage.rotate(images, 30, axes=(1, 2), reshape=False, order=1),
         "blur": lambda: ndimage.gaussian_filter(images, (0, 0.9, 0.9)),

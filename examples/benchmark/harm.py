@@ -34,31 +34,16 @@ DOUBT, UNSEEN = "none: doubt taken for errors", "none: errors that leave class s
 
 @dataclass(frozen=True)
 class Harm:
-    """A shift on which auto is too much worse than the better of none and temp.
-
-    Attributes
-    ----------
-    family, shift : str
-    points : float
-        By how much, on average over seeds.
-    guard : str
-        The guard that should have held, in most seeds, or why there is none.
-    took : dict of str to int
-        Seeds by the method that auto took.
-    estimated, true : float
-        Mean accuracy in percent, by COT and by the labels.
-    guards : dict of str to (float, float)
-        Mean value and threshold of every guard that auto looked at.
-    """
+    """A shift on which auto is too much worse than the better of none and temp."""
 
     family: str
     shift: str
-    points: float
-    guard: str
-    took: dict[str, int]
-    estimated: float
-    true: float
-    guards: dict[str, tuple[float, float]]
+    points: float  # by how much, on average over seeds
+    guard: str  # the one that should have held, in most seeds, or why there is none
+    took: dict[str, int]  # seeds by the method that auto took
+    estimated: float  # mean accuracy in percent by COT
+    true: float  # and by the labels
+    guards: dict[str, tuple[float, float]]  # mean value and threshold of each that auto looked at
 
 
 def harmed(records: Sequence[Record]) -> list[Harm]:

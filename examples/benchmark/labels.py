@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Booleans, Float32s, Float64s, Labels
 from covcal_cli.estimators.evidence import confidences
 from covcal_cli.estimators.matching import match_accuracy
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.target_labels import target_labels
-from covcal_cli.maths.softmax import Array
 
 _POINTS = 401
 _RANGE = 3e-3, 3e2
@@ -27,30 +26,15 @@ _RANGE = 3e-3, 3e2
 
 @dataclass(frozen=True)
 class Truth:
-    """What the labels say.
+    """What the labels say."""
 
-    Attributes
-    ----------
-    source_accuracy : float
-        Of the classifier on source validation rows.
-    prior_drift : float
-        Total variation between the class frequencies of those rows and of the target's.
-    accuracy : float
-        Of the classifier on the target's training and validation rows, which estimates read.
-    test_accuracy : float
-        On test rows.
-    oracle_temperature, oracle_ece : float
-    matched_temperature, matched_ece : float
-        Of true-accuracy matching.
-    """
-
-    source_accuracy: float
-    prior_drift: float
-    accuracy: float
+    source_accuracy: float  # of the classifier on source validation rows
+    prior_drift: float  # total variation of class frequencies between those and the target's
+    accuracy: float  # on the target's training and validation rows, which estimates read
     test_accuracy: float
     oracle_temperature: float
     oracle_ece: float
-    matched_temperature: float
+    matched_temperature: float  # of true-accuracy matching
     matched_ece: float
 
 
@@ -95,19 +79,19 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
     )
 
 
-def ece(logits: NDArray[np.float32], right: NDArray[np.bool_], temperature: float) -> float:
+def ece(logits: Float32s, right: Booleans, temperature: float) -> float:
     """Return the ECE, a fraction, of the confidence in the classifier's label."""
     bins = GroupBins(15)
     bins.add(judged_rows(confidences(logits, temperature), right, bin_edges(15)))
     return bins.together().ece()
 
 
-def _total_variation(first: NDArray[np.int64], second: NDArray[np.int64], K: int) -> float:
+def _total_variation(first: Labels, second: Labels, K: int) -> float:
     shares = [np.bincount(labels, minlength=K) / len(labels) for labels in (first, second)]
     return 0.5 * float(np.abs(shares[0] - shares[1]).sum())
 
 
-def _grid(logits: NDArray[np.float32]) -> Array:
+def _grid(logits: Float32s) -> Float64s:
     """Return temperatures around the logits' size, so that k times the logits give k times T."""
     centred = logits - logits.mean(axis=1, keepdims=True)
     size = float(np.sqrt(np.square(centred, dtype=np.float64).mean())) or 1.0

@@ -5,23 +5,14 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-import covcal_cli
+from reproduction.code import TRAINING, code_sha256
+
 from benchmark.families import Case
 from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.formats.features import FeatureFile
 
-
-def code_sha256(*patterns: str, folder: Path = Path(covcal_cli.__file__).parent) -> str:
-    """Return a hash of the modules that match: other code may give other numbers."""
-    digest = hashlib.sha256()
-    for pattern in patterns:
-        for path in sorted(folder.glob(pattern)):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-_ADAPT_SHA256 = code_sha256("adapt/*.py")
+_CODE_SHA256 = code_sha256(*TRAINING)  # of the code as it was loaded
 
 
 def features_file(case: Case, seed: int, folder: Path) -> Path:
@@ -42,7 +33,7 @@ def adapted_file(features: Path, seed: int, folder: Path) -> Path:
     with FeatureFile(features) as file:
         sha256, n_features = file.sha256(), file.require_source().n_features or 0
     settings = AdaptSettings().training(n_features)
-    content = {"code": _ADAPT_SHA256, "features": sha256, "setting": asdict(settings), "seed": seed}
+    content = {"code": _CODE_SHA256, "features": sha256, "setting": asdict(settings), "seed": seed}
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     path = folder / "adapted" / f"{features.stem}-seed{seed}-{key[:12]}.h5"
     if not path.is_file():

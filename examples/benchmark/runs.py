@@ -11,9 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from reproduction.code import FITTING, code_sha256
+
 from benchmark.families import Case
 from benchmark.labels import read_truth
-from benchmark.prepare import adapted_file, code_sha256, features_file
+from benchmark.prepare import adapted_file, features_file
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.methods import AUTO, METHODS
@@ -30,7 +32,7 @@ ORACLE, TRUE_ACCURACY = "oracle temperature", "true accuracy"
 CEILINGS = (TRUE_ACCURACY, ORACLE)
 """What the labels would allow; see `labels`."""
 _CODE_SHA256 = [
-    code_sha256("*.py", "adapt/*.py", "labelfree/*.py"),
+    code_sha256(*FITTING),
     code_sha256("runs.py", "labels.py", folder=Path(__file__).parent),
 ]
 

@@ -42,63 +42,30 @@ class ShiftErrors:
 
 @dataclass(frozen=True)
 class Row:
-    """One method over a group of shifts.
-
-    Attributes
-    ----------
-    method : str
-    shifts : int
-        On which it ran.
-    mean, worst : float
-        ECE in percent.
-    worst_shift : str
-    over_none, over_temp : float
-        Mean regret against each, in points; negative is better.
-    over_best : float or None
-        Mean regret to the single method with the lowest mean in this group; None where the method
-        did not run on all its shifts.
-    over_each : float
-        Mean regret to the best single method of every shift, which nobody knows beforehand.
-    harmed : tuple of str
-        Shifts on which it is more than `MAX_HARM` worse than the better of none and temp.
-    """
+    """One method over a group of shifts; errors in percent, regret in points (negative: better)."""
 
     method: str
-    shifts: int
+    shifts: int  # on which it ran
     mean: float
     worst: float
     worst_shift: str
-    over_none: float
+    over_none: float  # mean regret to none, and so on
     over_temp: float
-    over_best: float | None
-    over_each: float
-    harmed: tuple[str, ...]
+    over_best: float | None  # to the lowest mean of this group; None if it did not run everywhere
+    over_each: float  # to the best method of every shift, which nobody knows beforehand
+    harmed: tuple[str, ...]  # shifts on which it does more than `MAX_HARM` harm
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often the interval of ``covcal estimate`` holds the true accuracy, over shifts.
-
-    Attributes
-    ----------
-    shifts : int
-    seen, test : float
-        Share for the accuracy on the rows that the estimate reads (without labels), and on test
-        rows, whose own sampling noise no interval accounts for.
-    width : float
-        Mean width in points.
-    error : float
-        Mean |estimate - truth| in points, on the rows read.
-    missed : tuple of str
-        Shifts that most seeds miss.
-    """
+    """How often the interval of ``covcal estimate`` holds the true accuracy, over shifts."""
 
     shifts: int
-    seen: float
-    test: float
-    width: float
-    error: float
-    missed: tuple[str, ...]
+    seen: float  # share for the accuracy on the rows that the estimate reads, without labels
+    test: float  # share on test rows, whose own sampling noise no interval accounts for
+    width: float  # mean, in points
+    error: float  # mean |estimate - truth| in points, on the rows read
+    missed: tuple[str, ...]  # shifts that most seeds miss
 
 
 def is_single(method: str) -> bool:

@@ -6,10 +6,8 @@ import pty
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import typer
 
 from covcal_cli import __version__
 from covcal_cli.cli.app import app
-from tests.cli_runner import command_line, covcal, covcal_process
+from tests.cli_runner import command_line, covcal, covcal_process, interrupted
 
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands
@@ -219,19 +217,6 @@ class TestExitCodes:
         assert "report" in last
 
 
-def interrupted(hook: str, *arguments: str | Path | int, cwd: Path) -> tuple[int, str]:
-    """Send SIGINT once the process has printed "ready"; return exit code and the rest of stderr."""
-    with subprocess.Popen(
-        command_line(*arguments, before=hook), stderr=subprocess.PIPE, text=True, cwd=cwd
-    ) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == "ready\n"
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-        return process.wait(), rest
-
-
 class TestInterrupt:
     def test_adapt(self, features: Path) -> None:
         """Ctrl-C in the middle of training: exit 130, one line, the old file untouched."""
@@ -387,7 +372,7 @@ class TestStreams:
 
 
 class TestShortForms:
-    """DESIGN section 1 promises these as they stand; test_demo.py runs extract and adapt."""
+    """Commands without their arguments; test_demo.py runs those of extract and adapt."""
 
     def test_calibrate_prefers_the_adapted_file(self, adapted: Path, features: Path) -> None:
         """``covcal calibrate`` takes adapted.h5 if there is one, else features.h5, and says so."""

@@ -15,6 +15,7 @@ STOPPED = "interrupted: no partial output was left\n"
 # In the place of a package that the command line imports first.
 CTRL_C = """
 import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
 os.kill(os.getpid(), signal.SIGINT)
 time.sleep(10)
 """

@@ -158,20 +158,22 @@ def test_decoding_stops_when_the_caller_does() -> None:
 
 
 def test_closing_waits_for_no_more_than_the_image_in_hand() -> None:
+    closing = threading.Event()
     opened: list[int] = []
 
-    def slow(number: int) -> Image.Image:
+    def held(number: int) -> Image.Image:
         opened.append(number)
-        time.sleep(0.02)
+        if number >= 64:  # of the second batch
+            assert closing.wait(30)
+            time.sleep(0.3)
         return Image.new("L", (4, 4))
 
-    numbers = iter(range(1000))
-    openers = ([partial(slow, next(numbers)) for _ in range(64)] for _ in range(10))
+    openers = ([partial(held, 64 * batch + row) for row in range(64)] for batch in range(10))
     batches = decode_batches(openers, ROWS, "x", grey(), threads=2)
     next(batches)
-    before = len(opened)
+    closing.set()
     batches.close()
-    assert len(opened) <= before + 4
+    assert len(opened) <= 64 + 4
 
 
 def test_an_error_that_is_no_bad_image_comes_out_after_the_batches_before_it() -> None:

@@ -11,7 +11,7 @@ from scipy.special import softmax
 
 from covcal_cli.estimators.evidence import Aligned, Evidence
 from covcal_cli.estimators.simple import agreement, atc, doc, mean_confidence, weighted_accuracy
-from tests.estimators.test_evidence import made_evidence
+from tests.estimators.made_evidence import made_evidence
 
 Floats = NDArray[np.float64]
 SEEDS = range(3)

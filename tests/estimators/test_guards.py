@@ -20,7 +20,7 @@ from covcal_cli.estimators.evidence import (
 )
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.records import Guard, encoded
-from tests.estimators.test_evidence import made_evidence, made_rows
+from tests.estimators.made_evidence import made_evidence, made_rows
 
 PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (

@@ -21,7 +21,7 @@ from covcal_cli.estimators.label_shift import (
     rlls_theta,
     target_prior,
 )
-from tests.estimators.test_evidence import made_evidence, made_rows
+from tests.estimators.made_evidence import made_evidence, made_rows
 
 Floats = NDArray[np.float64]
 SEEDS = range(3)

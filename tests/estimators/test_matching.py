@@ -15,7 +15,7 @@ from covcal_cli.estimators.pseudocal import pseudocal
 from covcal_cli.estimators.transcal import tempering_power, transcal
 from covcal_cli.estimators.utdc import utdc_temperature
 from covcal_cli.maths.weights import effective_sample_size
-from tests.estimators.test_evidence import made_evidence
+from tests.estimators.made_evidence import made_evidence
 
 Floats = NDArray[np.float64]
 SEEDS = range(3)

@@ -20,7 +20,7 @@ from covcal_cli.estimators.pseudocal import pseudocal
 from covcal_cli.estimators.simple import atc, doc, mean_confidence, weighted_accuracy
 from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import scaled_accuracies, utdc_temperature
-from tests.estimators.test_evidence import made_evidence, made_rows
+from tests.estimators.made_evidence import made_evidence, made_rows
 
 Floats = NDArray[np.float64]
 SEEDS = range(3)

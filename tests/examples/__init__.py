@@ -1,0 +1,8 @@
+"""Tests of the scripts in ``examples/``, which import each other as neighbours do."""
+
+import sys
+
+from tests import REPOSITORY
+
+EXAMPLES = REPOSITORY / "examples"
+sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "paper")]

@@ -3,15 +3,11 @@
 import sys
 from types import ModuleType
 
-import pytest
-
-from tests import REPOSITORY
-from tests.short_training import short_training
-
-sys.path.insert(0, str(REPOSITORY / "examples"))
-
 import benchmark_adapt
 import choose_adapt_settings
+import pytest
+
+from tests.short_training import short_training
 
 
 def output_of(

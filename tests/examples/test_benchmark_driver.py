@@ -2,23 +2,16 @@
 
 import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import choose_adapt_settings as builders
 import h5py
 import numpy as np
 import pytest
-
-from tests import REPOSITORY
-from tests.short_training import short_training
-
-sys.path.insert(0, str(REPOSITORY / "examples"))
-
-import choose_adapt_settings as builders
 from benchmark import driver, runs
 from benchmark.families import FAMILIES, GRADED, GRADED_FAMILY, Case, cases, corrupted_digits
 from benchmark.harm import harmed, to_blame
@@ -26,6 +19,8 @@ from benchmark.run import main
 from benchmark.runs import CEILINGS, ORACLE
 from benchmark.summary import EVERYTHING, best_single, coverage, groups, per_shift, rows
 from benchmark.table import markdown
+
+from tests.short_training import short_training
 
 Record = dict[str, Any]
 SHIFTS = {"near": 0.4, "far": 2.0}

@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from tests import REPOSITORY
 from tests.cli_runner import covcal
-
-EXAMPLES = REPOSITORY / "examples"
+from tests.examples import EXAMPLES
 
 
 def test_the_library_snippet(small_files: Path) -> None:
-    """Calibrates, judges with intervals and groups, and measures plain arrays."""
-    command = [
-        sys.executable,
-        str(EXAMPLES / "use_the_library.py"),
-        str(small_files / "adapted.h5"),
-    ]
+    """Calibrates, estimates, applies and judges a file, and finds the T of plain arrays."""
+    command = [sys.executable, str(EXAMPLES / "use_the_library.py")]
+    command.append(str(small_files / "adapted.h5"))
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert re.search(r"^temp: ECE \d+\.\d\d% \(true value ", out, re.MULTILINE)
-    assert out.count("  class ") == 3
-    assert out.splitlines()[-1].startswith("arrays: ECE ")
+    reason, accuracy, none, auto, arrays = out.splitlines()
+    assert ", as " in reason
+    assert re.fullmatch(r"accuracy \d+\.\d%, \d+\.\d% to \d+\.\d%", accuracy)
+    for line, name in ((none, "none"), (auto, "auto")):
+        assert re.match(rf"{name}: ECE \d+\.\d\d% \(true value ", line)
+    found = re.match(r"arrays: T (\d\.\d+), mean confidence ", arrays)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(2, rel=0.15)
 
 
 @pytest.fixture

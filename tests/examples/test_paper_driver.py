@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +11,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from PIL import Image
-
-from covcal_cli.adapt import settings
-from covcal_cli.formats.features import FeatureFile
-from covcal_cli.maths import networks as forward_pass
-from tests import REPOSITORY
-from tests.classifiers.onnx.onnx_graphs import Graph, node
-from tests.real_data import real_data
-from tests.short_training import short_training
-
-sys.path.insert(0, str(REPOSITORY / "examples" / "paper"))
-
 import run
+from PIL import Image
 from reproduction import driver, experiment
 from reproduction.datasets import MissingDataError, find_digits
 from reproduction.features import Extracted
@@ -33,6 +21,13 @@ from reproduction.office import find_office, random_split, train_linear_head
 from reproduction.shifts import METHODS, PAPER, SHIFTS
 from reproduction.summary import over_seeds, ranked
 from reproduction.table import markdown
+
+from covcal_cli.adapt import settings
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.maths import networks as forward_pass
+from tests.classifiers.onnx.onnx_graphs import Graph, node
+from tests.real_data import real_data
+from tests.short_training import short_training
 
 Array = np.ndarray[Any, Any]
 TEMPLATES = np.random.default_rng(5).uniform(40, 215, size=(10, 4, 4))

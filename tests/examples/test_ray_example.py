@@ -10,9 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import extract_with_ray as example
 import h5py
 import numpy as np
 import pytest
+from extract_with_ray import BATCHES_PER_PIECE, Columns, Extractor, Piece, extract_with_ray
 from PIL import Image
 
 from covcal_cli.classifiers.open import open_classifier
@@ -22,13 +24,7 @@ from covcal_cli.extract.extract import extract
 from covcal_cli.extract.parts import DomainSpool, was_stopped
 from covcal_cli.extract.settings import ExtractSettings, Selection
 from covcal_cli.files import sha256_of
-from tests import REPOSITORY
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
-
-sys.path.insert(0, str(REPOSITORY / "examples"))
-
-import extract_with_ray as example
-from extract_with_ray import BATCHES_PER_PIECE, Columns, Extractor, Piece, extract_with_ray
 
 Engine = Callable[..., Iterator[Columns]]
 BATCH = 2

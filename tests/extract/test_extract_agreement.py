@@ -7,7 +7,7 @@ import pytest
 from scipy.special import softmax
 
 from tests.cli_runner import covcal
-from tests.named_tables import ANIMALS, LOGITS, N, X, columns, dataset, model, outputs, save
+from tests.extract.named_tables import ANIMALS, LOGITS, N, X, columns, dataset, model, outputs, save
 
 
 @pytest.mark.parametrize("kinds", [("csv", "csv"), ("parquet", "csv"), ("parquet", "parquet")])

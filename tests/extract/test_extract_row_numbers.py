@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cli_runner import Outcome, covcal
-from tests.named_tables import ANIMALS, N, X, Y, columns, dataset, model, outputs, save
+from tests.extract.named_tables import ANIMALS, N, X, Y, columns, dataset, model, outputs, save
 
 KINDS = ("csv", "parquet")
 COUNT: list[int] = [1000 + 7 * row for row in range(N)]

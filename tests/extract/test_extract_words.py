@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cli_runner import covcal
-from tests.named_tables import ANIMALS, N, X, columns, model, outputs, save
+from tests.extract.named_tables import ANIMALS, N, X, columns, model, outputs, save
 
 
 @pytest.mark.parametrize("option", ["model", "--logits"])

@@ -1,7 +1,6 @@
 """``extract --resume``: whatever stops a run, going on gives the bytes of an undisturbed one."""
 
 import json
-import signal
 import subprocess
 import sys
 import textwrap
@@ -20,7 +19,7 @@ from covcal_cli.files import sha256_of
 from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.progress import Progress
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
-from tests.cli_runner import Argument, command_line, covcal
+from tests.cli_runner import Argument, covcal, interrupted
 
 BATCH = 8
 SOURCE_ROWS, TARGET_ROWS = 150, 50
@@ -293,14 +292,8 @@ def test_ctrl_c_on_the_command_line(data: Path, tmp_path: Path) -> None:
     inputs = [data / name for name in ("model.onnx", "src", "tgt.npz")]
     arguments: list[Argument] = ["extract", *inputs, "--batch", BATCH, "--threads", 1]
     arguments += ["-o", "f.h5"]
-    with subprocess.Popen(
-        command_line(*arguments, before=hook), stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    ) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-    assert process.returncode == 130
+    code, rest = interrupted(hook, *arguments, cwd=tmp_path)
+    assert code == 130
     assert rest.splitlines() == [
         "warning: what was done for f.h5 is kept beside it; --resume goes on",
         "interrupted: no partial output was left",

@@ -9,8 +9,8 @@ import pytest
 
 from covcal_cli.formats.features import FeatureFile, columns_text
 from tests.cli_runner import Outcome, covcal
+from tests.extract.named_tables import FEATURES, columns, dataset, model, save
 from tests.made_files import write_features
-from tests.named_tables import FEATURES, columns, dataset, model, save
 
 REVERSED = FEATURES[::-1]
 

@@ -11,7 +11,7 @@ from scipy.special import softmax
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import Evidence
 from covcal_cli.maths.transport import transport
-from tests.estimators.test_evidence import made_evidence, made_rows
+from tests.estimators.made_evidence import made_evidence, made_rows
 
 Floats = NDArray[np.float64]
 

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from covcal_cli.arrays import Labels
+
+Values = NDArray[Any]
 
 
 class MissingDataError(Exception):
@@ -24,30 +26,17 @@ class MissingDataError(Exception):
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Rows of one domain.
+    """Rows of one domain."""
 
-    Attributes
-    ----------
-    x : array, shape (n, ...)
-        Images as uint8, or features as float32.
-    y : array of int64, shape (n,)
-    split : array of uint8, shape (n,)
-        0 train, 1 validation, 2 test.
-    origin : str
-        In words: what was read, and how many rows.
-    official : bool
-        Whether these are all rows of the official data set.
-    """
-
-    x: Array
-    y: Array
-    split: Array
-    origin: str
-    official: bool
+    x: Values  # (n, ...): images as uint8, or features as float32
+    y: Labels  # (n,)
+    split: Values  # (n,) uint8: 0 train, 1 validation, 2 test
+    origin: str  # in words: what was read, and how many rows
+    official: bool  # whether these are all rows of the official data set
 
 
 Reader = Callable[[], LabelledRows]
-Parts = tuple[Array, Array, Array, Array]
+Parts = tuple[Values, Values, Values, Values]
 
 _OFFICIAL_ROWS = {"mnist": (60_000, 10_000), "usps": (7_291, 2_007), "svhn": (73_257, 26_032)}
 _HELD_OUT = {"mnist": (1, 6), "usps": (15, 100), "svhn": (15, 100)}
@@ -138,7 +127,7 @@ def _from_idx(paths: Sequence[Path]) -> LabelledRows:
     return _with_splits("mnist", "IDX files", (train_x, train_y, test_x, test_y))
 
 
-def read_idx(path: Path) -> Array:
+def read_idx(path: Path) -> Values:
     """Return the array of unsigned bytes in an IDX file, gzipped or not."""
     content = path.read_bytes()
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
@@ -165,7 +154,7 @@ def _from_libsvm(train: Path, test: Path) -> LabelledRows:
     return _with_splits("usps", "bz2 files", (*_read_libsvm(train), *_read_libsvm(test)))
 
 
-def _read_libsvm(path: Path) -> tuple[Array, Array]:
+def _read_libsvm(path: Path) -> tuple[Values, Labels]:
     lines = bz2.decompress(path.read_bytes()).decode("ascii").splitlines()
     values = np.zeros((len(lines), 256))
     labels = np.zeros(len(lines), np.int64)
@@ -178,7 +167,7 @@ def _read_libsvm(path: Path) -> tuple[Array, Array]:
     return _bytes_of((values + 1) / 2), labels
 
 
-def _bytes_of(fractions: Array) -> Array:
+def _bytes_of(fractions: Values) -> Values:
     """Return 16 x 16 images of bytes from fractions, rounding down as torchvision does."""
     pixels = np.floor(255 * fractions.astype(np.float64)).astype(np.uint8)
     return pixels.reshape(-1, 16, 16)
@@ -194,7 +183,7 @@ def _from_mat(train: Path | None, test: Path) -> LabelledRows:
     return LabelledRows(test_x, test_y, split.astype(np.uint8), origin, official=False)
 
 
-def _read_mat(path: Path) -> tuple[Array, Array]:
+def _read_mat(path: Path) -> tuple[Values, Labels]:
     from scipy.io import loadmat
 
     content = loadmat(path)

@@ -23,35 +23,17 @@ from reproduction.table import markdown
 
 @dataclass(frozen=True)
 class Request:
-    """What to reproduce.
+    """What to reproduce."""
 
-    Attributes
-    ----------
-    data, output : Path
-        Folders to read from and to write to.
-    shifts : tuple of str
-        Names in `SHIFTS`; empty: all whose data is there.
-    seeds : int
-        Runs with seeds 0, 1, ... of every method that involves chance.
-    preset : Preset
-    exact_only : bool
-        Only none and temp, without any training.
-    office31_model : Path or None
-    jobs : int
-        Processes at a time.
-    keep : bool
-        Keep adapted files.
-    """
-
-    data: Path
-    output: Path
-    shifts: tuple[str, ...] = ()
-    seeds: int = 10
+    data: Path  # folder to read from
+    output: Path  # folder to write to
+    shifts: tuple[str, ...] = ()  # names in `SHIFTS`; empty: all whose data is there
+    seeds: int = 10  # runs with seeds 0, 1, ... of every method that involves chance
     preset: Preset = field(default_factory=lambda: Preset("default"))
-    exact_only: bool = False
+    exact_only: bool = False  # only none and temp, without any training
     office31_model: Path | None = None
-    jobs: int = 1
-    keep: bool = False
+    jobs: int = 1  # processes at a time
+    keep: bool = False  # the adapted files
 
 
 def reproduce(request: Request) -> str:

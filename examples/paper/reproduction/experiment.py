@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-import covcal_cli
 from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
@@ -28,6 +27,7 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.temperature import MIN_ERRORS
 from covcal_cli.maths.weights import importance_weights
 from reproduction.batch import adapt_in_one_batch
+from reproduction.code import FITTING, code_sha256
 from reproduction.features import Extracted
 from reproduction.figures import shrink
 from reproduction.shifts import METHODS
@@ -38,33 +38,17 @@ EXACT = ("none", "temp")
 Record = dict[str, Any]
 
 
-def _code_sha256() -> str:
-    """Return a hash of covcal's numerical code: other code may give other numbers."""
-    folder = Path(covcal_cli.__file__).parent
-    digest = hashlib.sha256()
-    for part in ("*.py", "adapt/*.py", "labelfree/*.py"):
-        for path in sorted(folder.glob(part)):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-CODE_SHA256 = _code_sha256()
+CODE_SHA256 = code_sha256(*FITTING)
 """Of the code as it was loaded."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """How to adapt: ``covcal adapt --preset NAME --weight-decay X``.
-
-    Attributes
-    ----------
-    batched : int or None
-        Adapt this many seeds as members of one run (see `batch`); None: each on its own.
-    """
+    """How to adapt: ``covcal adapt --preset NAME --weight-decay X``."""
 
     name: str
     weight_decay: float | None = None
-    batched: int | None = None
+    batched: int | None = None  # so many seeds as members of one run; None: each on its own
 
     @property
     def tag(self) -> str:

@@ -17,45 +17,24 @@ from reproduction.shifts import PAPER, Shift
 
 @dataclass(frozen=True)
 class Data:
-    """Where things lie.
+    """Where things lie."""
 
-    Attributes
-    ----------
-    folder : Path
-        Data sets; classifiers in ``models`` below it.
-    features : Path
-        Folder for features files.
-    office31_model : Path or None
-        A ResNet-50 for Office31's images; None: the stand-in's features.
-    """
-
-    folder: Path
-    features: Path
-    office31_model: Path | None = None
+    folder: Path  # data sets; classifiers in ``models`` below it
+    features: Path  # folder for features files
+    office31_model: Path | None = None  # a ResNet-50 for its images; None: the stand-in's features
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """A shift's features file and what it was made from.
-
-    Attributes
-    ----------
-    shift : Shift
-    path : Path
-    sha256 : str
-    source, target, classifier : str
-        Origins in words.
-    comparable : str
-        ``"one to one"``, or what differs from the paper's row.
-    """
+    """A shift's features file and what it was made from."""
 
     shift: Shift
     path: Path
     sha256: str
-    source: str
+    source: str  # origins in words
     target: str
     classifier: str
-    comparable: str
+    comparable: str  # "one to one", or what differs from the paper's row
 
 
 def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:

@@ -7,43 +7,23 @@ METHODS = ("none", "temp", "iw+temp", "fl+temp", "fl+iw+temp")
 
 @dataclass(frozen=True)
 class Shift:
-    """A source, a target and a classifier.
+    """A source, a target and a classifier."""
 
-    Attributes
-    ----------
-    name : str
-        As in the paper's table, such as ``"M-U"``.
-    source, target : str
-        Digit data sets as `datasets.find_digits` names them, or Office domains.
-    model : str or None
-        The classifier's file below ``models``; None: a linear head on given features.
-    paper_classifier : bool
-        Whether that is the paper's own classifier.
-    all_rows : bool
-        Whether the uncalibrated error is also reported on every target row.
-    """
-
-    name: str
-    source: str
+    name: str  # as in the paper's table, such as "M-U"
+    source: str  # a digit data set as `datasets.find_digits` names it, or an Office domain
     target: str
-    model: str | None
-    paper_classifier: bool = False
-    all_rows: bool = False
+    model: str | None  # the file below ``models``; None: a linear head on given features
+    paper_classifier: bool = False  # whether the model is the paper's own
+    all_rows: bool = False  # whether the uncalibrated error is also reported on every target row
 
 
 @dataclass(frozen=True)
 class Published:
-    """A cell of the paper's Table 1 in percent; None: not known to us.
+    """A cell of the paper's Table 1 in percent; None: not known to us."""
 
-    Attributes
-    ----------
-    ece, sd, over : float or None
-        Mean ECE over ten runs, its standard deviation, and the over-confident ECE.
-    """
-
-    ece: float
-    sd: float | None = None
-    over: float | None = None
+    ece: float  # mean over ten runs
+    sd: float | None = None  # its standard deviation
+    over: float | None = None  # the over-confident ECE
 
 
 _MNIST, _USPS, _SVHN = "park2020_lenet_mnist.onnx", "park2020_lenet_usps.onnx", "svhnnet.onnx"

@@ -14,7 +14,7 @@ from PIL import Image
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
 from tests.classifiers.onnx.onnx_graphs import D_IN, GEMM, HIDDEN, Graph, K, node
-from tests.classifiers.test_heads import DENSE, dense_rows
+from tests.classifiers.onnx.test_onnx_heads import DENSE, dense_rows
 
 
 def png() -> bytes:

@@ -11,8 +11,7 @@ from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.stores.parquet import ParquetStore
 from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import covcal
-from tests.made_rows import write_parquet
-from tests.named_tables import (
+from tests.extract.named_tables import (
     ANIMALS,
     FEATURES,
     LOGITS,
@@ -25,6 +24,7 @@ from tests.named_tables import (
     outputs,
     save,
 )
+from tests.made_rows import write_parquet
 
 WRONG = np.random.default_rng(8).random(N) < 0.3
 NOISY = [ANIMALS[k] for k in np.where(WRONG, 0, LOGITS.argmax(axis=1))]

@@ -1,0 +1,22 @@
+"""A hash of the code that numbers come from: other code may give other numbers."""
+
+import hashlib
+from pathlib import Path
+
+import covcal_cli
+
+COVCAL = Path(covcal_cli.__file__).parent
+TRAINING = ("arrays.py", "maths", "formats", "adapt")
+"""What an adapted file depends on."""
+FITTING = (*TRAINING, "records.py", "estimators", "calibrate", "evaluate")
+"""What temperatures, estimates and errors depend on."""
+
+
+def code_sha256(*parts: str, folder: Path = COVCAL) -> str:
+    """Return a hash of modules, and of all modules of packages, in a folder; each must be there."""
+    digest = hashlib.sha256()
+    for part in parts:
+        path = folder / part
+        for module in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(module.read_bytes())
+    return digest.hexdigest()

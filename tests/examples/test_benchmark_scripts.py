@@ -1,0 +1,88 @@
+"""The scripts that measure extract, apply and evaluate run as they say, on little data."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import benchmark_apply
+import pytest
+
+from tests.examples import EXAMPLES
+
+
+def printed(script: str, *options: str) -> list[str]:
+    """Run a script as a process of its own; return its lines."""
+    command = [sys.executable, str(EXAMPLES / script), *options]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_apply_beside_a_bare_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every measurement has its line and its two ratios, and covcal's ECE is the bare pass's.
+
+    What is measured is real but for the seconds: the ratios are those of the seconds given here.
+    """
+    pytest.importorskip("pyarrow")
+    spent = {
+        "bare pass, 1 softmax": 2.0,
+        "bare pass, 2 softmaxes": 4.0,
+        "apply, h5": 3.0,
+        "apply, npz": 5.0,
+        "apply, parquet": 6.0,
+        "apply, csv": 9.0,
+        "evaluate, 1 judged": 1.0,
+        "evaluate -c, 2 judged": 7.0,
+    }
+    seconds = iter(spent.values())
+    measured = benchmark_apply.measured
+
+    def timed(*arguments: str | Path | float) -> tuple[str, float, float]:
+        text, _, peak = measured(*arguments)
+        return text, next(seconds), peak
+
+    monkeypatch.setattr(benchmark_apply, "measured", timed)
+    benchmark_apply.compare_passes(tmp_path, 20_000, 10)
+    first, *_, last = lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("20000 x 10 float32 logits, ")
+    assert len(lines) == 3 + len(spent) + 1
+    for line, (name, took) in zip(lines[3:-1], spent.items(), strict=True):
+        assert line.startswith(name)
+        found, peak, ratio, like = map(float, line.removeprefix(name).split())
+        assert found == took
+        assert 20 < peak < 400
+        assert ratio == took / 2
+        assert like == took / (4 if "2" in name else 2)
+    ece = re.fullmatch(r"ECE (\S+) by evaluate, (\S+) by the bare pass", last)
+    assert ece is not None
+    assert abs(float(ece[1]) - float(ece[2])) <= 2e-6
+
+
+def test_it_measures_processes_of_its_own() -> None:
+    """The seconds and the peak are those of the process that is run."""
+    text, seconds, peak = benchmark_apply.measured("-c", "print(len(b'x' * (200 << 20)))")
+    assert text == f"{200 << 20}\n"
+    assert seconds > 0
+    assert 200 < peak < 300
+
+
+def test_extract_beside_its_bare_stages() -> None:
+    options = ("--images", "24", "--rounds", "1", "--threads", "2")
+    lines = printed("benchmark_extract.py", *options)
+    assert lines[0] == "24 images, 2 thread(s) each, processor seconds"
+    for line, name in zip(lines[2:], ("digits", "photos"), strict=True):
+        assert re.fullmatch(rf"{name}( +\d+\.\d+){{4}}", line)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to read the peak")
+def test_the_memory_of_extract_by_size_and_format() -> None:
+    options = ("--rows", "300", "--features", "8", "--formats", "npy", "parquet")
+    lines = [line.split() for line in printed("benchmark_extract_memory.py", *options)]
+    expected = [["bare", "256"], ["npy", "300"], ["parquet", "300"]]
+    assert [line[:2] for line in lines[2:]] == expected
+    for *_, peak, seconds in lines[2:]:
+        assert 20 < float(peak) < 500
+        assert float(seconds) >= 0
