@@ -17,7 +17,7 @@ from covcal_cli.errors import CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, D, K, rows, save
 
-ZOO = "tests.torch_modules"
+ZOO = torch_modules.__name__
 TENSOR, PIXELS, WORDS = (D_IN,), (CHANNELS, SIDE, SIDE), (TOKENS, D_IN)
 
 # name -> (shape of a row, layer, tail)

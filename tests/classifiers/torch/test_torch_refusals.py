@@ -14,9 +14,9 @@ from covcal_cli.errors import CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
 
-ZOO = "tests.torch_modules"
+ZOO = torch_modules.__name__
 
-# name -> what the message says after "tests.torch_modules:NAME"
+# name -> what the message says after "MODULE:NAME"
 REFUSED = {
     "convolved_relu_pooled": (
         ": the output is neither the logits of conv2d head nor their softmax, so it is not affine "
