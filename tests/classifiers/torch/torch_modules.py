@@ -302,6 +302,9 @@ doubled = _seeded(lambda: Made().double())
 halved = _seeded(lambda: Made().half())
 brained = _seeded(lambda: Made().bfloat16())
 no_layer = _seeded(lambda: nn.Flatten())
+odd_sides = _seeded(
+    lambda: nn.Sequential(nn.Conv2d(CHANNELS, 1, 1), nn.Flatten(), nn.Linear(20 * 20, K))
+)
 one_by_two = _seeded(
     lambda: Made(lambda z: torch.cat([torch.sigmoid(-z), torch.sigmoid(z)], dim=1), classes=1)
 )
@@ -316,6 +319,12 @@ recurrent = _seeded(lambda: nn.LSTM(D_IN, K, batch_first=True))
 lazy = _seeded(lambda: nn.Sequential(nn.LazyLinear(D), nn.ReLU(), nn.LazyLinear(K)))
 meta = _seeded(lambda: nn.Linear(D_IN, K, device="meta"))
 not_a_function = 3
+
+
+def declared_sides() -> nn.Module:
+    module = odd_sides()
+    module.example_input_array = torch.ones(1, CHANNELS, 20, 20)
+    return module
 
 
 def needs_arguments(classes: int, width: int = 3) -> nn.Module:
