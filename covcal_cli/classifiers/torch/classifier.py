@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import Float32s, ModelInput
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.classifier import Floats, Inputs
+from covcal_cli.classifiers.classifier import Inputs
 from covcal_cli.classifiers.kinds import names_a_function
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.classifiers.torch.factory import open_function
@@ -176,8 +176,8 @@ class Reading:
     reader: ProgramReader
     n_classes: int
     n_features: int | None
-    weight: Floats | None
-    bias: Floats | None
+    weight: Float32s | None
+    bias: Float32s | None
     features_tensor: str | None
     logits_tensor: str
     notes: tuple[str, ...]
@@ -320,7 +320,7 @@ class TorchClassifier:
         self.is_single, self.output_name = reading.is_single, reading.output_name
         self._reading = reading
 
-    def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
+    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
         values = self._reading.reader.read(self._reading.rows(batch))
         # A row that is no number is reported by the caller, who knows its name.
