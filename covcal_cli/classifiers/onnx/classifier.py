@@ -594,6 +594,7 @@ class OnnxClassifier:
         reading, labels = self.reading, self._labels
         values = reading.runner.run([*reading.wanted, *(labels.wanted if labels else [])], batch)
         features, scores = reading.read(values)
+        proof.require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
         # A row that is no number is reported by the caller, who knows its name.
         if labels is not None and np.isfinite(logits).all():

@@ -8,7 +8,7 @@ and holds every batch of data to the same proof (``classifiers/proof.py``).
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -171,7 +171,7 @@ class Reading:
 
     reader: ProgramReader
     n_classes: int
-    n_features: int | None
+    n_features: int | None  # as made rows have it, until the first batch shows it
     weight: Float32s | None
     bias: Float32s | None
     features_tensor: str | None
@@ -339,6 +339,8 @@ def _width(values: Values) -> int | None:
 def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
     rows = reading.rows(batch)
     values, found = reading.reader.read(rows), Proof()
+    # Rows of another size than the made ones may hold another number of features.
+    reading = replace(reading, n_features=_width(values))
     if not np.isfinite(values.logits).all():
         return TorchClassifier(reading)
     error = reading.exposure_error(rows, values)
@@ -368,6 +370,7 @@ class TorchClassifier:
         """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
+        proof.require_width(reading.reader.program.where, values.features, self.n_features)
         # A row that is no number is reported by the caller, who knows its name.
         if self.tail is not None and np.isfinite(values.logits).all():
             reading.prove(self.proof, values)

@@ -274,6 +274,16 @@ def test_a_head_that_is_not_affine_still_gives_logits() -> None:
         assert "the output is taken as the logits" in classifier.notes
 
 
+def test_phi_of_a_free_size_is_as_wide_as_the_first_batch_says() -> None:
+    """Not as wide as the made rows; rows of yet another size are refused."""
+    x = rows(PIXELS)
+    classifier, features, _ = run(open_torch(f"{ZOO}:convolved_relu_pooled", phi="input"), x)
+    assert classifier.n_features == CHANNELS * SIDE * SIDE
+    np.testing.assert_array_equal(features, x.flatten(1).numpy())
+    with pytest.raises(CovcalError, match="gives 300 features per row on this batch and 192 on"):
+        classifier.run({"x": rows((CHANNELS, 10, 10)).numpy()})
+
+
 def test_a_soft_cap_is_noticed_on_the_data() -> None:
     """Small made rows cannot tell a cap from plain logits; the rows of the data can."""
     classifier = open_torch(f"{ZOO}:with_soft_cap")
