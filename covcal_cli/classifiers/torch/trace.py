@@ -71,23 +71,6 @@ class LayerCall:
         return x.reshape(n, -1, d), z.reshape(n, -1, k)
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of an operator's arguments or result."""
-    if isinstance(value, Tensor):
-        if value.layout == torch.strided:
-            yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        yield from tensors(list(value.values()))
-
-
-def address(tensor: Tensor) -> int:
-    """Return what tells one memory block from another; views share it."""
-    return tensor.untyped_storage().data_ptr()
-
-
 def parameter_names(module: torch.nn.Module) -> dict[int, str]:
     """Return the path of each layer by the address of its weights."""
     named = [*module.named_buffers(), *module.named_parameters()]
@@ -105,19 +88,16 @@ def read_call(
     if op not in NAMES or not isinstance(result, Tensor):
         return None
     given = _bound(func, args, kwargs)
-    plain = True
-    if op == "linear":
+    plain, bias = True, None
+    if op == "linear" or op in _CONVOLUTIONS:
         x, source, bias = given["input"], given["weight"], given["bias"]
         weight = source
-    elif op in _CONVOLUTIONS:
-        x, source, bias = given["input"], given["weight"], given["bias"]
-        plain = _is_affine(given, result)
-        weight = source.flatten(1)
+        if op in _CONVOLUTIONS:
+            weight, plain = source.flatten(1), _is_affine(given, result)
     else:
-        x, bias = given["mat1" if op == "addmm" else "self"], None
-        source = given["other" if op == "matmul" else "mat2"]
+        x, source = given["self"], given["other" if op == "matmul" else "mat2"]
         if op == "addmm":
-            bias = given["self"]
+            x, bias = given["mat1"], given["self"]
             plain = given["beta"] == 1 and given["alpha"] == 1
         # One matrix alone in a batch is what einsum makes of a plain product.
         matrix = source[0] if source.ndim == 3 and len(source) == 1 else source
@@ -131,13 +111,9 @@ def read_call(
 
 def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return an operator's arguments by name, defaults included."""
-    given = {}
-    for index, argument in enumerate(func._schema.arguments):
-        if index < len(args):
-            given[argument.name] = args[index]
-        else:
-            given[argument.name] = kwargs.get(argument.name, argument.default_value)
-    return given
+    arguments = func._schema.arguments
+    given = {value.name: kwargs.get(value.name, value.default_value) for value in arguments}
+    return given | {value.name: item for value, item in zip(arguments, args, strict=False)}
 
 
 def _is_affine(given: dict[str, Any], result: Tensor) -> bool:
@@ -152,6 +128,23 @@ def _is_affine(given: dict[str, Any], result: Tensor) -> bool:
     whole = kernel == tuple(given["input"].shape[2:]) and set(result.shape[2:]) == {1}
     single = set(kernel) == {1} and set(given["stride"]) == {1}
     return unpadded and (whole or single)
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of an operator's arguments or result."""
+    if isinstance(value, Tensor):
+        if value.layout == torch.strided:
+            yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors(item)
+    elif isinstance(value, dict):
+        yield from tensors(list(value.values()))
+
+
+def address(tensor: Tensor) -> int:
+    """Return what tells one memory block from another; views share it."""
+    return tensor.untyped_storage().data_ptr()
 
 
 # The order of a run: the operators are recorded while the program runs, so that control flow and
