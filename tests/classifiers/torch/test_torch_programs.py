@@ -145,6 +145,14 @@ def test_what_the_output_does_not_say_is_noted(name: str, words: str) -> None:
     assert any(words in note for note in open_torch(f"{ZOO}:{name}").notes)
 
 
+def test_labels_may_stand_in_a_column() -> None:
+    """Shape [N, 1] of integers says the same as [N]."""
+    x = rows(TENSOR)
+    classifier, _, logits = run(open_torch(f"{ZOO}:with_argmax_column"), x)
+    assert classifier.tail == "argmax"
+    assert relative(logits, torch_modules.mlp()(x).detach().numpy()) < 1e-6
+
+
 @pytest.mark.parametrize("kind", ["traced", "scripted", "frozen", "static", "dynamic"])
 def test_files_give_what_the_module_gives(kind: str, tmp_path: Path) -> None:
     """TorchScript and exported programs: the same phi, logits, W and b, for any number of rows."""
