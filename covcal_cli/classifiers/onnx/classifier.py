@@ -1,4 +1,12 @@
-"""From the tensors that hold phi to one vector per row."""
+"""An ONNX classifier: what gives phi(x) and its logits in one pass, opened and then proved.
+
+The tensors of a `Head` become outputs of a copy of the model in memory; the file stays as it is. A
+`Reading` makes phi of them, and of the scores the logits that the model's `Tail` follows. The first
+batch proves both (``classifiers/proof.py``), and every later batch is held to the same proof,
+because a capped or clipped tail can look like plain logits on a few rows. A quantised model is also
+run as it came on every batch (`OriginalModel`), because reading inside it can move some rows and
+not others.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +36,43 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
 Token = int | str
+# The smallest float32 that keeps all its digits; the logarithm of a zero is no number.
+SMALLEST = float(np.finfo(np.float32).tiny)
+_SUM_TO_ONE = 5e-3  # half precision
 _FEW = 16  # rows, enough to tell tokens apart
 _MEAN = "mean"
+_LOGARITHMS = (
+    "the model prints probabilities alone, so logits are their logarithms: float32 holds nothing "
+    "below 1e-38, and what was smaller counts as that"
+)
+_BOUNDED = (
+    "all outputs of the first batch lie between 0 and 1 and do not add up to 1 in a row; they are "
+    "read as logits"
+)
+
+
+def open_onnx(
+    model: str | Path,
+    *,
+    weights: Path | None = None,
+    output: str | None = None,
+    phi: str | None = None,
+    threads: int = 1,
+    providers: Sequence[str] = (),
+) -> "OpenedOnnx":
+    """Open an ONNX file; see `covcal_cli.classifiers.open.open_classifier`."""
+    path = Path(model)
+    if weights is not None:
+        raise CovcalError(
+            f"{path} holds its own weights: give --weights only with a torch model as "
+            "module:function"
+        )
+    require_file(path, remedy=REMEDY)
+    names = provider_names(providers)
+    return OpenedOnnx(read_onnx(path), output, phi, threads=threads, providers=names)
+
+
+# From the tensors that hold phi to one vector per row.
 
 
 def features_of(
@@ -103,18 +146,6 @@ def _take(tokens: Floats, token: Token) -> Floats:
 
 
 # From the scores in the graph to one logit per class, and from those to the model's output.
-
-# The smallest float32 that keeps all its digits; the logarithm of a zero is no number.
-SMALLEST = float(np.finfo(np.float32).tiny)
-_SUM_TO_ONE = 5e-3  # half precision
-_LOGARITHMS = (
-    "the model prints probabilities alone, so logits are their logarithms: float32 holds nothing "
-    "below 1e-38, and what was smaller counts as that"
-)
-_BOUNDED = (
-    "all outputs of the first batch lie between 0 and 1 and do not add up to 1 in a row; they are "
-    "read as logits"
-)
 
 
 class UnknownTailError(CovcalError):
@@ -257,7 +288,8 @@ class OriginalModel:
 
     def difference(self, batch: Inputs, values: Mapping[str, AnyArray]) -> float:
         """Return the relative error of the output among `values` against the model's own."""
-        return proof.relative_error(_rows(values[self._output.tensor]), self._run(batch))
+        own = self._runner.run([self._output.name], batch)[self._output.name]
+        return proof.relative_error(_rows(values[self._output.tensor]), _rows(own))
 
     def require_same(
         self, batch: Inputs, values: Mapping[str, AnyArray], limit: float, *, has_features: bool
@@ -289,43 +321,13 @@ class OriginalModel:
                 f"{moved:.1g}): export it in evaluation mode (model.eval()), so that dropout is off"
             )
 
-    def _run(self, batch: Inputs) -> Float64s:
-        return _rows(self._runner.run([self._output.name], batch)[self._output.name])
-
 
 def _rows(values: AnyArray) -> Float64s:
     rows: Float64s = values.reshape(len(values), -1).astype(np.float64)
     return rows
 
 
-# An ONNX classifier that gives phi(x) and its logits in one pass.
-#
-# The tensors become outputs of a copy of the model in memory; the file stays as it is. The first
-# batch proves the head (``proof.py``), and every later batch is held to the same proof, because a
-# capped or clipped tail can look like plain logits on a few rows. A quantised model is also run
-# as it came on every batch (``onnx_original.py``), because reading inside it can move some rows
-# and not others.
-
-
-def open_onnx(
-    model: str | Path,
-    *,
-    weights: Path | None = None,
-    output: str | None = None,
-    phi: str | None = None,
-    threads: int = 1,
-    providers: Sequence[str] = (),
-) -> "OpenedOnnx":
-    """Open an ONNX file; see `covcal_cli.classifiers.open.open_classifier`."""
-    path = Path(model)
-    if weights is not None:
-        raise CovcalError(
-            f"{path} holds its own weights: give --weights only with a torch model as "
-            "module:function"
-        )
-    require_file(path, remedy=REMEDY)
-    names = provider_names(providers)
-    return OpenedOnnx(read_onnx(path), output, phi, threads=threads, providers=names)
+# What is read of a run, and its proof.
 
 
 @dataclass(frozen=True)
@@ -440,7 +442,7 @@ class OpenedOnnx:
     def prove(self, batch: Inputs | None) -> "OnnxClassifier":
         """Return the classifier, its head proved on a first batch; unproved where there is none."""
         if batch is None:
-            return self._classifier(self._reading, self.notes)
+            return OnnxClassifier(self._reading, self.notes)
         try:
             return self._proved(self._reading, batch)
         except UnknownTailError:
@@ -484,7 +486,7 @@ class OpenedOnnx:
         logits = reading.tail.logits(scores)
         if not np.isfinite(logits).all():
             # The caller knows the name of the row and reports it.
-            return self._classifier(reading, notes)
+            return OnnxClassifier(reading, notes)
         # The scores are affine in phi, the output is made of them, and reading changed nothing.
         limit = reading.prove_affine(found, values, features, scores)
         tail = reading.tail.recognised(scores, values, limit)
@@ -493,22 +495,12 @@ class OpenedOnnx:
         notes = (*notes, *compared.notes, *tail.notes)
         if compared.runner is reading.runner:
             found.remarks += labels.note(values, logits)
-            return self._classifier(reading, notes, found, compared, labels)
+            return OnnxClassifier(reading, notes, found, compared, labels)
         # The first rows are read in the same way as all others.
         reading = replace(reading, runner=compared.runner)
-        classifier = self._classifier(reading, notes, Proof(), compared, labels)
+        classifier = OnnxClassifier(reading, notes, Proof(), compared, labels)
         classifier.run(batch)
         return classifier
-
-    def _classifier(
-        self,
-        reading: Reading,
-        notes: tuple[str, ...],
-        found: Proof | None = None,
-        compared: _Comparison | None = None,
-        labels: OwnLabels | None = None,
-    ) -> "OnnxClassifier":
-        return OnnxClassifier(self.name, reading, notes, found or Proof(), compared, labels)
 
     def _compared(
         self, reading: Reading, batch: Inputs, values: Mapping[str, AnyArray], limit: float
@@ -564,15 +556,16 @@ class OnnxClassifier:
 
     def __init__(
         self,
-        name: str,
         reading: Reading,
         notes: tuple[str, ...],
-        found: Proof,
-        compared: _Comparison | None,  # None where there was no batch of numbers
-        labels: OwnLabels | None,
+        # None where there was no batch of numbers
+        found: Proof | None = None,
+        compared: _Comparison | None = None,
+        labels: OwnLabels | None = None,
     ) -> None:
         head, single = reading.head, reading.tail.is_single
-        self.name, self.notes, self.proof, self.reading = name, notes, found, reading
+        self.name, self.notes, self.reading = reading.graph.file.path.name, notes, reading
+        self.proof = found or Proof()
         self.tail, self.n_classes = reading.tail.kind, reading.tail.n_classes
         self.n_features = reading.width
         self.features_tensor, self.logits_tensor = _features_tensor(head), head.logits.name
