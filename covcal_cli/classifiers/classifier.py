@@ -1,10 +1,11 @@
-"""The protocols of a classifier, whatever framework it comes from: opened, then proved."""
+"""The protocols of a classifier, opened, then proved, and what every kind refuses of a batch."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 from covcal_cli.arrays import AnyArray, Float32s, ModelInput
 from covcal_cli.classifiers.proof import Proof
+from covcal_cli.errors import CovcalError
 
 Inputs = Mapping[str, AnyArray]  # a batch: arrays of shape (m, ...) by the names of the inputs
 
@@ -70,3 +71,26 @@ class Classifier(Protocol):
     def describe(self) -> str:
         """Return the head and its proof in one line."""
         ...
+
+
+def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
+    """Refuse an array of another shape or type than an input of the model `where` declares."""
+    fits = len(array.shape) == len(wanted.shape) and all(
+        want in (None, have) for want, have in zip(wanted.shape[1:], array.shape[1:], strict=True)
+    )
+    if not fits or array.dtype != wanted.dtype:
+        found = ", ".join(["N", *map(str, array.shape[1:])])
+        raise CovcalError(
+            f"{where} wants {wanted.describe()} as {wanted.name}, and the data gives "
+            f"{array.dtype} [{found}]: change the preprocessing or the array"
+        )
+
+
+def require_width(where: str, features: AnyArray | None, width: int | None) -> None:
+    """Refuse features of another width than before: a free size of the input may be part of it."""
+    if features is not None and width not in (None, features.shape[1]):
+        raise CovcalError(
+            f"{where} gives {features.shape[1]} features per row on this batch and {width} on the "
+            "first, as its rows have another size: bring all rows to one size, or pass --phi NAME "
+            "for features that do not depend on it"
+        )

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Floats
-from covcal_cli.errors import CovcalError
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
 ARGMAX = "argmax"  # its output has another shape, so it is tried where the output holds integers
@@ -64,16 +63,6 @@ def relative_error(found: Floats, expected: Floats) -> float:
     worst = largest_difference(found, expected)
     largest = float(np.abs(expected.astype(np.float64)).max()) if worst > 0 else 0.0
     return worst / largest if largest > 0 else worst
-
-
-def require_width(where: str, features: AnyArray | None, width: int | None) -> None:
-    """Refuse features of another width than before: a free size of the input may be part of it."""
-    if features is not None and width not in (None, features.shape[1]):
-        raise CovcalError(
-            f"{where} gives {features.shape[1]} features per row on this batch and {width} on the "
-            "first, as its rows have another size: bring all rows to one size, or pass --phi NAME "
-            "for features that do not depend on it"
-        )
 
 
 def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:

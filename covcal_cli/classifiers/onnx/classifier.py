@@ -17,7 +17,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, ModelInput
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.classifier import Inputs
+from covcal_cli.classifiers.classifier import Inputs, require_width
 from covcal_cli.classifiers.kinds import REMEDY
 from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read_onnx
 from covcal_cli.classifiers.onnx.graph import OnnxGraph, read_inputs, require_declared_width
@@ -587,7 +587,7 @@ class OnnxClassifier:
         reading, labels = self.reading, self._labels
         values = reading.runner.run([*reading.wanted, *(labels.wanted if labels else [])], batch)
         features, scores = reading.read(values)
-        proof.require_width(reading.where, features, self.n_features)
+        require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
         # A row that is no number is reported by the caller, who knows its name.
         if labels is not None and np.isfinite(logits).all():

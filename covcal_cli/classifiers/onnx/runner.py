@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from covcal_cli.arrays import AnyArray, ModelInput
-from covcal_cli.classifiers.classifier import Inputs
+from covcal_cli.classifiers.classifier import Inputs, require_fit
 from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError, one_line
 
@@ -69,17 +69,7 @@ class Runner:
                     f"{given}: name the arrays after the model's inputs"
                 )
             array = batch[value.name]
-            expected = value.shape[1:]
-            fits = len(array.shape[1:]) == len(expected) and all(
-                want is None or want == have
-                for want, have in zip(expected, array.shape[1:], strict=True)
-            )
-            if not fits or array.dtype != value.dtype:
-                found = ", ".join(["N", *map(str, array.shape[1:])])
-                raise CovcalError(
-                    f"{self._where} wants {value.describe()} as {value.name}, and the data gives "
-                    f"{array.dtype} [{found}]: change the preprocessing or the array"
-                )
+            require_fit(self._where, value, array)
             if rows not in (-1, len(array)):
                 raise CovcalError(
                     f"{self._where} is given {rows} rows and {len(array)} rows of {value.name}: "

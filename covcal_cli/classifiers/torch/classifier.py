@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covcal_cli.arrays import AnyArray, Float32s, Float64s, ModelInput
+from covcal_cli.arrays import Float32s, Float64s
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.classifier import Inputs
+from covcal_cli.classifiers.classifier import Inputs, require_fit, require_width
 from covcal_cli.classifiers.kinds import names_a_function
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.classifiers.torch.factory import open_function
@@ -179,6 +179,11 @@ class Reading:
     notes: tuple[str, ...]
 
     @property
+    def where(self) -> str:
+        """The model, for errors."""
+        return self.reader.program.where
+
+    @property
     def source(self) -> Head | Answer:
         """Where the logits come from."""
         return self.reader.source
@@ -190,8 +195,13 @@ class Reading:
 
     def rows(self, batch: Inputs) -> list[Tensor]:
         """Return a batch as tensors in the order of the inputs, refusing another shape."""
-        inputs = self.reader.program.inputs
-        return [self._checked(batch[wanted.name], wanted) for wanted in inputs]
+        rows = []
+        for wanted in self.reader.program.inputs:
+            array = batch[wanted.name]
+            require_fit(self.where, wanted, array)
+            # Torch warns of arrays that it could not write to.
+            rows.append(torch.from_numpy(np.require(array, requirements=["C", "W"])))
+        return rows
 
     def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
         """Prove that reading changed nothing, and that the program has no dice."""
@@ -199,7 +209,7 @@ class Reading:
         error = proof.relative_error(values.output[: len(alone)], alone)
         if error > self.source.limit:
             raise CovcalError(
-                f"{self._where} gives another output for the same rows each time (relative "
+                f"{self.where} gives another output for the same rows each time (relative "
                 f"error {error:.1g}): call model.eval() before saving it, so that dropout is off"
             )
         return error
@@ -213,34 +223,16 @@ class Reading:
             )
             if error is not None:
                 raise CovcalError(
-                    f"{self._where}: {self.logits_tensor} is not affine in "
+                    f"{self.where}: {self.logits_tensor} is not affine in "
                     f"{self.features_tensor} (relative error {error:.1g}): pass --phi none for the "
                     "logits alone"
                 )
         if proof.tail_error(self.source.tail, values.logits, values.output) > limit:
             raise _OtherOutputError(
-                f"{self._where}: output {self.reader.output_name} is not the "
+                f"{self.where}: output {self.reader.output_name} is not the "
                 f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor} on every batch: "
                 "pass --phi none to take the output as it is, or return the logits themselves"
             )
-
-    @property
-    def _where(self) -> str:
-        return self.reader.program.where
-
-    def _checked(self, rows: AnyArray, wanted: ModelInput) -> Tensor:
-        fits = len(rows.shape) == len(wanted.shape) and all(
-            want in (None, have)
-            for want, have in zip(wanted.shape[1:], rows.shape[1:], strict=True)
-        )
-        if not fits or rows.dtype != wanted.dtype:
-            found = ", ".join(map(str, rows.shape[1:]))
-            raise CovcalError(
-                f"{self._where} wants {wanted.describe()} as {wanted.name}, and the data "
-                f"gives {rows.dtype} [N, {found}]: change the preprocessing or the array"
-            )
-        # Torch warns of arrays that it could not write to.
-        return torch.from_numpy(np.require(rows, requirements=["C", "W"]))
 
 
 class OpenedTorch:
@@ -370,7 +362,7 @@ class TorchClassifier:
         """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
-        proof.require_width(reading.reader.program.where, values.features, self.n_features)
+        require_width(reading.where, values.features, self.n_features)
         # A row that is no number is reported by the caller, who knows its name.
         if self.tail is not None and np.isfinite(values.logits).all():
             reading.prove(self.proof, values)
