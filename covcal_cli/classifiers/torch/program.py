@@ -77,11 +77,16 @@ class Program:
 
 def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Tensor]:
     """Run a module in inference mode; what it prints is dropped, as stdout carries results."""
-    kind = floating_type(module)
     # A copy each: the module may change its input in place.
-    fed = [row.to(kind) if row.is_floating_point() and row.dtype != kind else row for row in rows]
+    fed = (row.clone() for row in in_precision(module, rows))
     with torch.inference_mode(), redirect_stdout(StringIO()):
-        return dict(_named("", module(*(row.clone() for row in fed))))
+        return dict(_named("", module(*fed)))
+
+
+def in_precision(module: torch.nn.Module, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return rows in the precision that a module takes."""
+    kind = floating_type(module)
+    return tuple(row.to(kind) if row.is_floating_point() else row for row in rows)
 
 
 def floating_type(module: torch.nn.Module) -> torch.dtype:
