@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from covcal_cli.arrays import AnyArray, Float32s
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
-from covcal_cli.classifiers.torch.program import Program, cause, in_precision
+from covcal_cli.classifiers.torch.program import Program, cause, in_precision, quiet
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import (
     ADDED,
@@ -197,10 +197,8 @@ def signature_of(program: Program) -> Signature:
 @contextmanager
 def _one_attempt(where: str) -> Iterator[None]:
     """Keep torch's chatter off the terminal, and make one line of what it raises."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        with quiet(logging.WARNING), warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     except Exception as error:  # torch.export raises many kinds
@@ -208,8 +206,6 @@ def _one_attempt(where: str) -> Iterator[None]:
             f"{where}: torch.export cannot follow this model ({cause(error)}): export it to ONNX "
             "and calibrate that, or keep covcal apply"
         ) from error
-    finally:
-        logging.disable(disabled)
 
 
 # The calibrated forecaster as a module, in float32: the same mathematics as ``maths/networks.py``,
@@ -222,26 +218,26 @@ class TorchForecaster(nn.Module):
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
         self._temperature = forecaster.temperature
-        self._networks: dict[str, str] | None = None
+        self._names: tuple[str, ...] = ()  # of the networks' arrays; none for its own logits
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
-            self._networks = {}
+            parts = ("projection/", "psi/", "head/")
             for name, values in forecaster.networks.items():
-                if name.startswith(("projection/", "psi/", "head/")) and "relu" not in name:
-                    self._networks[name] = name.replace("/", "_")
-                    self.register_buffer(self._networks[name], torch.from_numpy(values).float())
+                if name.startswith(parts) and "relu" not in name:
+                    self._names += (name,)
+                    self.register_buffer(_buffer(name), torch.from_numpy(values).float())
 
     def forward(self, features: Tensor | None, logits: Tensor) -> Tensor:
         """Return calibrated probabilities, float32 [n, K], of phi [n, d] and logits [n, K]."""
         scaled = logits.float()
-        if self._networks is not None and features is not None:
+        if self._names and features is not None:
             scaled = self._aligned_logits(features.float())
         shifted = scaled - scaled.amax(dim=1, keepdim=True)
         return torch.softmax(shifted / self._temperature, dim=1)
 
     def _aligned_logits(self, features: Tensor) -> Tensor:
         values = features - self._array("projection/mean")
-        if self._networks is not None and "projection/components" in self._networks:
+        if "projection/components" in self._names:
             values = values @ self._array("projection/components")
         values = values / self._array("projection/scale")
         values = self._perceptrons(values, "psi", output_relu=self._output_relu)
@@ -251,7 +247,7 @@ class TorchForecaster(nn.Module):
         return highest + (logs - highest).exp().mean(dim=0).log()
 
     def _perceptrons(self, values: Tensor, name: str, *, output_relu: bool) -> Tensor:
-        layers = sum(key.startswith(f"{name}/weight_") for key in self._networks or ())
+        layers = sum(key.startswith(f"{name}/weight_") for key in self._names)
         for layer in range(layers):
             values = values @ self._array(f"{name}/weight_{layer}")
             values = values + self._array(f"{name}/bias_{layer}")[:, None]
@@ -260,7 +256,11 @@ class TorchForecaster(nn.Module):
         return values
 
     def _array(self, name: str) -> Tensor:
-        return self.get_buffer((self._networks or {})[name])
+        return self.get_buffer(_buffer(name))
+
+
+def _buffer(name: str) -> str:
+    return name.replace("/", "_")
 
 
 class CalibratedModule(nn.Module):

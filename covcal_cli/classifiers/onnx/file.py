@@ -112,14 +112,7 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """Read and parse an ONNX file, leaving external weights where they are.
-
-    Raises
-    ------
-    CovcalError
-        If the file is missing, empty, truncated or something else, needs custom operators, or
-        external weights are missing.
-    """
+    """Read and parse an ONNX file, leaving external weights where they are."""
     require_file(path, remedy=_EXPORT)
     data = path.read_bytes()
     for start, (kind, remedy) in _OTHER_FORMATS.items():

@@ -245,12 +245,9 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         return _integer_result(graph, node, names)
     # The other three store their result as integers, with a scale of its own.
     read, read_scale, read_zero, weights, scale, zero = names[:6]
-    if kind == "QLinearConv":
-        result, bias = Quantised(names[6], names[7]), names[8]
-    elif kind == "QGemm":
+    result, bias = Quantised(names[6], names[7]), names[8]
+    if kind == "QGemm":
         result, bias = Quantised(names[7], names[8]), names[6]
-    else:
-        result, bias = Quantised(names[6], names[7]), ""
     weight, steps = _dequantise(graph, weights, scale, zero, first=_columns_first(node))
     alpha = attributes_of(node).get("alpha", 1.0)
     # A bias counts in units of the products: the input's scale times the weights'.

@@ -120,7 +120,7 @@ class OwnLabels:
         if self._output is None:
             return ()
         labels = values[self._output].reshape(-1).tolist()
-        own = np.array([self._index.get(_text(label), -1) for label in labels])
+        own = np.array([self._index.get(str(_decoded(label)), -1) for label in labels])
         if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
             return ()
         self._output = None
@@ -139,8 +139,8 @@ def _holds_labels(value: onnx.ValueInfoProto, others: Sequence[str]) -> bool:
     )
 
 
-def _text(label: Any) -> str:
-    return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
+def _decoded(label: Any) -> Any:
+    return label.decode("utf-8", "replace") if isinstance(label, bytes) else label
 
 
 # The names of the classes, in the operators of the graph and the metadata of the file.
@@ -188,10 +188,7 @@ def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
     """Return the class labels among a node's attributes."""
     attributes = attributes_of(node)
     labels = next((attributes[name] for name in _LABELS if attributes.get(name)), ())
-    return tuple(
-        label.decode("utf-8", "replace") if isinstance(label, bytes) else int(label)
-        for label in labels
-    )
+    return tuple(map(_decoded, labels))
 
 
 def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
@@ -211,11 +208,7 @@ def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, .
     if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
         return ()
     values = graph.constant(node.input[0]).reshape(-1).tolist()
-    return tuple(
-        value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        for value in values
-        if isinstance(value, (str, bytes, int))
-    )
+    return tuple(_decoded(value) for value in values if isinstance(value, str | bytes | int))
 
 
 def _parse(text: str) -> tuple[str, ...] | None:

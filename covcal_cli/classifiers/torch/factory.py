@@ -26,11 +26,6 @@ def open_function(reference: str, weights: Path | None) -> Program:
 
     The sha256 is that of the module's state_dict (names, types, shapes and bytes, sorted by name),
     so it follows the weights and not the code.
-
-    Raises
-    ------
-    CovcalError
-        If importing or calling fails, the result is no module, or the weights do not fit it.
     """
     with _current_folder_importable(), redirect_stdout(StringIO()):
         make = _imported(reference)

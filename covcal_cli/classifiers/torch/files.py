@@ -8,8 +8,7 @@ import logging
 import pickle
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from covcal_cli.classifiers.torch.program import (
     Program,
     cause,
     numpy_type,
+    quiet,
     without_tensor_cores,
 )
 from covcal_cli.errors import CovcalError
@@ -39,13 +39,7 @@ _SHOWN = 3  # of the names that do not fit
 
 
 def open_file(path: Path, device: torch.device = CPU) -> Program:
-    """Open a TorchScript or torch.export file, to compute on `device`.
-
-    Raises
-    ------
-    CovcalError
-        If the file is no program that this torch can run there.
-    """
+    """Open a TorchScript or torch.export file, to compute on `device`."""
     require_file(path, remedy="give a TorchScript or torch.export file, or module:function")
     kind = _kind(path)
     if kind == "weights":
@@ -104,20 +98,10 @@ def _kind(path: Path) -> str:
     raise CovcalError(f"{path} is a zip file and holds no torch program: {_EXPORT_AGAIN}")
 
 
-@contextmanager
-def _silent_logs() -> Iterator[None]:
-    """Keep torch from printing its own tracebacks of what it goes on to raise."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
     try:
-        with warnings.catch_warnings(), _silent_logs():
+        # Torch logs tracebacks of its own of what it goes on to raise.
+        with warnings.catch_warnings(), quiet(logging.CRITICAL):
             # TorchScript is deprecated, which its user knows; the file is as good as ever.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             if kind == "torch.export":

@@ -180,13 +180,7 @@ class MadeRun:
 
 
 def find_head(run: MadeRun) -> Head:
-    """Find the head of one of several outputs.
-
-    Raises
-    ------
-    CovcalError
-        If no output, or several, has logits that are affine in what its last layers read.
-    """
+    """Find the head of one of several outputs."""
     heads: dict[str, Head] = {}
     reasons: list[str] = []
     for name, output in run.choices.items():

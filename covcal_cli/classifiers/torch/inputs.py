@@ -51,18 +51,8 @@ class _Guess:
 def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> Fed:
     """Find what a module is fed, by running it.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-    where : str
-        The model, for messages.
-    holders : sequence of object
-        Where attributes that declare the input are looked up: the function, the module.
-
-    Raises
-    ------
-    CovcalError
-        If it runs on nothing that was tried.
+    `where` is the model, for errors; `holders` are the objects, the function or the module, whose
+    attributes may declare the input.
     """
     names, needed = _arguments(module, where)
     remedy = _EXPORT if isinstance(module, torch.jit.ScriptModule) else _SET_EXAMPLE

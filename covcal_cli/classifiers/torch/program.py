@@ -3,8 +3,9 @@
 Modules from a function, TorchScript and exported programs differ only in how they are opened.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass, replace
 from io import StringIO
 from typing import Any
@@ -40,13 +41,7 @@ class Program:
     device: torch.device = CPU  # where it computes; rows may lie anywhere
 
     def on(self, device: torch.device) -> "Program":
-        """Return the program on another device; the module itself is moved.
-
-        Raises
-        ------
-        CovcalError
-            If it does not fit there.
-        """
+        """Return the program on another device; the module itself is moved."""
         if device == self.device:
             return self
         without_tensor_cores()
@@ -58,13 +53,7 @@ class Program:
             ) from error
 
     def run(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the outputs by name.
-
-        Raises
-        ------
-        CovcalError
-            If the module fails on these rows.
-        """
+        """Return the outputs by name."""
         try:
             return run_module(self.module, [row.to(self.device) for row in rows])
         except Exception as error:  # a module may raise anything
@@ -126,6 +115,17 @@ def to_array(tensor: Tensor) -> Float64s:
     """Return a tensor's values as float64, whatever its precision and device."""
     array: Float64s = tensor.detach().cpu().to(torch.float64).numpy()
     return array
+
+
+@contextmanager
+def quiet(level: int) -> Iterator[None]:
+    """Keep what is logged up to a level off the terminal."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def cause(error: BaseException) -> str:

@@ -424,11 +424,6 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
     """Find what ``--phi`` names: ``input``, NAME or NAME.output, or NAME.input.
 
     `calls` are the linear layers of a run: of a file's program, those alone can be read.
-
-    Raises
-    ------
-    CovcalError
-        If there is no such module or layer, with those that there are.
     """
     if phi == "input":
         return Tap(program.where, phi)
