@@ -12,6 +12,7 @@ Float64s = NDArray[np.float64]  # in mathematics: class-major logits, weights, l
 Labels = NDArray[np.int64]  # classes 0 .. K-1; -1 where a label is unknown
 Rows = NDArray[np.int64]  # row numbers of a domain, ascending
 Booleans = NDArray[np.bool_]
+AnyArray = NDArray[Any]  # of any kind: what a model is fed or gives
 
 
 # A model's inputs as it declares them: what data must become before it is fed.

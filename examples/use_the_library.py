@@ -9,9 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 import covcal_cli.api as covcal
+import numpy as np
 
 
 def on_a_file(features: Path, folder: Path) -> None:

@@ -1,16 +1,13 @@
-"""The protocols of a classifier, whatever framework it comes from: opened, then proved."""
+"""The protocols of a classifier, opened, then proved, and what every kind refuses of a batch."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import AnyArray, Float32s, ModelInput
 from covcal_cli.classifiers.proof import Proof
+from covcal_cli.errors import CovcalError
 
-Floats = NDArray[np.float32]
-Inputs = Mapping[str, NDArray[Any]]
+Inputs = Mapping[str, AnyArray]  # a batch: arrays of shape (m, ...) by the names of the inputs
 
 
 class OpenedClassifier(Protocol):
@@ -29,7 +26,7 @@ class OpenedClassifier(Protocol):
     notes: tuple[str, ...]  # what a user should know of the model so far
 
     def prove(self, batch: Inputs | None) -> "Classifier":
-        """Return the classifier proved on a first batch, arrays of shape (m, ...) by input name.
+        """Return the classifier proved on a first batch.
 
         Without a batch, or where its logits are not all numbers, nothing is proved.
 
@@ -49,8 +46,8 @@ class Classifier(Protocol):
     n_features: int | None  # d; None without features, or where no batch has shown it
     # W, shape (K, d), with any constant scale of the logits folded in, and b, shape (K,). None
     # without features, or where the logits are not affine in the tensor that was chosen.
-    weight: Floats | None
-    bias: Floats | None
+    weight: Float32s | None
+    bias: Float32s | None
     features_tensor: str | None
     logits_tensor: str
     # What turns the logits into the model's output: "none", "softmax", "log_softmax", "sigmoid" or
@@ -59,19 +56,10 @@ class Classifier(Protocol):
     notes: tuple[str, ...]  # what a user should know about how the model is read
     proof: Proof  # grows with every batch
 
-    def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
-        """Return phi(x) and the logits of a batch, before any softmax.
+    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
+        """Return phi(x), shape (m, d), and the logits, shape (m, K), before any softmax.
 
-        Parameters
-        ----------
-        batch : mapping of str to array, shape (m, ...)
-            By input name, in the input's own shape and dtype.
-
-        Returns
-        -------
-        features : array of float32, shape (m, d), or None
-            None where they were not asked for.
-        logits : array of float32, shape (m, K)
+        phi is None where it was not asked for.
 
         Raises
         ------
@@ -83,3 +71,26 @@ class Classifier(Protocol):
     def describe(self) -> str:
         """Return the head and its proof in one line."""
         ...
+
+
+def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
+    """Refuse an array of another shape or type than an input of the model `where` declares."""
+    fits = len(array.shape) == len(wanted.shape) and all(
+        want in (None, have) for want, have in zip(wanted.shape[1:], array.shape[1:], strict=True)
+    )
+    if not fits or array.dtype != wanted.dtype:
+        found = ", ".join(["N", *map(str, array.shape[1:])])
+        raise CovcalError(
+            f"{where} wants {wanted.describe()} as {wanted.name}, and the data gives "
+            f"{array.dtype} [{found}]: change the preprocessing or the array"
+        )
+
+
+def require_width(where: str, features: AnyArray | None, width: int | None) -> None:
+    """Refuse features of another width than before: a free size of the input may be part of it."""
+    if features is not None and width not in (None, features.shape[1]):
+        raise CovcalError(
+            f"{where} gives {features.shape[1]} features per row on this batch and {width} on the "
+            "first, as its rows have another size: bring all rows to one size, or pass --phi NAME "
+            "for features that do not depend on it"
+        )

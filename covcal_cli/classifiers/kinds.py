@@ -1,6 +1,6 @@
 """The kinds of models, told apart by their names alone.
 
-A new kind is an entry here, its opener in ``opening.py`` and a module of its own.
+A new kind is an entry here, its opener in ``open.py`` and a module of its own.
 """
 
 import re

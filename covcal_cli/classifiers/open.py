@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from covcal_cli.classifiers.classifier import OpenedClassifier
-from covcal_cli.classifiers.kinds import ONNX, TORCH, kind_of
+from covcal_cli.classifiers.kinds import TORCH, kind_of
 
 
 def open_classifier(
@@ -39,22 +39,15 @@ def open_classifier(
     CovcalError
         If the file is not a model that covcal can use, with the reason.
     """
-    open_model = _OPENERS[kind_of(model)]()
+    open_model: Callable[..., OpenedClassifier]
+    if kind_of(model) is TORCH:  # only the package that is needed is loaded
+        from covcal_cli.classifiers.torch.classifier import open_torch
+
+        open_model = open_torch
+    else:
+        from covcal_cli.classifiers.onnx.classifier import open_onnx
+
+        open_model = open_onnx
     return open_model(
         model, weights=weights, output=output, phi=phi, threads=threads, providers=providers
     )
-
-
-def _onnx() -> Callable[..., OpenedClassifier]:
-    from covcal_cli.classifiers.onnx.classifier import open_onnx
-
-    return open_onnx
-
-
-def _torch() -> Callable[..., OpenedClassifier]:
-    from covcal_cli.classifiers.torch.classifier import open_torch
-
-    return open_torch
-
-
-_OPENERS = {ONNX: _onnx, TORCH: _torch}  # only the package that is needed is loaded

@@ -1,8 +1,10 @@
-"""The numerical proof that the right layer was found: nothing here knows about graphs.
+"""The numerical proof that the right layer was found: nothing here knows of graphs or frameworks.
 
-1. phi W^T + b gives the logits.
-2. The model's output is the logits, their softmax, log-softmax or sigmoids, or the largest's index.
-3. The model with the two tensors exposed gives the same output as the unmodified one.
+1. phi W^T + b gives the logits (`Proof`, which grows with every batch).
+2. The model's output is the logits, their softmax, log-softmax or sigmoids, or the largest's index
+   (`tail_error`).
+3. The model with the two tensors exposed gives the same output as the unmodified one
+   (`relative_error`).
 """
 
 from dataclasses import dataclass
@@ -10,6 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from covcal_cli.arrays import AnyArray, Float64s, Floats
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
 ARGMAX = "argmax"  # its output has another shape, so it is tried where the output holds integers
@@ -32,7 +36,6 @@ _SIGMOIDS = (
     "are the softmax of the same logits"
 )
 _LABELS_ONLY = "the model prints labels alone; confidences are the softmax of its logits"
-Array = NDArray[np.floating]
 Number = TypeVar("Number", bound=np.generic)
 
 
@@ -41,7 +44,7 @@ def tolerance(dtype: np.dtype[np.generic]) -> float:
     return _TOLERANCE.get(dtype, _TOLERANCE[np.dtype(np.float32)])
 
 
-def largest_difference(found: Array, expected: Array) -> float:
+def largest_difference(found: Floats, expected: Floats) -> float:
     """Return max ``|found - expected|``, compared in float64; infinite where shapes differ.
 
     Equal infinities (the log of a vanished probability) count as equal.
@@ -55,16 +58,16 @@ def largest_difference(found: Array, expected: Array) -> float:
         return float(np.where(a == b, 0.0, np.abs(a - b)).max())
 
 
-def relative_error(found: Array, expected: Array) -> float:
+def relative_error(found: Floats, expected: Floats) -> float:
     """Return max ``|found - expected|`` over max ``|expected|``; infinite where shapes differ."""
     worst = largest_difference(found, expected)
     largest = float(np.abs(expected.astype(np.float64)).max()) if worst > 0 else 0.0
     return worst / largest if largest > 0 else worst
 
 
-def affine(features: Array, weight: Array, bias: Array) -> NDArray[np.float64]:
+def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
     """Return phi W^T + b in float64, (m, K), of phi (m, d), W (K, d) and b (K,)."""
-    result: NDArray[np.float64] = features.astype(np.float64) @ weight.astype(np.float64).T + bias
+    result: Float64s = features.astype(np.float64) @ weight.astype(np.float64).T + bias
     return result
 
 
@@ -90,7 +93,13 @@ class Proof:
         return self.largest_difference
 
     def add(
-        self, features: Array, weight: Array, bias: Array, logits: Array, limit: float, step: float
+        self,
+        features: Floats,
+        weight: Floats,
+        bias: Floats,
+        logits: Floats,
+        limit: float,
+        step: float,
     ) -> float | None:
         """Hold a batch to phi W^T + b; return the relative error where it is too large.
 
@@ -109,12 +118,12 @@ class Proof:
         return None
 
 
-def recognise_tail(logits: Array, output: Array, limit: float) -> str | None:
+def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
     """Return which of `TAILS` makes the output of the logits, both (m, K); None if none does."""
     return next((tail for tail in TAILS if tail_error(tail, logits, output) <= limit), None)
 
 
-def tail_error(tail: str, logits: Array, output: NDArray[np.generic]) -> float:
+def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     """Return the relative error of the model's output against `tail` of the logits, (m, K).
 
     The output is (m, K), too; (m, 1) where it holds labels for `ARGMAX`, or z or its sigmoid where
@@ -149,11 +158,11 @@ def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
     return (_LABELS_ONLY,) if tail == ARGMAX else ()
 
 
-def _has_two_logits(z: NDArray[np.float64]) -> bool:
+def _has_two_logits(z: Float64s) -> bool:
     return z.shape[1:] == (2,) and not z[:, 0].any()
 
 
-def _argmax_error(z: NDArray[np.float64], output: NDArray[np.generic]) -> float:
+def _argmax_error(z: Float64s, output: AnyArray) -> float:
     """Return by how much the largest logit exceeds the one that the model chose, relatively."""
     chosen = output.reshape(-1).astype(np.int64)
     if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():

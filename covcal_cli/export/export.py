@@ -1,4 +1,4 @@
-"""``covcal export``: from a classifier and a calibration to one model with honest probabilities.
+"""The way from a classifier and a calibration to one model with honest probabilities.
 
 The outputs of the original come first, as they were. Then ``probabilities`` [N, K], ``label`` [N]
 (int64, the first largest of the original's logits, never changed) and ``confidence`` [N], the
@@ -9,51 +9,27 @@ gets the prefix ``calibrated_``.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from covcal_cli import __version__
 from covcal_cli.classifiers.kinds import TORCH, kind_of
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import (
+    Exported,
+    Exporter,
     Forecaster,
     Merge,
+    OriginalT,
     Tensors,
     calibrated_networks,
     extracted_tensors,
     stored_rows,
 )
-from covcal_cli.export.proof import Exported
 from covcal_cli.files import check_output, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.forecaster import AlignedNetworks
 
 _PREFIX = "covcal."
-
-
-class Original(Protocol):
-    """A classifier as extraction opened it, run on made rows."""
-
-    features_tensor: str | None
-    logits_tensor: str
-    n_features: int | None
-
-
-OriginalT = TypeVar("OriginalT", bound=Original)
-
-
-class Exporter(Protocol[OriginalT]):
-    """A model on its way to one with a calibrated forecaster in it."""
-
-    sha256: str
-    outputs: Sequence[str]  # names
-
-    def original(self, output: str | None, phi: str | None) -> OriginalT:
-        """Open the classifier by its output and ``--phi``, as extraction does."""
-        ...
-
-    def write(self, original: OriginalT, merge: Merge) -> Exported:
-        """Write the merged model, whole and proved, or nothing."""
-        ...
 
 
 def export(
@@ -101,6 +77,7 @@ def export(
         If the model is not the calibration's, the networks are gone or others, or the merged model
         does not agree with the original and with NumPy; nothing is written then.
     """
+    # The names, before anything is read.
     kind = kind_of(model)
     path = output or default_output(model)
     if path.suffix.lower() != kind.exported:
@@ -113,6 +90,7 @@ def export(
             f"{document} was fitted on logits from elsewhere, not on a model's: extract the model, "
             "calibrate that file, and export"
         )
+    # The model, by its own library; it must be the one that was calibrated.
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
 
@@ -128,6 +106,7 @@ def export(
             f"{model} is not the model that {document} was made for ({calibration.model['name']}, "
             "another sha256): export that file, or extract and calibrate this one"
         )
+    # What is merged, and where: phi and the logits as extraction read them.
     found = calibrated_networks(calibration, document, networks)
     merge = Merge(
         Forecaster(calibration.forecaster_temperature, found.arrays if found else None),

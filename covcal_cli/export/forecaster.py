@@ -1,24 +1,22 @@
-"""The calibrated forecaster that is merged into a model, and what it was fitted on."""
+"""The calibrated forecaster, its merge into a model of any kind, and what it was fitted on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float32s, Float64s
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FeatureFile, Floats
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks, log_probabilities
-from covcal_cli.maths.networks import aligned_logits
+from covcal_cli.maths.networks import Networks, aligned_logits
 from covcal_cli.maths.softmax import class_major, log_mean_softmax
 
+# Names of the outputs that are added, where the model does not have them.
 ADDED = ("probabilities", "label", "confidence")
-
-
-"""Names of the outputs that are added, where the model does not have them."""
 _STORED_ROWS = 256
 
 
@@ -28,9 +26,9 @@ class Forecaster:
 
     temperature: float  # T_f
     # /networks of an adapted file; None scales the classifier's own logits.
-    networks: Mapping[str, NDArray[Any]] | None
+    networks: Networks | None
 
-    def probabilities(self, features: Floats | None, logits: Floats) -> NDArray[np.float64]:
+    def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
         """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""
         if self.networks is None or features is None:
             scaled = class_major(logits)
@@ -43,8 +41,8 @@ class Forecaster:
 class StoredRows:
     """Real rows on which the merged part is checked too."""
 
-    features: Floats | None  # phi, (n, d); None for a calibration of the classifier's own logits
-    logits: Floats  # the classifier's, (n, K)
+    features: Float32s | None  # phi, (n, d); None for a calibration of the classifier's own logits
+    logits: Float32s  # the classifier's, (n, K)
 
 
 @dataclass(frozen=True)
@@ -60,11 +58,51 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Tensors:
-    """Names of the model's tensors that a file was extracted from; None where nothing says so."""
+class Agreement:
+    """How an exported model compares with the original on made rows."""
 
-    features: str | None = None
-    logits: str | None = None
+    rows: int
+    stored_rows: int  # real rows on which the merged part alone was compared; 0 without them
+    output_error: float  # of the original outputs, relative to the largest value; 0: bit-equal
+    # Largest absolute difference of the probabilities, and the confidence, to NumPy's.
+    probability_error: float
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model that was written."""
+
+    output: Path
+    kept: tuple[str, ...]  # the outputs of the original, as they were
+    added: tuple[str, ...]  # the names of probabilities, label and confidence
+    weights: Path | None  # the file of external weights beside it
+    agreement: Agreement
+
+
+class Original(Protocol):
+    """A classifier as extraction opened it, run on made rows."""
+
+    features_tensor: str | None
+    logits_tensor: str
+    n_features: int | None
+
+
+OriginalT = TypeVar("OriginalT", bound=Original)
+
+
+class Exporter(Protocol[OriginalT]):
+    """A model on its way to one with a calibrated forecaster in it."""
+
+    sha256: str
+    outputs: Sequence[str]  # names
+
+    def original(self, output: str | None, phi: str | None) -> OriginalT:
+        """Open the classifier by its output and ``--phi``, as extraction does."""
+        ...
+
+    def write(self, original: OriginalT, merge: Merge) -> Exported:
+        """Write the merged model, whole and proved, or nothing."""
+        ...
 
 
 def free_name(name: str, taken: set[str]) -> str:
@@ -75,6 +113,17 @@ def free_name(name: str, taken: set[str]) -> str:
     while free in taken:
         free, number = f"calibrated_{name}_{number}", number + 1
     return free
+
+
+# What a calibration was fitted on.
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Names of the model's tensors that a file was extracted from; None where nothing says so."""
+
+    features: str | None = None
+    logits: str | None = None
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:

@@ -1,20 +1,21 @@
-"""Nodes appended to an ONNX graph, in the operators of the graph's own opset.
+"""An ONNX classifier with a calibrated forecaster merged in, proved before it appears.
 
-The operators are used as every opset from 7 up has them; the axes of maxima and means, which moved
-from an attribute to an input, are the one exception.
+`NodeBuilder` appends nodes to a graph, the functions after it the forecaster as nodes;
+`OnnxOriginal` is the classifier to which they are appended, and `OnnxExporter` writes the result.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import external_data_helper, helper, numpy_helper
 
+from covcal_cli.arrays import AnyArray
 from covcal_cli.classifiers import proof
+from covcal_cli.classifiers.classifier import Inputs
 from covcal_cli.classifiers.onnx.classifier import SMALLEST, OnnxClassifier, OpenedOnnx
 from covcal_cli.classifiers.onnx.file import (
     OnnxFile,
@@ -27,17 +28,32 @@ from covcal_cli.classifiers.onnx.file import (
 )
 from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import ADDED, Forecaster, Merge, StoredRows, free_name
-from covcal_cli.export.proof import Answers, Batch, Exported, made_batches, no_number, prove
+from covcal_cli.export.forecaster import (
+    ADDED,
+    Exported,
+    Forecaster,
+    Merge,
+    StoredRows,
+    free_name,
+)
+from covcal_cli.export.proof import Answers, made_batches, no_number, prove
 from covcal_cli.files import atomic_output, check_output
+from covcal_cli.maths.networks import Networks
 
-LEAST_OPSET = 7  # broadcasting came with it
+_LEAST_OPSET = 7  # broadcasting came with it
 _INITIALIZERS_ARE_INPUTS_BELOW = 4  # in files of an IR version below it
 _AXES_ARE_INPUT_FROM = 18
+_NEW_OPSET = 13  # for models that import no operators of the default domain
+_PAGE = 4096  # weights that start at a multiple of it can be mapped into memory
+_FEATURES, _LOGITS = "features", "logits"  # inputs of the forecaster alone
 
 
 class NodeBuilder:
-    """Appends nodes to a model's graph; every method returns the name of the tensor it makes."""
+    """Appends nodes to a model's graph; every method returns the name of the tensor it makes.
+
+    The operators are those of the model's own opset, used as every opset from 7 up has them; the
+    axes of maxima and means, which moved from an attribute to an input, are the one exception.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.graph, self._opset = model.graph, opset_of(model)
@@ -52,7 +68,7 @@ class NodeBuilder:
         self.graph.node.append(helper.make_node(op, inputs, [made], name=name, **attributes))
         return made
 
-    def constant(self, value: NDArray[Any]) -> str:
+    def constant(self, value: AnyArray) -> str:
         """Append a constant."""
         made = self._new_name("constant")
         tensor = numpy_helper.from_array(np.asarray(value, order="C"), made)
@@ -63,9 +79,9 @@ class NodeBuilder:
             )
         return made
 
-    def number(self, value: float) -> str:
-        """Append a scalar float32 constant."""
-        return self.constant(np.array(value, dtype=np.float32))
+    def floats(self, value: AnyArray | float) -> str:
+        """Append a float32 constant."""
+        return self.constant(np.asarray(value, dtype=np.float32))
 
     def reduced(
         self, op: str, tensor: str, axis: int, *, keepdims: bool = False, output: str | None = None
@@ -111,21 +127,18 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
-# The calibrated forecaster as ONNX nodes, all of it in float32.
-#
-# The same mathematics as ``networks.py`` (projection, psi, head), ``softmax.log_mean_softmax``
-# (the members' average) and ``forecasters.log_probabilities`` (the temperature).
-
-Networks = Mapping[str, NDArray[Any]]
+# The calibrated forecaster as ONNX nodes, all of it in float32: the same mathematics as
+# ``maths/networks.py`` (projection, psi, head), ``softmax.log_mean_softmax`` (the members' average)
+# and ``forecaster.log_probabilities`` (the temperature).
 
 
 def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:
     """Append psi and the forecaster's head to phi, float32 [N, d]; return its logits, [N, K]."""
-    values = build.node("Sub", features, build.constant(_float(networks["projection/mean"])))
+    values = build.node("Sub", features, build.floats(networks["projection/mean"]))
     if "projection/components" in networks:
-        components = build.constant(_float(networks["projection/components"]))
+        components = build.floats(networks["projection/components"])
         values = build.node("MatMul", values, components)
-    values = build.node("Div", values, build.constant(_float(networks["projection/scale"])))
+    values = build.node("Div", values, build.floats(networks["projection/scale"]))
     relu = bool(networks["psi/output_relu"][0])
     values = _add_perceptrons(build, values, networks, "psi", output_relu=relu)
     values = _add_perceptrons(build, values, networks, "head", output_relu=False)
@@ -143,7 +156,7 @@ def add_probabilities(build: NodeBuilder, logits: str, temperature: float, outpu
     """
     highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
     shifted = build.node("Sub", logits, highest)
-    scaled = build.node("Div", shifted, build.number(temperature))
+    scaled = build.node("Div", shifted, build.floats(temperature))
     return build.node("Softmax", scaled, output=output, axis=1)
 
 
@@ -169,16 +182,12 @@ def _add_perceptrons(
     """Append M perceptrons; the first MatMul broadcasts [N, inputs] to [M, N, outputs]."""
     layers = sum(key.startswith(f"{name}/weight_") for key in networks)
     for layer in range(layers):
-        weight = build.constant(_float(networks[f"{name}/weight_{layer}"]))
-        bias = build.constant(_float(networks[f"{name}/bias_{layer}"])[:, None])
+        weight = build.floats(networks[f"{name}/weight_{layer}"])
+        bias = build.floats(networks[f"{name}/bias_{layer}"][:, None])
         values = build.node("Add", build.node("MatMul", values, weight), bias)
         if layer < layers - 1 or output_relu:
             values = build.node("Relu", values)
     return values
-
-
-def _float(values: NDArray[Any]) -> NDArray[np.float32]:
-    return np.asarray(values, dtype=np.float32)
 
 
 # The original ONNX classifier: its phi and logits in the graph, and what it gives on made rows.
@@ -241,7 +250,7 @@ class OnnxOriginal:
             return floats, floats
         judged = scores if tail.is_double else floats
         if tail.takes_logarithm:
-            floats = build.node("Log", build.node("Max", floats, build.number(SMALLEST)))
+            floats = build.node("Log", build.node("Max", floats, build.floats(SMALLEST)))
         return judged, floats
 
 
@@ -250,7 +259,7 @@ def _append_nodes(build: NodeBuilder, exposed: Exposed) -> None:
     build.graph.node.extend(node for node in exposed.nodes if not present.intersection(node.output))
 
 
-def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Batch]:
+def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
     """Prove the classifier on the first made rows that it takes, and return both."""
     refusal: CovcalError | None = None
     for batch in made_batches(opened.inputs, opened.fixed_batch):
@@ -265,11 +274,7 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Batch]:
     raise refusal or no_number(where)
 
 
-# An ONNX classifier with a calibrated forecaster merged in, proved before it appears.
-
-_NEW_OPSET = 13  # for models that import no operators of the default domain
-_PAGE = 4096  # weights that start at a multiple of it can be mapped into memory
-_FEATURES, _LOGITS = "features", "logits"  # inputs of the forecaster alone
+# The merge.
 
 
 class OnnxExporter:
@@ -328,10 +333,10 @@ def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.
     model.CopyFrom(original.file.model)
     if opset_of(model) == 0:
         model.opset_import.append(helper.make_opsetid("", _NEW_OPSET))
-    if opset_of(model) < LEAST_OPSET:
+    if opset_of(model) < _LEAST_OPSET:
         raise CovcalError(
             f"{original.file.path} has opset {opset_of(model)}, and the calibration needs "
-            f"{LEAST_OPSET} or later: convert it with onnx.version_converter, and extract again"
+            f"{_LEAST_OPSET} or later: convert it with onnx.version_converter, and extract again"
         )
     build, forecaster = NodeBuilder(model), merge.forecaster
     features = original.add_features(build) if forecaster.networks is not None else ""
@@ -393,7 +398,7 @@ def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Pat
 
 def _of_stored(
     original: OnnxOriginal, forecaster: Forecaster, stored: StoredRows
-) -> Sequence[NDArray[Any]]:
+) -> Sequence[AnyArray]:
     """Run the merged part without the classifier, from phi and logits."""
     source, classes, feeds = original.file.model, original.n_classes, {_LOGITS: stored.logits}
     inputs = [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.FLOAT, ["N", classes])]
@@ -407,5 +412,5 @@ def _of_stored(
         graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=source.ir_version
     )
     _append_forecaster(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, ADDED)
-    found: list[NDArray[Any]] = original.file.session(model.SerializeToString()).run(ADDED, feeds)
+    found: list[AnyArray] = original.file.session(model.SerializeToString()).run(ADDED, feeds)
     return found

@@ -1,52 +1,25 @@
 """The proof that an exported model is right: made rows, and what must come out of them.
 
 The reference is covcal's own NumPy mathematics on phi and the logits that the ORIGINAL model gives,
-so that the exported model agrees with ``covcal apply`` and ``covcal evaluate``.
+so that the exported model agrees with ``covcal apply`` and ``covcal evaluate``. (That those belong
+together is another proof, ``classifiers/proof.py``, which the original has passed.)
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import AnyArray, Float32s, ModelInput
+from covcal_cli.classifiers.classifier import Inputs
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import Merge, StoredRows
-from covcal_cli.formats.features import Floats
+from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
 
 ROWS = 16
-TOLERANCE = 1e-5
-
-
-"""Of probabilities, absolute."""
+TOLERANCE = 1e-5  # of probabilities, absolute
 # Where a model leaves a size open (an image's sides, a text's length), the first that it takes.
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
-Batch = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How an exported model compares with the original on made rows."""
-
-    rows: int
-    stored_rows: int  # real rows on which the merged part alone was compared; 0 without them
-    output_error: float  # of the original outputs, relative to the largest value; 0: bit-equal
-    # Largest absolute difference of the probabilities, and the confidence, to NumPy's.
-    probability_error: float
-
-
-@dataclass(frozen=True)
-class Exported:
-    """A model that was written."""
-
-    output: Path
-    kept: tuple[str, ...]  # the outputs of the original, as they were
-    added: tuple[str, ...]  # the names of probabilities, label and confidence
-    weights: Path | None  # the file of external weights beside it
-    agreement: Agreement
 
 
 @dataclass(frozen=True)
@@ -54,8 +27,8 @@ class Answers:
     """What the original gives on made rows, as extraction reads it and as it prints it."""
 
     where: str  # the model, for errors
-    features: Floats | None  # phi, shape (n, d)
-    logits: Floats  # shape (n, K)
+    features: Float32s | None  # phi, shape (n, d)
+    logits: Float32s  # shape (n, K)
     outputs: Sequence[Any]  # its own outputs
     shown: Sequence[Any]  # those of them that hold the classes
     # Whether `logits` may be equal where the model's own scores, in float64, are not.
@@ -67,24 +40,19 @@ def prove(
     answers: Answers,
     merge: Merge,
     merged: Sequence[Any],
-    of_stored: Callable[[StoredRows], Sequence[NDArray[Any]]],
+    of_stored: Callable[[StoredRows], Sequence[AnyArray]],
 ) -> Agreement:
     """Hold an exported model to the original and to NumPy; nothing has been written yet.
 
-    Parameters
-    ----------
-    answers : Answers
-    merge : Merge
-    merged : sequence
-        What the exported model gives on the same rows: the original outputs, then probabilities,
-        label and confidence.
-    of_stored : callable
-        Gives those three by the merged part alone on rows that the calibration was fitted on.
+    `merged` is what the exported model gives on the same rows: the original outputs, then
+    probabilities, label and confidence. `of_stored` gives those three by the merged part alone on
+    rows that the calibration was fitted on.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = np.isfinite(logits).all(axis=1)
     if not finite.any():
         raise no_number(answers.where)
+    # What was added, against NumPy on what the original gives, and on stored rows.
     *after, probabilities, label, confidence = merged
     expected = forecaster.probabilities(answers.features, logits)
     made = [values[finite] for values in (probabilities, label, confidence)]
@@ -98,6 +66,7 @@ def prove(
         output_error=max(map(_difference, answers.outputs, after), default=0.0),
         probability_error=max(errors),
     )
+    # What was there before must not have moved, nor a label.
     remedy = "export the classifier again with another exporter or opset"
     if not _labels_agree(label, answers):
         raise CovcalError(
@@ -118,7 +87,7 @@ def prove(
     return found
 
 
-def made_batches(inputs: Sequence[ModelInput], fixed_batch: int | None) -> Iterator[Batch]:
+def made_batches(inputs: Sequence[ModelInput], fixed_batch: int | None) -> Iterator[Inputs]:
     """Yield batches of seeded rows to try in turn, until the model takes one."""
     is_open = any(size is None for wanted in inputs for size in wanted.shape[1:])
     for size in _OPEN_SIZES if is_open else _OPEN_SIZES[:1]:
@@ -127,11 +96,9 @@ def made_batches(inputs: Sequence[ModelInput], fixed_batch: int | None) -> Itera
             yield {wanted.name: _made_rows(rng, wanted, rows, size) for wanted in inputs}
 
 
-def _made_rows(
-    rng: np.random.Generator, wanted: ModelInput, rows: int, open_size: int
-) -> NDArray[Any]:
+def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_size: int) -> AnyArray:
     shape = (rows, *(open_size if size is None else size for size in wanted.shape[1:]))
-    values: NDArray[Any]
+    values: AnyArray
     if wanted.dtype.kind == "f":
         values = rng.normal(size=shape)
         values[::2] = rng.random(size=values[::2].shape)  # pixels are rather like these
@@ -154,7 +121,7 @@ def no_number(where: str) -> CovcalError:
     )
 
 
-def _probability_error(three: Sequence[NDArray[Any]], expected: NDArray[Any]) -> float:
+def _probability_error(three: Sequence[AnyArray], expected: AnyArray) -> float:
     """Return the largest difference of probabilities (n, K) and confidence (n,) to `expected`.
 
     Infinite where a value is NaN or a shape is another.
@@ -191,7 +158,7 @@ def _difference(before: Any, after: Any) -> float:
     return float(error) if np.isfinite(error) else float("inf")
 
 
-def _labels_agree(label: NDArray[Any], answers: Answers) -> bool:
+def _labels_agree(label: AnyArray, answers: Answers) -> bool:
     """Return whether every label, int64 (n,), is the original model's.
 
     Rows that are not finite have no label. Where an output has a number per class, that of the

@@ -1,7 +1,8 @@
-"""Finding phi and the logits among the values of a traced program, by their numbers.
+"""A torch classifier with a calibrated forecaster merged in as ``.pt2``, proved before it appears.
 
-A program may be written in any way; what extraction read on made rows is known. The node whose
-values are those holds them, whatever it is called.
+The program becomes one graph of operators, phi and the logits are found among its values, and a
+`CalibratedModule` of the graph and a `TorchForecaster` is traced anew. `TorchOriginal` is the
+classifier as it was, and `TorchExporter` writes the result.
 """
 
 import json
@@ -17,19 +18,35 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
+from covcal_cli.arrays import AnyArray, Float32s
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
-from covcal_cli.classifiers.torch.program import Program, cause, floating_type
+from covcal_cli.classifiers.torch.program import Program, cause, in_precision, quiet
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import ADDED, Forecaster, Merge, StoredRows, free_name
-from covcal_cli.export.proof import Answers, Exported, prove
+from covcal_cli.export.forecaster import (
+    ADDED,
+    Exported,
+    Forecaster,
+    Merge,
+    StoredRows,
+    free_name,
+)
+from covcal_cli.export.proof import Answers, prove
 from covcal_cli.files import atomic_output
 
+METADATA = "covcal.json"  # extra file of the ``.pt2`` that holds the metadata
 _CLOSE = 1e-5
+# Where a program comes from: machine paths, and different bytes on every machine.
+_TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
+Outputs = dict[str, Tensor]
+
+
+# Phi and the logits among the values of a traced program, by their numbers: a program may be
+# written in any way, but what extraction read on made rows is known. The node whose values are
+# those holds them, whatever it is called.
 
 
 @dataclass(frozen=True)
@@ -127,16 +144,7 @@ def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]
             yield view, vectors
 
 
-# Torch programs as graphs that can be traced anew: whatever extraction takes, as torch.export.
-
-# Where a program comes from: machine paths, and different bytes on every machine.
-_TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
-
-
-def example_rows(program: Program) -> tuple[Tensor, ...]:
-    """Return the made rows of a program in the precision that it takes."""
-    kind = floating_type(program.module)
-    return tuple(row.to(kind) if row.is_floating_point() else row for row in program.rows)
+# Programs as graphs that can be traced anew: whatever extraction takes, as torch.export.
 
 
 def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
@@ -171,10 +179,10 @@ def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
     )
     with _one_attempt(program.where):
         exported = torch.export.export(module, tuple(rows), dynamic_shapes=free, strict=False)
-    for graph in (part.graph for part in exported.graph_module.modules() if _has_graph(part)):
-        for node in graph.nodes:
-            for key in _TRACES:
-                node.meta.pop(key, None)
+    parts = [part for part in exported.graph_module.modules() if isinstance(part, fx.GraphModule)]
+    for node in (node for part in parts for node in part.graph.nodes):
+        for key in _TRACES:
+            node.meta.pop(key, None)
     return exported
 
 
@@ -186,17 +194,11 @@ def signature_of(program: Program) -> Signature:
     return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
 
 
-def _has_graph(module: nn.Module) -> bool:
-    return isinstance(module, fx.GraphModule)
-
-
 @contextmanager
 def _one_attempt(where: str) -> Iterator[None]:
     """Keep torch's chatter off the terminal, and make one line of what it raises."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        with quiet(logging.WARNING), warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     except Exception as error:  # torch.export raises many kinds
@@ -204,16 +206,10 @@ def _one_attempt(where: str) -> Iterator[None]:
             f"{where}: torch.export cannot follow this model ({cause(error)}): export it to ONNX "
             "and calibrate that, or keep covcal apply"
         ) from error
-    finally:
-        logging.disable(disabled)
 
 
-# A classifier's program and the calibrated forecaster as one torch module, in float32.
-#
-# The same mathematics as ``networks.py``, ``softmax.log_mean_softmax`` and
-# ``forecasters.log_probabilities``.
-
-Outputs = dict[str, Tensor]
+# The calibrated forecaster as a module, in float32: the same mathematics as ``maths/networks.py``,
+# ``softmax.log_mean_softmax`` and ``forecaster.log_probabilities``.
 
 
 class TorchForecaster(nn.Module):
@@ -222,26 +218,26 @@ class TorchForecaster(nn.Module):
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
         self._temperature = forecaster.temperature
-        self._networks: dict[str, str] | None = None
+        self._names: tuple[str, ...] = ()  # of the networks' arrays; none for its own logits
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
-            self._networks = {}
+            parts = ("projection/", "psi/", "head/")
             for name, values in forecaster.networks.items():
-                if name.startswith(("projection/", "psi/", "head/")) and "relu" not in name:
-                    self._networks[name] = name.replace("/", "_")
-                    self.register_buffer(self._networks[name], torch.from_numpy(values).float())
+                if name.startswith(parts) and "relu" not in name:
+                    self._names += (name,)
+                    self.register_buffer(_buffer(name), torch.from_numpy(values).float())
 
     def forward(self, features: Tensor | None, logits: Tensor) -> Tensor:
         """Return calibrated probabilities, float32 [n, K], of phi [n, d] and logits [n, K]."""
         scaled = logits.float()
-        if self._networks is not None and features is not None:
+        if self._names and features is not None:
             scaled = self._aligned_logits(features.float())
         shifted = scaled - scaled.amax(dim=1, keepdim=True)
         return torch.softmax(shifted / self._temperature, dim=1)
 
     def _aligned_logits(self, features: Tensor) -> Tensor:
         values = features - self._array("projection/mean")
-        if self._networks is not None and "projection/components" in self._networks:
+        if "projection/components" in self._names:
             values = values @ self._array("projection/components")
         values = values / self._array("projection/scale")
         values = self._perceptrons(values, "psi", output_relu=self._output_relu)
@@ -251,7 +247,7 @@ class TorchForecaster(nn.Module):
         return highest + (logs - highest).exp().mean(dim=0).log()
 
     def _perceptrons(self, values: Tensor, name: str, *, output_relu: bool) -> Tensor:
-        layers = sum(key.startswith(f"{name}/weight_") for key in self._networks or ())
+        layers = sum(key.startswith(f"{name}/weight_") for key in self._names)
         for layer in range(layers):
             values = values @ self._array(f"{name}/weight_{layer}")
             values = values + self._array(f"{name}/bias_{layer}")[:, None]
@@ -260,7 +256,11 @@ class TorchForecaster(nn.Module):
         return values
 
     def _array(self, name: str) -> Tensor:
-        return self.get_buffer((self._networks or {})[name])
+        return self.get_buffer(_buffer(name))
+
+
+def _buffer(name: str) -> str:
+    return name.replace("/", "_")
 
 
 class CalibratedModule(nn.Module):
@@ -290,11 +290,13 @@ class CalibratedModule(nn.Module):
         self.forward = forward
 
     def _answer(self, *rows: Tensor) -> Outputs:
+        # The classifier, as it is but for what is kept on the way.
         wanted = {found.node for found in (*self._features, *self._logits)}
         reader = ValueReader(self.classifier, wanted)
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
+        # The forecaster on what was kept; the label is the classifier's own.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
             logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
@@ -305,12 +307,7 @@ class CalibratedModule(nn.Module):
         return outputs | dict(zip(self._added, (probabilities, label, confidence), strict=True))
 
 
-# A torch classifier with a calibrated forecaster merged in as ``.pt2``, proved first.
-
-METADATA = "covcal.json"
-
-
-"""Extra file of the ``.pt2`` that holds the metadata."""
+# The merge.
 
 
 class TorchOriginal:
@@ -319,7 +316,7 @@ class TorchOriginal:
     def __init__(self, program: Program, model_output: str | None, phi: str | None) -> None:
         self.program = program
         opened = OpenedTorch(program, output=model_output, phi=phi)
-        self.rows = example_rows(program)
+        self.rows = in_precision(program.module, program.rows)
         batch = {
             wanted.name: row.numpy().astype(wanted.dtype, copy=False)
             for wanted, row in zip(program.inputs, program.rows, strict=True)
@@ -363,6 +360,7 @@ class TorchExporter:
 
     def write(self, original: TorchOriginal, merge: Merge) -> Exported:
         """Write the merged model, whole and proved, or nothing."""
+        # Where the traced program holds phi and the logits that extraction read.
         program, rows, kept = self._program, original.rows, tuple(self.outputs)
         added = tuple(free_name(name, {*kept}) for name in ADDED)
         graph = as_graph(program, rows)
@@ -375,6 +373,7 @@ class TorchExporter:
         features: tuple[Found, ...] = ()
         if merge.forecaster.networks is not None and original.features is not None:
             features = _find(program, reader.values, original.features, "features")
+        # The merged module, traced anew, saved, loaded again and proved.
         module = CalibratedModule(
             graph,
             signature_of(program),
@@ -406,7 +405,7 @@ class TorchExporter:
 
 
 def _find(
-    program: Program, values: Mapping[str, Tensor], expected: NDArray[np.float32], what: str
+    program: Program, values: Mapping[str, Tensor], expected: Float32s, what: str
 ) -> tuple[Found, ...]:
     found = find_values(values, torch.from_numpy(expected))
     if not found:
@@ -431,7 +430,7 @@ def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...])
             ) from error
 
 
-def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[NDArray[Any]]:
+def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]:
     """Run the merged part without the classifier, from phi and logits."""
     features = None if stored.features is None else torch.from_numpy(stored.features)
     with torch.inference_mode():
@@ -440,7 +439,7 @@ def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[NDArray[A
     return found, label, found[np.arange(len(label)), label]
 
 
-def to_numpy(value: Tensor) -> NDArray[Any]:
+def to_numpy(value: Tensor) -> AnyArray:
     """Return a tensor as an array; bfloat16, which NumPy does not have, as float32."""
     kept = value.detach()
     return (kept.float() if kept.dtype == torch.bfloat16 else kept).numpy()

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.classifiers.classifier import Classifier, Floats, Inputs, OpenedClassifier
+from covcal_cli.arrays import Float32s
+from covcal_cli.classifiers.classifier import Classifier, Inputs, OpenedClassifier
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
@@ -67,7 +68,7 @@ class BatchRunner:
             "quantisation or batch statistics): every row is run alone, which is slower"
         )
 
-    def run(self, inputs: Inputs) -> tuple[Floats | None, Floats]:
+    def run(self, inputs: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return phi(x), shape (m, d), and the logits, shape (m, K), of up to `size` rows."""
         rows = len(next(iter(inputs.values())))
         if self._alone:
@@ -157,7 +158,7 @@ class DomainExtraction:
         with closing(self.batches(self.rows[spool.done :])) as batches:
             for piece in batches:
                 self._require_readable([*spool.skipped, *piece.skipped])
-                arrays: dict[str, Floats] = {}
+                arrays: dict[str, Float32s] = {}
                 if len(piece.rows):
                     features, logits = runner.run(piece.inputs)
                     arrays = {"logits": logits}

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli import __version__
-from covcal_cli.arrays import ModelInput
-from covcal_cli.classifiers.classifier import Classifier, Floats, Inputs, OpenedClassifier
+from covcal_cli.arrays import Float32s, ModelInput
+from covcal_cli.classifiers.classifier import Classifier, Inputs, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
@@ -51,8 +51,8 @@ class TableClassifier:
     logits_tensor = "logits"
     tail: str | None = "none"
     fixed_batch: int | None = None
-    weight: Floats | None = None
-    bias: Floats | None = None
+    weight: Float32s | None = None
+    bias: Float32s | None = None
 
     def __init__(self, table: OutputTable, kind: OutputKind, notes: tuple[str, ...]) -> None:
         self.n_classes: int = table.n_classes
@@ -76,7 +76,7 @@ class TableClassifier:
         del batch
         return self
 
-    def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
+    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return features, where there are any, and logits."""
         return batch.get("features"), batch["logits"]
 

@@ -17,7 +17,7 @@ from tests.classifiers.torch.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, 
 from tests.cli_runner import Outcome, covcal
 from tests.export.export_cases import Array, Case, calibrated, expected_probabilities, made_networks
 
-ZOO = "tests.classifiers.torch.torch_modules"
+ZOO = torch_modules.__name__
 TENSOR, PIXELS, WORDS = (D_IN,), (CHANNELS, SIDE, SIDE), (TOKENS, D_IN)
 
 

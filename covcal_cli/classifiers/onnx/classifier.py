@@ -1,4 +1,12 @@
-"""From the tensors that hold phi to one vector per row."""
+"""An ONNX classifier: what gives phi(x) and its logits in one pass, opened and then proved.
+
+The tensors of a `Head` become outputs of a copy of the model in memory; the file stays as it is. A
+`Reading` makes phi of them, and of the scores the logits that the model's `Tail` follows. The first
+batch proves both (``classifiers/proof.py``), and every later batch is held to the same proof,
+because a capped or clipped tail can look like plain logits on a few rows. A quantised model is also
+run as it came on every batch (`OriginalModel`), because reading inside it can move some rows and
+not others.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, ModelInput
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.classifier import Floats, Inputs
+from covcal_cli.classifiers.classifier import Inputs, require_width
 from covcal_cli.classifiers.kinds import REMEDY
 from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read_onnx
 from covcal_cli.classifiers.onnx.graph import OnnxGraph, read_inputs, require_declared_width
@@ -28,16 +35,49 @@ from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
-Array = NDArray[Any]
-Features = NDArray[np.floating]
 Token = int | str
+# The smallest float32 that keeps all its digits; the logarithm of a zero is no number.
+SMALLEST = float(np.finfo(np.float32).tiny)
+_SUM_TO_ONE = 5e-3  # half precision
 _FEW = 16  # rows, enough to tell tokens apart
 _MEAN = "mean"
+_LOGARITHMS = (
+    "the model prints probabilities alone, so logits are their logarithms: float32 holds nothing "
+    "below 1e-38, and what was smaller counts as that"
+)
+_BOUNDED = (
+    "all outputs of the first batch lie between 0 and 1 and do not add up to 1 in a row; they are "
+    "read as logits"
+)
+
+
+def open_onnx(
+    model: str | Path,
+    *,
+    weights: Path | None = None,
+    output: str | None = None,
+    phi: str | None = None,
+    threads: int = 1,
+    providers: Sequence[str] = (),
+) -> "OpenedOnnx":
+    """Open an ONNX file; see `covcal_cli.classifiers.open.open_classifier`."""
+    path = Path(model)
+    if weights is not None:
+        raise CovcalError(
+            f"{path} holds its own weights: give --weights only with a torch model as "
+            "module:function"
+        )
+    require_file(path, remedy=REMEDY)
+    names = provider_names(providers)
+    return OpenedOnnx(read_onnx(path), output, phi, threads=threads, providers=names)
+
+
+# From the tensors that hold phi to one vector per row.
 
 
 def features_of(
-    where: str, head: Head, token: Token | None, arrays: list[Array], scores: Features
-) -> Features:
+    where: str, head: Head, token: Token | None, arrays: list[AnyArray], scores: Floats
+) -> Floats:
     """Return phi, shape (m, d), of the tensors that hold it, shapes (m, ...).
 
     `where` is the model, for errors; `token` which vector of several, where the first batch showed
@@ -60,7 +100,7 @@ def features_of(
     return phi
 
 
-def token_of(head: Head, arrays: list[Array], scores: Features) -> Token | None:
+def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
     """Return which of several vectors of every row the scores come from, or their mean.
 
     A head may run on every token or position, one of which is then chosen or all averaged. None
@@ -82,42 +122,30 @@ def token_of(head: Head, arrays: list[Array], scores: Features) -> Token | None:
     return None
 
 
-def _vectors(array: Array) -> Features | None:
+def _vectors(array: AnyArray) -> Floats | None:
     """Return the rows of an array that has one vector in each, else None."""
     if sum(size != 1 for size in array.shape[1:]) > 1:
         return None
     return _floats(array.reshape(len(array), -1))
 
 
-def _tokens(array: Array, width: int) -> Features:
+def _tokens(array: AnyArray, width: int) -> Floats:
     return _floats(array.reshape(len(array), -1, width))
 
 
-def _floats(array: Array) -> Features:
+def _floats(array: AnyArray) -> Floats:
     kind = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float32)
-    result: Features = array.astype(kind, copy=False)
+    result: Floats = array.astype(kind, copy=False)
     return result
 
 
-def _take(tokens: Features, token: Token) -> Features:
+def _take(tokens: Floats, token: Token) -> Floats:
     if isinstance(token, str):
         return np.asarray(tokens.mean(axis=1, dtype=np.float64), dtype=tokens.dtype)
     return tokens[:, token]
 
 
 # From the scores in the graph to one logit per class, and from those to the model's output.
-
-# The smallest float32 that keeps all its digits; the logarithm of a zero is no number.
-SMALLEST = float(np.finfo(np.float32).tiny)
-_SUM_TO_ONE = 5e-3  # half precision
-_LOGARITHMS = (
-    "the model prints probabilities alone, so logits are their logarithms: float32 holds nothing "
-    "below 1e-38, and what was smaller counts as that"
-)
-_BOUNDED = (
-    "all outputs of the first batch lie between 0 and 1 and do not add up to 1 in a row; they are "
-    "read as logits"
-)
 
 
 class UnknownTailError(CovcalError):
@@ -165,7 +193,7 @@ class Tail:
             and head.logits.tensor == head.outputs[0].tensor
         )
 
-    def seen_in(self, tensor: Array) -> "Tail":
+    def seen_in(self, tensor: AnyArray) -> "Tail":
         """Return the tail with what the scores of the first batch show."""
         rows, seen = self._rows(tensor), replace(self, is_double=tensor.dtype == np.float64)
         if not self._may_be_probabilities:
@@ -175,18 +203,18 @@ class Tail:
         bounded = rows.min() >= 0 and rows.max() <= 1
         return replace(seen, notes=(_BOUNDED,)) if bounded else seen
 
-    def scores(self, tensor: Array) -> Array:
+    def scores(self, tensor: AnyArray) -> AnyArray:
         """Return the scores as one row per row, shape (m, n_scores)."""
         rows = self._rows(tensor)
         if self.takes_logarithm:
             return np.log(np.maximum(rows.astype(np.float64), SMALLEST))
         return rows
 
-    def logits(self, scores: Array) -> Array:
+    def logits(self, scores: AnyArray) -> AnyArray:
         """Return one logit per class, shape (m, K)."""
         return proof.two_logits(scores) if self.is_single else scores
 
-    def recognised(self, scores: Array, values: dict[str, Array], limit: float) -> "Tail":
+    def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
         """Return the tail with the kind that makes an output of the scores, and that output."""
         for output in self.outputs:
             for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:
@@ -195,14 +223,19 @@ class Tail:
                     return replace(self, kind=kind, outputs=(output,), notes=(*self.notes, *notes))
         raise self._unknown()
 
-    def hold(self, scores: Array, values: dict[str, Array], limit: float) -> None:
+    def hold(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> None:
         """Hold a later batch to the kind that was recognised."""
         (output,) = self.outputs
         if not self._makes(str(self.kind), output, scores, values, limit):
             raise self._unknown()
 
     def _makes(
-        self, kind: str, output: ClassOutput, scores: Array, values: dict[str, Array], limit: float
+        self,
+        kind: str,
+        output: ClassOutput,
+        scores: AnyArray,
+        values: dict[str, AnyArray],
+        limit: float,
     ) -> bool:
         found = values[output.tensor]
         largest = float(np.abs(found).max(initial=0)) or 1.0
@@ -210,7 +243,7 @@ class Tail:
         rows = found.reshape(len(found), -1)
         return proof.tail_error(kind, self.logits(scores), rows) <= allowed
 
-    def _rows(self, tensor: Array) -> Array:
+    def _rows(self, tensor: AnyArray) -> AnyArray:
         rows = tensor.reshape(len(tensor), -1) if tensor.size else tensor
         if rows.shape[1:] != (self.n_scores,):
             head = self.head
@@ -234,7 +267,7 @@ class Tail:
         )
 
 
-def _are_probabilities(rows: Array) -> bool:
+def _are_probabilities(rows: AnyArray) -> bool:
     """Return whether every row holds probabilities that add up to one."""
     sums = rows.sum(axis=1, dtype=np.float64)
     return bool(rows.min() >= 0 and np.abs(sums - 1).max() <= _SUM_TO_ONE)
@@ -253,12 +286,13 @@ class OriginalModel:
         zipped = {output.name: output.zipped} if output.zipped else {}
         self._runner = Runner(where, session, inputs, zipped)
 
-    def difference(self, batch: Inputs, values: Mapping[str, Array]) -> float:
+    def difference(self, batch: Inputs, values: Mapping[str, AnyArray]) -> float:
         """Return the relative error of the output among `values` against the model's own."""
-        return proof.relative_error(_rows(values[self._output.tensor]), self._run(batch))
+        own = self._runner.run([self._output.name], batch)[self._output.name]
+        return proof.relative_error(_rows(values[self._output.tensor]), _rows(own))
 
     def require_same(
-        self, batch: Inputs, values: Mapping[str, Array], limit: float, *, has_features: bool
+        self, batch: Inputs, values: Mapping[str, AnyArray], limit: float, *, has_features: bool
     ) -> None:
         """Require that the output among `values` differs by no more than `limit`."""
         moved = self.difference(batch, values)
@@ -273,7 +307,7 @@ class OriginalModel:
         )
 
     def require_repeatable(
-        self, values: Mapping[str, Array], again: Mapping[str, Array], limit: float
+        self, values: Mapping[str, AnyArray], again: Mapping[str, AnyArray], limit: float
     ) -> None:
         """Require the same output of two runs on the same rows.
 
@@ -287,43 +321,13 @@ class OriginalModel:
                 f"{moved:.1g}): export it in evaluation mode (model.eval()), so that dropout is off"
             )
 
-    def _run(self, batch: Inputs) -> NDArray[np.float64]:
-        return _rows(self._runner.run([self._output.name], batch)[self._output.name])
 
-
-def _rows(values: Array) -> NDArray[np.float64]:
-    rows: NDArray[np.float64] = values.reshape(len(values), -1).astype(np.float64)
+def _rows(values: AnyArray) -> Float64s:
+    rows: Float64s = values.reshape(len(values), -1).astype(np.float64)
     return rows
 
 
-# An ONNX classifier that gives phi(x) and its logits in one pass.
-#
-# The tensors become outputs of a copy of the model in memory; the file stays as it is. The first
-# batch proves the head (``proof.py``), and every later batch is held to the same proof, because a
-# capped or clipped tail can look like plain logits on a few rows. A quantised model is also run
-# as it came on every batch (``onnx_original.py``), because reading inside it can move some rows
-# and not others.
-
-
-def open_onnx(
-    model: str | Path,
-    *,
-    weights: Path | None = None,
-    output: str | None = None,
-    phi: str | None = None,
-    threads: int = 1,
-    providers: Sequence[str] = (),
-) -> "OpenedOnnx":
-    """Open an ONNX file; see `covcal_cli.classifiers.open.open_classifier`."""
-    path = Path(model)
-    if weights is not None:
-        raise CovcalError(
-            f"{path} holds its own weights: give --weights only with a torch model as "
-            "module:function"
-        )
-    require_file(path, remedy=REMEDY)
-    names = provider_names(providers)
-    return OpenedOnnx(read_onnx(path), output, phi, threads=threads, providers=names)
+# What is read of a run, and its proof.
 
 
 @dataclass(frozen=True)
@@ -347,7 +351,7 @@ class Reading:
         compared = [value.tensor for value in self.tail.outputs]
         return [*dict.fromkeys([*read, *compared, *chosen])]
 
-    def seen_in(self, values: Mapping[str, Array]) -> "Reading":
+    def seen_in(self, values: Mapping[str, AnyArray]) -> "Reading":
         """Return the reading with what the first batch shows and the graph does not declare."""
         head, width, tensor = self.head, self.width, values[self.head.logits.tensor]
         tail = self.tail.seen_in(tensor)
@@ -359,16 +363,20 @@ class Reading:
         token = token_of(head, self._arrays(values), tail.scores(tensor))
         return replace(self, head=head, tail=tail, width=width, token=token)
 
-    def read(self, values: Mapping[str, Array]) -> tuple[Features | None, Array]:
+    def read(self, values: Mapping[str, AnyArray]) -> tuple[Floats | None, AnyArray]:
         """Return phi, shape (m, d), and the scores, shape (m, n_scores), of a run."""
         scores = self.tail.scores(values[self.head.logits.tensor])
         if not self.head.features:
             return None, scores
         arrays = self._arrays(values)
-        return features_of(self._where, self.head, self.token, arrays, scores), scores
+        return features_of(self.where, self.head, self.token, arrays, scores), scores
 
     def prove_affine(
-        self, found: Proof, values: Mapping[str, Array], features: Features | None, scores: Array
+        self,
+        found: Proof,
+        values: Mapping[str, AnyArray],
+        features: Floats | None,
+        scores: AnyArray,
     ) -> float:
         """Hold phi W^T + b to the scores; return the error that rounding explains elsewhere."""
         head = self.head
@@ -380,7 +388,7 @@ class Reading:
         if error is not None:
             remedy = OVERFLOW if holds_quantised(self.graph) else ""
             raise CovcalError(
-                f"{self._where}: {head.layer or head.features[0].name} does not give "
+                f"{self.where}: {head.layer or head.features[0].name} does not give "
                 f"{head.logits.name} (relative error {error:.1g}), so the logits are not "
                 f"affine in its input: {remedy}pass --phi none to keep the logits alone, or "
                 "--phi NAME to take another tensor"
@@ -388,10 +396,11 @@ class Reading:
         return limit
 
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
+        """The model, for errors."""
         return str(self.graph.file.path)
 
-    def _arrays(self, values: Mapping[str, Array]) -> list[Array]:
+    def _arrays(self, values: Mapping[str, AnyArray]) -> list[AnyArray]:
         return [values[value.tensor] for value in self.head.features]
 
 
@@ -433,7 +442,7 @@ class OpenedOnnx:
     def prove(self, batch: Inputs | None) -> "OnnxClassifier":
         """Return the classifier, its head proved on a first batch; unproved where there is none."""
         if batch is None:
-            return self._classifier(self._reading, self.notes)
+            return OnnxClassifier(self._reading, self.notes)
         try:
             return self._proved(self._reading, batch)
         except UnknownTailError:
@@ -451,7 +460,7 @@ class OpenedOnnx:
         runner = self._start(head, fuse=True)
         known = None if head.weight is None else int(head.weight.shape[1])
         if head.features and known is None:
-            # Features that the user chose: are the logits affine in them?
+            # Floats that the user chose: are the logits affine in them?
             row = runner.row_shape(head.features[0].name)
             if row is not None:
                 known, head = int(np.prod(row)), with_affine_map(self._graph, head, row)
@@ -477,7 +486,7 @@ class OpenedOnnx:
         logits = reading.tail.logits(scores)
         if not np.isfinite(logits).all():
             # The caller knows the name of the row and reports it.
-            return self._classifier(reading, notes)
+            return OnnxClassifier(reading, notes)
         # The scores are affine in phi, the output is made of them, and reading changed nothing.
         limit = reading.prove_affine(found, values, features, scores)
         tail = reading.tail.recognised(scores, values, limit)
@@ -486,25 +495,15 @@ class OpenedOnnx:
         notes = (*notes, *compared.notes, *tail.notes)
         if compared.runner is reading.runner:
             found.remarks += labels.note(values, logits)
-            return self._classifier(reading, notes, found, compared, labels)
+            return OnnxClassifier(reading, notes, found, compared, labels)
         # The first rows are read in the same way as all others.
         reading = replace(reading, runner=compared.runner)
-        classifier = self._classifier(reading, notes, Proof(), compared, labels)
+        classifier = OnnxClassifier(reading, notes, Proof(), compared, labels)
         classifier.run(batch)
         return classifier
 
-    def _classifier(
-        self,
-        reading: Reading,
-        notes: tuple[str, ...],
-        found: Proof | None = None,
-        compared: _Comparison | None = None,
-        labels: OwnLabels | None = None,
-    ) -> "OnnxClassifier":
-        return OnnxClassifier(self.name, reading, notes, found or Proof(), compared, labels)
-
     def _compared(
-        self, reading: Reading, batch: Inputs, values: Mapping[str, Array], limit: float
+        self, reading: Reading, batch: Inputs, values: Mapping[str, AnyArray], limit: float
     ) -> _Comparison:
         """Require the same output of the model as it came.
 
@@ -557,20 +556,21 @@ class OnnxClassifier:
 
     def __init__(
         self,
-        name: str,
         reading: Reading,
         notes: tuple[str, ...],
-        found: Proof,
-        compared: _Comparison | None,  # None where there was no batch of numbers
-        labels: OwnLabels | None,
+        # None where there was no batch of numbers
+        found: Proof | None = None,
+        compared: _Comparison | None = None,
+        labels: OwnLabels | None = None,
     ) -> None:
         head, single = reading.head, reading.tail.is_single
-        self.name, self.notes, self.proof, self.reading = name, notes, found, reading
+        self.name, self.notes, self.reading = reading.graph.file.path.name, notes, reading
+        self.proof = found or Proof()
         self.tail, self.n_classes = reading.tail.kind, reading.tail.n_classes
         self.n_features = reading.width
         self.features_tensor, self.logits_tensor = _features_tensor(head), head.logits.name
-        self.weight: Floats | None = None
-        self.bias: Floats | None = None
+        self.weight: Float32s | None = None
+        self.bias: Float32s | None = None
         if head.weight is not None and head.bias is not None:
             weight, bias = head.weight.astype(np.float32), head.bias.astype(np.float32)
             # One number z stands for the logits 0 and z.
@@ -582,11 +582,12 @@ class OnnxClassifier:
         self._original = compared.original if compared and self.is_quantised else None
         self._labels = labels
 
-    def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
+    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
         reading, labels = self.reading, self._labels
         values = reading.runner.run([*reading.wanted, *(labels.wanted if labels else [])], batch)
         features, scores = reading.read(values)
+        require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
         # A row that is no number is reported by the caller, who knows its name.
         if labels is not None and np.isfinite(logits).all():

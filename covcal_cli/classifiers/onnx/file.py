@@ -1,9 +1,4 @@
-"""Weights that an ONNX model keeps in other files, beside it or behind symbolic links.
-
-A download cache keeps every file as a link into a folder of blobs. ONNX Runtime refuses weights
-that lie outside the folder that it is given, so it is given the folder of the blobs, and the
-model in memory the blobs' own names.
-"""
+"""An ONNX file, read and parsed with its external weights, and ONNX Runtime started on it."""
 
 import hashlib
 import os
@@ -21,6 +16,181 @@ from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import require_file, sha256_of
 
 LFS_POINTER = b"version https://git-lfs"
+_EXPORT = "export the classifier as an .onnx file"
+# What is most often taken for a model: the start of such a file, what it is, and the remedy.
+_OTHER_FORMATS = {
+    LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
+    b"<": ("a web page", "download the raw file, not its page"),
+    b"PK\x03\x04": ("a zip archive (a torch or Keras file?)", _EXPORT),
+    b"\x89HDF": ("an HDF5 file (a Keras model?)", _EXPORT),
+    b"\x89PNG": ("a PNG image", _EXPORT),
+    b"\x80": ("a Python pickle", _EXPORT),
+}
+CPU = ("CPUExecutionProvider",)
+_SUFFIX = "ExecutionProvider"
+_GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+# Tensor cores round float32 products to ten bits by default, which would drown the proof.
+_PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
+_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # the only way to tell TensorRT
+_LOG_FATAL_ONLY = 4  # what goes wrong arrives as an exception; the log would print it twice
+_KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
+_RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A parsed ONNX file."""
+
+    path: Path
+    folder: Path  # where its external weights lie
+    # The file as it is, for running the unmodified model; external weights that are links into
+    # another folder go by their names there.
+    data: bytes
+    model: onnx.ModelProto  # without external weights
+    sha256: str  # of the file and its external weights
+
+    def session(
+        self,
+        data: bytes,
+        *,
+        folder: Path | None = None,
+        threads: int = 1,
+        providers: Sequence[str] = CPU,
+        fuse: bool = True,
+    ) -> Any:
+        """Start ONNX Runtime on this model, a part of it or one made of it, serialised as `data`.
+
+        `folder` is where its external weights lie, if elsewhere. Without `fuse` no operators are
+        fused into others that round differently. Never runs elsewhere than asked.
+        """
+        _prepare_gpu(providers)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _LOG_FATAL_ONLY
+        if not fuse:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        # A spinning thread takes a core from the image decoder and gains nothing here.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(folder or self.folder)
+        )
+        try:
+            session = onnxruntime.InferenceSession(
+                data,
+                sess_options=options,
+                providers=list(providers),
+                provider_options=[_PROVIDER_OPTIONS.get(name, {}) for name in providers],
+                enable_fallback=0,  # it would go on elsewhere, and say so on stdout
+            )
+        except Exception as error:  # ONNX Runtime's exceptions share no other base class
+            if set(providers) - set(CPU):
+                raise _no_start(providers, one_line(error, 200)) from error
+            raise CovcalError(
+                f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model, which "
+                f"uses opset {self.opset} ({one_line(error, 200)}): export it again with an older "
+                "opset and standard operators, or update onnxruntime"
+            ) from error
+        missing = set(providers) - set(session.get_providers())
+        if missing:
+            raise _no_start(sorted(missing), "a driver or library that it needs is missing")
+        return session
+
+    @property
+    def opset(self) -> int:
+        """Version of the standard operators; 1 where the model imports none."""
+        return opset_of(self.model) or 1
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of the standard operators; 0 where the model imports none.
+
+    A model of machine learning operators alone needs none.
+    """
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    return max(versions, default=0)
+
+
+def read_onnx(path: Path) -> OnnxFile:
+    """Read and parse an ONNX file, leaving external weights where they are."""
+    require_file(path, remedy=_EXPORT)
+    data = path.read_bytes()
+    for start, (kind, remedy) in _OTHER_FORMATS.items():
+        if data[:64].lstrip().startswith(start):
+            raise CovcalError(f"{path} is {kind}, not an ONNX model: {remedy}")
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's DecodeError, from a package without type stubs
+        raise CovcalError(
+            f"{path} is truncated or no ONNX model ({len(data)} bytes): copy or download it again, "
+            f"or {_EXPORT}"
+        ) from error
+    if not model.graph.node or not model.opset_import:
+        raise CovcalError(f"{path} holds no ONNX graph: {_EXPORT}")
+    _require_standard_operators(path, model)
+    folder, files = link_external_data(path, model)
+    sha256 = model_sha256(data, files)
+    if folder != path.parent.resolve():
+        data = model.SerializeToString()
+    return OnnxFile(path, folder, data, model, sha256)
+
+
+def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
+    """Return the execution providers of ONNX Runtime that `asked` names; the CPU when empty.
+
+    By short names in any case (``cpu``, ``cuda``, ``tensorrt``) or full ones.
+    """
+    available = {name.lower(): name for name in onnxruntime.get_available_providers()}
+    found = []
+    for name in asked:
+        wanted = name.strip().lower()
+        full = available.get(wanted, available.get(wanted + _SUFFIX.lower()))
+        if full is None:
+            choices = ", ".join(value.removesuffix(_SUFFIX) for value in available.values())
+            raise CovcalError(
+                f"--providers {name} is not available in onnxruntime {onnxruntime.__version__}: "
+                f"choose from {choices}, or install the onnxruntime package that has it "
+                "(onnxruntime-gpu for CUDA and TensorRT)"
+            )
+        found.append(full)
+    return tuple(dict.fromkeys(found)) or CPU
+
+
+def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
+    """Refuse a model with an operator that ONNX Runtime does not have."""
+    own = {function.domain for function in model.functions}
+    for node in model.graph.node:
+        if node.domain not in {*_KNOWN_DOMAINS, *_RUNTIME_DOMAINS, *own}:
+            raise CovcalError(
+                f"{path}: node {node.name or node.output[0]!r} needs the custom operator "
+                f"{node.domain}.{node.op_type}, which onnxruntime does not have: export the model "
+                "with standard operators"
+            )
+
+
+def _no_start(providers: Sequence[str], reason: str) -> CovcalError:
+    names = ", ".join(name.removesuffix(_SUFFIX) for name in providers)
+    return CovcalError(
+        f"onnxruntime {onnxruntime.__version__} cannot compute on {names} ({reason}): install what "
+        "it needs (pip install 'onnxruntime-gpu[cuda,cudnn]' for CUDA), or pass --providers cpu"
+    )
+
+
+def _prepare_gpu(providers: Sequence[str]) -> None:
+    """Load the CUDA libraries that pip installed, which ONNX Runtime does not look for itself."""
+    if not set(providers) & set(_GPU):
+        return
+    os.environ.setdefault(_NO_TENSOR_CORES, "0")
+    onnxruntime.set_default_logger_severity(_LOG_FATAL_ONLY)
+    with redirect_stdout(StringIO()):  # it prints what it does not find; stdout carries results
+        onnxruntime.preload_dlls()
+
+
+# Weights that a model keeps in other files, beside it or behind symbolic links.
+#
+# A download cache keeps every file as a link into a folder of blobs. ONNX Runtime refuses weights
+# that lie outside the folder that it is given, so it is given the folder of the blobs, and the
+# model in memory the blobs' own names.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
@@ -136,182 +306,3 @@ def _existing(path: Path, location: str, tensor: str) -> Path:
                 f"{file} is a Git LFS pointer, not the weights of {path.name}: run git lfs pull"
             )
     return file.resolve()
-
-
-# An ONNX file, read and parsed, and ONNX Runtime started on it or on a part of it.
-
-_EXPORT = "export the classifier as an .onnx file"
-# What is most often taken for a model: the start of such a file, what it is, and the remedy.
-_OTHER_FORMATS = {
-    LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
-    b"<": ("a web page", "download the raw file, not its page"),
-    b"PK\x03\x04": ("a zip archive (a torch or Keras file?)", _EXPORT),
-    b"\x89HDF": ("an HDF5 file (a Keras model?)", _EXPORT),
-    b"\x89PNG": ("a PNG image", _EXPORT),
-    b"\x80": ("a Python pickle", _EXPORT),
-}
-CPU = ("CPUExecutionProvider",)
-_SUFFIX = "ExecutionProvider"
-_GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
-# Tensor cores round float32 products to ten bits by default, which would drown the proof.
-_PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
-_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # the only way to tell TensorRT
-_LOG_FATAL_ONLY = 4  # what goes wrong arrives as an exception; the log would print it twice
-_KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
-_RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
-
-
-@dataclass(frozen=True)
-class OnnxFile:
-    """A parsed ONNX file."""
-
-    path: Path
-    folder: Path  # where its external weights lie
-    # The file as it is, for running the unmodified model; external weights that are links into
-    # another folder go by their names there.
-    data: bytes
-    model: onnx.ModelProto  # without external weights
-    sha256: str  # of the file and its external weights
-
-    def session(
-        self,
-        data: bytes,
-        *,
-        folder: Path | None = None,
-        threads: int = 1,
-        providers: Sequence[str] = CPU,
-        fuse: bool = True,
-    ) -> Any:
-        """Start ONNX Runtime on this model, a part of it or one made of it, serialised as `data`.
-
-        `folder` is where its external weights lie, if elsewhere. Without `fuse` no operators are
-        fused into others that round differently. Never runs elsewhere than asked.
-        """
-        _prepare_gpu(providers)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = _LOG_FATAL_ONLY
-        if not fuse:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        # A spinning thread takes a core from the image decoder and gains nothing here.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(folder or self.folder)
-        )
-        try:
-            session = onnxruntime.InferenceSession(
-                data,
-                sess_options=options,
-                providers=list(providers),
-                provider_options=[_PROVIDER_OPTIONS.get(name, {}) for name in providers],
-                enable_fallback=0,  # it would go on elsewhere, and say so on stdout
-            )
-        except Exception as error:  # ONNX Runtime's exceptions share no other base class
-            if set(providers) - set(CPU):
-                raise _no_start(providers, one_line(error, 200)) from error
-            raise CovcalError(
-                f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model, which "
-                f"uses opset {self.opset} ({one_line(error, 200)}): export it again with an older "
-                "opset and standard operators, or update onnxruntime"
-            ) from error
-        missing = set(providers) - set(session.get_providers())
-        if missing:
-            raise _no_start(sorted(missing), "a driver or library that it needs is missing")
-        return session
-
-    @property
-    def opset(self) -> int:
-        """Version of the standard operators; 1 where the model imports none."""
-        return opset_of(self.model) or 1
-
-
-def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the standard operators; 0 where the model imports none.
-
-    A model of machine learning operators alone needs none.
-    """
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    return max(versions, default=0)
-
-
-def read_onnx(path: Path) -> OnnxFile:
-    """Read and parse an ONNX file, leaving external weights where they are.
-
-    Raises
-    ------
-    CovcalError
-        If the file is missing, empty, truncated or something else, needs custom operators, or
-        external weights are missing.
-    """
-    require_file(path, remedy=_EXPORT)
-    data = path.read_bytes()
-    for start, (kind, remedy) in _OTHER_FORMATS.items():
-        if data[:64].lstrip().startswith(start):
-            raise CovcalError(f"{path} is {kind}, not an ONNX model: {remedy}")
-    try:
-        model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's DecodeError, from a package without type stubs
-        raise CovcalError(
-            f"{path} is truncated or no ONNX model ({len(data)} bytes): copy or download it again, "
-            f"or {_EXPORT}"
-        ) from error
-    if not model.graph.node or not model.opset_import:
-        raise CovcalError(f"{path} holds no ONNX graph: {_EXPORT}")
-    _require_standard_operators(path, model)
-    folder, files = link_external_data(path, model)
-    sha256 = model_sha256(data, files)
-    if folder != path.parent.resolve():
-        data = model.SerializeToString()
-    return OnnxFile(path, folder, data, model, sha256)
-
-
-def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the execution providers of ONNX Runtime that `asked` names; the CPU when empty.
-
-    By short names in any case (``cpu``, ``cuda``, ``tensorrt``) or full ones.
-    """
-    available = {name.lower(): name for name in onnxruntime.get_available_providers()}
-    found = []
-    for name in asked:
-        wanted = name.strip().lower()
-        full = available.get(wanted, available.get(wanted + _SUFFIX.lower()))
-        if full is None:
-            choices = ", ".join(value.removesuffix(_SUFFIX) for value in available.values())
-            raise CovcalError(
-                f"--providers {name} is not available in onnxruntime {onnxruntime.__version__}: "
-                f"choose from {choices}, or install the onnxruntime package that has it "
-                "(onnxruntime-gpu for CUDA and TensorRT)"
-            )
-        found.append(full)
-    return tuple(dict.fromkeys(found)) or CPU
-
-
-def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse a model with an operator that ONNX Runtime does not have."""
-    own = {function.domain for function in model.functions}
-    for node in model.graph.node:
-        if node.domain not in {*_KNOWN_DOMAINS, *_RUNTIME_DOMAINS, *own}:
-            raise CovcalError(
-                f"{path}: node {node.name or node.output[0]!r} needs the custom operator "
-                f"{node.domain}.{node.op_type}, which onnxruntime does not have: export the model "
-                "with standard operators"
-            )
-
-
-def _no_start(providers: Sequence[str], reason: str) -> CovcalError:
-    names = ", ".join(name.removesuffix(_SUFFIX) for name in providers)
-    return CovcalError(
-        f"onnxruntime {onnxruntime.__version__} cannot compute on {names} ({reason}): install what "
-        "it needs (pip install 'onnxruntime-gpu[cuda,cudnn]' for CUDA), or pass --providers cpu"
-    )
-
-
-def _prepare_gpu(providers: Sequence[str]) -> None:
-    """Load the CUDA libraries that pip installed, which ONNX Runtime does not look for itself."""
-    if not set(providers) & set(_GPU):
-        return
-    os.environ.setdefault(_NO_TENSOR_CORES, "0")
-    onnxruntime.set_default_logger_severity(_LOG_FATAL_ONLY)
-    with redirect_stdout(StringIO()):  # it prints what it does not find; stdout carries results
-        onnxruntime.preload_dlls()

@@ -1,24 +1,18 @@
-"""An index over an ONNX graph: who makes a tensor, who reads it, and what is constant."""
+"""An ONNX graph, indexed (who makes a tensor, who reads it, what is constant), and its inputs."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import AnyArray, Float64s, ModelInput
 from covcal_cli.classifiers.onnx.file import OnnxFile
 from covcal_cli.errors import CovcalError
 
 _RANDOM = {
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
+    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    *("Multinomial", "Bernoulli"),
 }
 # These read a tensor's shape, never its values.
 _SHAPE_ONLY = {"Shape", "Size"}
@@ -93,11 +87,11 @@ class OnnxGraph:
         known = tensor in self.input_names or tensor in self._maker
         return known and tensor not in self.constants
 
-    def evaluate(self, tensor: str) -> NDArray[np.float64]:
+    def evaluate(self, tensor: str) -> Float64s:
         """Return the value of a constant tensor of numbers, as float64."""
         return np.asarray(self.constant(tensor), dtype=np.float64)
 
-    def constant(self, tensor: str) -> NDArray[Any]:
+    def constant(self, tensor: str) -> AnyArray:
         """Return the value of a constant tensor.
 
         ONNX Runtime computes it from the constant part of the graph, so transposed, cast or
@@ -110,7 +104,7 @@ class OnnxGraph:
         out = f"{tensor}__covcal"
         nodes = [*nodes, helper.make_node("Identity", [tensor], [out])]
         data = self.submodel(nodes, initializers, [], [out])
-        value: NDArray[Any] = self.file.session(data).run([out], {})[0]
+        value: AnyArray = self.file.session(data).run([out], {})[0]
         return value
 
     def submodel(

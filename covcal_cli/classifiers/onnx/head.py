@@ -1,9 +1,12 @@
-"""Finding the last linear layer of an ONNX classifier by its structure, never by its names.
+"""The head of an ONNX classifier: its last linear layer, found by structure, never by names.
 
-Walk back from an output until every path has met a layer with constant weights or the input. One
-such layer is the head, and its input is phi; several are a head if the logits are a weighted sum of
-theirs. Then walk forward again as long as the result is affine in phi; the last tensor on the way
-holds the logits. What follows it is the tail, which ``proof.py`` recognises by its values.
+`find_head` walks back from an output until every path has met a layer with constant weights or the
+input. One such layer is the head, and its input is phi; several are a head if the logits are a
+weighted sum of theirs. Then it walks forward again (``walk.py``) as long as the result is affine in
+phi; the last tensor on the way holds the logits. What follows it is the tail, which the proof
+(``classifiers/proof.py``) recognises by its values. `choose_head` gives the `Head` other features,
+or none, as ``--phi`` asks; what it cannot read off the graph it tries on a `Part` of it
+(``probe.py``).
 """
 
 import difflib
@@ -12,15 +15,14 @@ from fractions import Fraction
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import (
     LOGITS_ONLY,
     Exposed,
     Linear,
-    Weights,
     describe,
     has_fixed_weights,
     layer_output,
@@ -30,6 +32,21 @@ from covcal_cli.classifiers.onnx.outputs import ClassOutput, class_outputs
 from covcal_cli.classifiers.onnx.probe import Part, affine_map
 from covcal_cli.classifiers.onnx.walk import Position, tail_step, walk_forward
 from covcal_cli.errors import CovcalError
+
+INPUT, NONE = "input", "none"
+_SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
+_HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
+_SHOWN = 8  # names of tensors in an error
+# What a softmax, log-softmax, sigmoid or choice of the largest starts with, whole or taken apart.
+# Anything else after the last linear layer is part of the network, and its result is the logits.
+_TAIL_STARTS = {
+    *_SQUASHES,
+    *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
+    *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
+}
+_MADE_ROWS = 32
+_EXACT = 1e-6  # how near a coefficient of a sum of heads is to a simple fraction
+_LARGEST_DENOMINATOR = 64
 
 
 @dataclass(frozen=True)
@@ -41,14 +58,149 @@ class Head:
     features: tuple[Exposed, ...]
     # W, shape (K, d), constant scales folded in, and b, shape (K,); None where the logits are not
     # affine in phi.
-    weight: Weights | None
-    bias: Weights | None
+    weight: Float64s | None
+    bias: Float64s | None
     logits: Exposed  # the last tensor that is affine in phi
     step: float  # by how much rounding to stored integers may have moved the logits
     tail_step: float  # the same of the outputs
     follower: str | None  # the operator that reads the logits, such as "Softmax"
     n_scores: int  # columns of the logits; one for a binary classifier of a single number
     outputs: tuple[ClassOutput, ...]  # those that are computed from the logits alone
+
+
+# The head as ``--phi`` asks for it: with other features than the last layer's, or none.
+
+
+def choose_head(
+    graph: OnnxGraph, output: str | None, phi: str | None, *, layer: bool = True
+) -> Head:
+    """Return the head that is found for an output, with the features that ``--phi`` asks for.
+
+    Without `layer` the logits are, with a `phi`, not those of the last linear layer, but what the
+    final softmax reads, or the output itself.
+    """
+    if phi is None:
+        return find_head(graph, output)
+    tensor = None if phi == NONE else _tensor(graph, phi)
+    head = _found(graph, output) if layer else None
+    if head is None:
+        head = _scores_alone(graph, output)
+    if tensor is None:
+        return replace(head, features=(), weight=None, bias=None)
+    features = Exposed(tensor)
+    if head.features == (features,):
+        return head
+    if tensor in graph.input_names:
+        features = features.then("Flatten", axis=1)
+    return replace(head, layer="", features=(features,), weight=None, bias=None)
+
+
+def _found(graph: OnnxGraph, output: str | None) -> Head | None:
+    """Return the head of the last linear layer, None where its scores are not the logits."""
+    try:
+        head = find_head(graph, output)
+    except CovcalError:
+        return None
+    declared = _declared_classes(graph, head.outputs[0].name)
+    # Another operator, or another number of classes: the layer is inside the network.
+    if head.follower is not None and head.follower not in _TAIL_STARTS:
+        return None
+    if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
+        return None
+    return head if _has_known_tail(graph, head) else None
+
+
+def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
+    """Return whether made logits come out as a known tail of them; True where it cannot be tried.
+
+    The first batch of data proves it again.
+    """
+    choice = head.outputs[0]
+    if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
+        return True
+    made = np.random.default_rng(0).normal(size=(_MADE_ROWS, head.n_scores)) * 3
+    try:
+        part = Part(graph, [head.logits.tensor], [choice.tensor])
+        (found,) = part.run([made])
+    except CovcalError:
+        return True
+    if found.size == made.size:
+        return proof.recognise_tail(made, found.reshape(made.shape), part.close) is not None
+    return found.shape[:1] != (_MADE_ROWS,) or found.ndim != made.ndim  # tokens; else other classes
+
+
+def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
+    """Add W and b to a head whose features were chosen, if the logits are affine in them.
+
+    `row` is the shape of a row of the one tensor that holds the features.
+    """
+    if head.logits.nodes or len(head.features) != 1:
+        return head
+    found = affine_map(graph, head.features[0].name, head.logits.tensor, row)
+    if found is None or head.n_scores not in (0, len(found[1])):
+        return head
+    return replace(head, weight=found[0], bias=found[1])
+
+
+def _tensor(graph: OnnxGraph, phi: str) -> str:
+    names = [value.name for value in graph.inputs]
+    if phi == INPUT and phi not in names:
+        if len(names) > 1:
+            raise CovcalError(
+                f"{graph.file.path} has {len(names)} inputs: name the one that is phi with --phi "
+                f"{' or --phi '.join(names)}"
+            )
+        return str(names[0])
+    if graph.has(phi):
+        return phi
+    known = [name for node in graph.nodes for name in node.output if name and graph.has(name)]
+    near = difflib.get_close_matches(phi, known, n=3)
+    shown = list(dict.fromkeys([*near, *known[::-1]]))[:_SHOWN]
+    raise CovcalError(
+        f"{graph.file.path} has no tensor {phi!r} that depends on its input: pass --phi input, "
+        f"--phi none or one of {', '.join(shown)}"
+        f"{f' ({len(known) - len(shown)} more)' if len(known) > len(shown) else ''}"
+    )
+
+
+def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
+    """Return the logits without a linear layer: what the final softmax reads, or the output."""
+    choice, *others = class_outputs(graph, output)
+    if others:
+        raise _ambiguous(graph, [value.name for value in (choice, *others)])
+    if choice.is_label:
+        raise CovcalError(
+            f"{graph.file.path} gives labels alone ({choice.name}), and no linear layer before "
+            "them gives their logits: export its probabilities"
+        )
+    tensor, follower = choice.tensor, None
+    node = graph.maker(tensor)
+    while node is not None and node.op_type in _HANDS_ON:
+        node = graph.maker(node.input[0])
+    if node is not None and node.op_type in _SQUASHES:
+        tensor, follower = node.input[0], describe(node)
+    return Head(
+        layer="",
+        features=(),
+        weight=None,
+        bias=None,
+        logits=Exposed(tensor),
+        step=0.0,
+        tail_step=tail_step(graph, tensor, choice.tensor),
+        follower=follower,
+        n_scores=len(choice.zipped) or _declared_classes(graph, choice.name),
+        outputs=(choice,),
+    )
+
+
+def _declared_classes(graph: OnnxGraph, name: str) -> int:
+    """Return the columns that an output declares, 0 where it declares none."""
+    value = next(value for value in graph.outputs if value.name == name)
+    sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    return int(np.prod(sizes[1:])) if len(sizes) > 1 else 0
+
+
+# The head as the graph has it.
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
@@ -63,7 +215,7 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     for other in heads[1:]:
         # The same layer twice, once with a temperature: which probabilities count?
         if not _same_weights(heads[0], other):
-            raise _ambiguous(graph, {name: [heads[0].layer] for name in kept})
+            raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in kept])
     return replace(
         heads[0],
         outputs=tuple(choices[name] for name in kept),
@@ -102,14 +254,8 @@ def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
 
 
 def _same_weights(head: Head, other: Head) -> bool:
-    return (
-        head.weight is not None
-        and head.bias is not None
-        and other.weight is not None
-        and other.bias is not None
-        and np.array_equal(head.weight, other.weight)
-        and np.array_equal(head.bias, other.bias)
-    )
+    pairs = ((head.weight, other.weight), (head.bias, other.bias))
+    return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
 
 def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
@@ -154,16 +300,15 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
             "--phi none to keep the logits alone"
         )
     if len({tuple(node.output[0] for node in layers[name]) for name in kept}) > 1:
-        described = {name: [describe(node) for node in layers[name]] for name in kept}
-        raise _ambiguous(graph, described)
+        made_by = {name: ", ".join(describe(node) for node in layers[name]) for name in kept}
+        raise _ambiguous(graph, [f"{name} (from {made_by[name]})" for name in kept])
     return kept
 
 
-def _ambiguous(graph: OnnxGraph, heads: dict[str, list[str]]) -> CovcalError:
-    names = ", ".join(f"{name} (from {', '.join(layers)})" for name, layers in heads.items())
+def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
     return CovcalError(
-        f"{graph.file.path} has {len(heads)} outputs that could hold the classes: {names}: "
-        "choose one with --model-output NAME"
+        f"{graph.file.path} has {len(outputs)} outputs that could hold the classes: "
+        f"{', '.join(outputs)}: choose one with --model-output NAME"
     )
 
 
@@ -173,10 +318,6 @@ def _ambiguous(graph: OnnxGraph, heads: dict[str, list[str]]) -> CovcalError:
 # coefficients, and the residual says whether it is a weighted sum at all. phi is then the
 # features of all heads one after the other, and W their weights times the coefficients side by
 # side.
-
-_MADE_ROWS = 32
-_EXACT = 1e-6
-_LARGEST_DENOMINATOR = 64
 
 
 def sum_of_heads(
@@ -249,8 +390,8 @@ def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
 
 
 def _coefficients(
-    scores: list[NDArray[np.float64]], value: NDArray[np.float64], close: float
-) -> tuple[list[float], NDArray[np.float64]] | None:
+    scores: list[Float64s], value: Float64s, close: float
+) -> tuple[list[float], Float64s] | None:
     """Fit one coefficient per head and one shift per class, or return None if they do not fit."""
     if value.size != scores[0].size:
         return None
@@ -270,153 +411,3 @@ def _exact(value: float) -> float:
     """Return the simple fraction that `value` is but for rounding, such as a half."""
     simple = float(Fraction(value).limit_denominator(_LARGEST_DENOMINATOR))
     return simple if abs(simple - value) <= _EXACT else value
-
-
-# The head as ``--phi`` asks for it: with other features than the last layer's, or none.
-
-INPUT, NONE = "input", "none"
-_SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
-_HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
-_SHOWN = 8
-_ROWS = 16
-# What a softmax, log-softmax, sigmoid or choice of the largest starts with, whole or taken apart.
-# Anything else after the last linear layer is part of the network, and its result is the logits.
-_TAIL_STARTS = {
-    *_SQUASHES,
-    *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
-    *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
-}
-
-
-def choose_head(
-    graph: OnnxGraph, output: str | None, phi: str | None, *, layer: bool = True
-) -> Head:
-    """Return the head that is found for an output, with the features that ``--phi`` asks for.
-
-    Without `layer` the logits are, with a `phi`, not those of the last linear layer, but what the
-    final softmax reads, or the output itself.
-    """
-    if phi is None:
-        return find_head(graph, output)
-    tensor = None if phi == NONE else _tensor(graph, phi)
-    head = _found(graph, output) if layer else None
-    if head is None:
-        head = _scores_alone(graph, output)
-    if tensor is None:
-        return replace(head, features=(), weight=None, bias=None)
-    features = Exposed(tensor)
-    if head.features == (features,):
-        return head
-    if tensor in graph.input_names:
-        features = features.then("Flatten", axis=1)
-    return replace(head, layer="", features=(features,), weight=None, bias=None)
-
-
-def _found(graph: OnnxGraph, output: str | None) -> Head | None:
-    """Return the head of the last linear layer, None where its scores are not the logits."""
-    try:
-        head = find_head(graph, output)
-    except CovcalError:
-        return None
-    declared = _declared_classes(graph, head.outputs[0].name)
-    # Another operator, or another number of classes: the layer is inside the network.
-    if head.follower is not None and head.follower not in _TAIL_STARTS:
-        return None
-    if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
-        return None
-    return head if _has_known_tail(graph, head) else None
-
-
-def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
-    """Return whether made logits come out as a known tail of them; True where it cannot be tried.
-
-    The first batch of data proves it again.
-    """
-    choice = head.outputs[0]
-    if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
-        return True
-    made = np.random.default_rng(0).normal(size=(_ROWS, head.n_scores)) * 3
-    try:
-        part = Part(graph, [head.logits.tensor], [choice.tensor])
-        (found,) = part.run([made])
-    except CovcalError:
-        return True
-    if found.size == made.size:
-        return proof.recognise_tail(made, found.reshape(made.shape), part.close) is not None
-    return found.shape[:1] != (_ROWS,) or found.ndim != made.ndim  # tokens; else other classes
-
-
-def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
-    """Add W and b to a head whose features were chosen, if the logits are affine in them.
-
-    `row` is the shape of a row of the one tensor that holds the features.
-    """
-    if head.logits.nodes or len(head.features) != 1:
-        return head
-    found = affine_map(graph, head.features[0].name, head.logits.tensor, row)
-    if found is None or head.n_scores not in (0, len(found[1])):
-        return head
-    return replace(head, weight=found[0], bias=found[1])
-
-
-def _tensor(graph: OnnxGraph, phi: str) -> str:
-    names = [value.name for value in graph.inputs]
-    if phi == INPUT and phi not in names:
-        if len(names) > 1:
-            raise CovcalError(
-                f"{graph.file.path} has {len(names)} inputs: name the one that is phi with --phi "
-                f"{' or --phi '.join(names)}"
-            )
-        return str(names[0])
-    if graph.has(phi):
-        return phi
-    known = [name for node in graph.nodes for name in node.output if name and graph.has(name)]
-    near = difflib.get_close_matches(phi, known, n=3)
-    shown = list(dict.fromkeys([*near, *known[::-1]]))[:_SHOWN]
-    raise CovcalError(
-        f"{graph.file.path} has no tensor {phi!r} that depends on its input: pass --phi input, "
-        f"--phi none or one of {', '.join(shown)}"
-        f"{f' ({len(known) - len(shown)} more)' if len(known) > len(shown) else ''}"
-    )
-
-
-def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
-    """Return the logits without a linear layer: what the final softmax reads, or the output."""
-    outputs = class_outputs(graph, output)
-    if len(outputs) > 1:
-        names = ", ".join(value.name for value in outputs)
-        raise CovcalError(
-            f"{graph.file.path} has {len(outputs)} outputs that could hold the classes: {names}: "
-            "choose one with --model-output NAME"
-        )
-    if outputs[0].is_label:
-        raise CovcalError(
-            f"{graph.file.path} gives labels alone ({outputs[0].name}), and no linear layer before "
-            "them gives their logits: export its probabilities"
-        )
-    choice = outputs[0]
-    tensor, follower = choice.tensor, None
-    node = graph.maker(tensor)
-    while node is not None and node.op_type in _HANDS_ON:
-        node = graph.maker(node.input[0])
-    if node is not None and node.op_type in _SQUASHES:
-        tensor, follower = node.input[0], describe(node)
-    return Head(
-        layer="",
-        features=(),
-        weight=None,
-        bias=None,
-        logits=Exposed(tensor),
-        step=0.0,
-        tail_step=tail_step(graph, tensor, choice.tensor),
-        follower=follower,
-        n_scores=len(choice.zipped) or _declared_classes(graph, choice.name),
-        outputs=(choice,),
-    )
-
-
-def _declared_classes(graph: OnnxGraph, name: str) -> int:
-    """Return the columns that an output declares, 0 where it declares none."""
-    value = next(value for value in graph.outputs if value.name == name)
-    sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-    return int(np.prod(sizes[1:])) if len(sizes) > 1 else 0

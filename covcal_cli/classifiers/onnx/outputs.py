@@ -1,4 +1,4 @@
-"""The outputs of an ONNX model that may hold the classes, and its names for them."""
+"""The outputs of an ONNX model that may hold the classes, its own labels, and their names."""
 
 import ast
 import json
@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import AnyArray
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import attributes_of
 from covcal_cli.errors import CovcalError
 
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
 _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
+_METADATA_NAMES = ("names", "class_names", "classes", "labels", "id2label")
 _LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
 
@@ -55,45 +56,6 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
         f"{graph.file.path} is not a classifier that covcal can use: its output must be numbers of "
         f"shape [N, classes], but it gives {described}: export the logits or probabilities of "
         "every row, or choose another output with --model-output NAME"
-    )
-
-
-def class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
-    """Return the names that operators of the graph give the classes, where there are `count`."""
-    for node in graph.nodes:
-        found = zip_labels(node)
-        if not found and node.op_type == "ArrayFeatureExtractor":
-            found = _chosen_labels(graph, node)
-        if len(found) == count:
-            return tuple(str(label) for label in found)
-    return None
-
-
-def any_labels(graph: OnnxGraph) -> int:
-    """Return how many classes an operator of the graph names, 0 if none does."""
-    return max((len(zip_labels(node)) for node in graph.nodes), default=0)
-
-
-def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return the class labels among a node's attributes."""
-    attributes = attributes_of(node)
-    labels = next((attributes[name] for name in _LABELS if attributes.get(name)), ())
-    return tuple(
-        label.decode("utf-8", "replace") if isinstance(label, bytes) else int(label)
-        for label in labels
-    )
-
-
-def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return the labels that an ArgMax chooses from, where that is what the node is for."""
-    maker = graph.maker(node.input[1])
-    if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
-        return ()
-    values = graph.constant(node.input[0]).reshape(-1).tolist()
-    return tuple(
-        value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        for value in values
-        if isinstance(value, (str, bytes, int))
     )
 
 
@@ -153,12 +115,12 @@ class OwnLabels:
         """The output to read; nothing where there is none, or no more to be found out."""
         return [] if self._output is None else [self._output]
 
-    def note(self, values: Mapping[str, NDArray[Any]], logits: NDArray[Any]) -> tuple[str, ...]:
+    def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:
         """Compare a batch; return what a user should know, the first time."""
         if self._output is None:
             return ()
         labels = values[self._output].reshape(-1).tolist()
-        own = np.array([self._index.get(_text(label), -1) for label in labels])
+        own = np.array([self._index.get(str(_decoded(label)), -1) for label in labels])
         if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
             return ()
         self._output = None
@@ -177,13 +139,11 @@ def _holds_labels(value: onnx.ValueInfoProto, others: Sequence[str]) -> bool:
     )
 
 
-def _text(label: Any) -> str:
-    return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
+def _decoded(label: Any) -> Any:
+    return label.decode("utf-8", "replace") if isinstance(label, bytes) else label
 
 
-# The metadata of an ONNX file, and the names of its classes.
-
-_KEYS = ("names", "class_names", "classes", "labels", "id2label")
+# The names of the classes, in the operators of the graph and the metadata of the file.
 
 
 def read_metadata(graph: OnnxGraph) -> dict[str, str]:
@@ -199,11 +159,11 @@ def class_names(
     Operators such as ZipMap hold labels, which come first; then the metadata, where names are a
     Python or JSON dictionary by class number, or a list. Beside them, why names are not used.
     """
-    labels = class_labels(graph, count)
+    labels = _class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:
         return labels, ()
     notes = []
-    for key in _KEYS:
+    for key in _METADATA_NAMES:
         if key not in metadata:
             continue
         names = _parse(metadata[key])
@@ -217,6 +177,38 @@ def class_names(
         else:
             return names, ()
     return None, tuple(f"{note}: its names are not used" for note in notes)
+
+
+def any_labels(graph: OnnxGraph) -> int:
+    """Return how many classes an operator of the graph names, 0 if none does."""
+    return max((len(zip_labels(node)) for node in graph.nodes), default=0)
+
+
+def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
+    """Return the class labels among a node's attributes."""
+    attributes = attributes_of(node)
+    labels = next((attributes[name] for name in _LABELS if attributes.get(name)), ())
+    return tuple(map(_decoded, labels))
+
+
+def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
+    """Return the names that operators of the graph give the classes, where there are `count`."""
+    for node in graph.nodes:
+        found = zip_labels(node)
+        if not found and node.op_type == "ArrayFeatureExtractor":
+            found = _chosen_labels(graph, node)
+        if len(found) == count:
+            return tuple(str(label) for label in found)
+    return None
+
+
+def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
+    """Return the labels that an ArgMax chooses from, where that is what the node is for."""
+    maker = graph.maker(node.input[1])
+    if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
+        return ()
+    values = graph.constant(node.input[0]).reshape(-1).tolist()
+    return tuple(_decoded(value) for value in values if isinstance(value, str | bytes | int))
 
 
 def _parse(text: str) -> tuple[str, ...] | None:

@@ -1,6 +1,7 @@
-"""Parts of an ONNX graph, run on made numbers to read off how the result depends on them.
+"""A `Part` of an ONNX graph, run on made numbers to read off how its result depends on them.
 
-Data-free, so what is found does not depend on the rows that happen to come first.
+`affine_map` reads off W and b. No data is needed, so what is found does not depend on the rows that
+happen to come first; the proof on data (``classifiers/proof.py``) comes later.
 """
 
 from collections.abc import Sequence
@@ -8,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float64s, Floats
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
-from covcal_cli.classifiers.onnx.layers import Weights
 from covcal_cli.errors import CovcalError
 
 _TYPES: dict[int, np.dtype[np.floating]] = {
@@ -46,7 +46,7 @@ class Part:
             return
         raise problem or CovcalError(f"{graph.file.path}: a part of the model does not run")
 
-    def run(self, values: Sequence[NDArray[np.floating]]) -> list[NDArray[np.float64]]:
+    def run(self, values: Sequence[Floats]) -> list[Float64s]:
         """Return the targets for values of the cut tensors."""
         fed = {
             name: value.astype(self.dtype) for name, value in zip(self._cut, values, strict=True)
@@ -65,7 +65,7 @@ class Part:
 
 def affine_map(
     graph: OnnxGraph, tensor: str, target: str, row: tuple[int, ...]
-) -> tuple[Weights, Weights] | None:
+) -> tuple[Float64s, Float64s] | None:
     """Return W, (K, d), and b, (K,), with ``target = tensor W^T + b``; None if it is not affine.
 
     `row` is the shape of one row of `tensor`.
@@ -98,7 +98,7 @@ def affine_map(
     return weight, bias
 
 
-def _rows(part: Part, points: NDArray[np.float64], row: tuple[int, ...]) -> NDArray[np.float64]:
+def _rows(part: Part, points: Float64s, row: tuple[int, ...]) -> Float64s:
     (values,) = part.run([points.reshape(len(points), *row)])
     if values.ndim == 0 or len(values) != len(points):
         raise CovcalError("a part of the model gives another number of rows")

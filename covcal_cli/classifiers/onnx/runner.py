@@ -1,21 +1,19 @@
-"""Feeding batches to ONNX Runtime: shapes checked, fixed batches padded, errors in one line."""
+"""A session of ONNX Runtime, fed in batches: shapes checked, fixed batches padded."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper
 
-from covcal_cli.arrays import ModelInput
-from covcal_cli.classifiers.classifier import Inputs
+from covcal_cli.arrays import AnyArray, ModelInput
+from covcal_cli.classifiers.classifier import Inputs, require_fit
 from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError, one_line
 
 _OUT_OF_TABLE = "out of data bounds"  # what ONNX Runtime says of an embedding's index
 _OPSET = 13  # for appended nodes, where a model of machine learning operators imports none
-Zipped = Mapping[str, Sequence[str | int]]
 
 
 class Runner:
@@ -26,7 +24,8 @@ class Runner:
         where: str,
         session: Any,
         inputs: tuple[ModelInput, ...],
-        zipped: Zipped | None = None,  # outputs that are lists of dictionaries: their keys' order
+        # The order of the keys of outputs that are lists of dictionaries.
+        zipped: Mapping[str, Sequence[str | int]] | None = None,
     ) -> None:
         self._where, self._session, self._inputs = where, session, inputs
         self._zipped = zipped or {}
@@ -39,7 +38,7 @@ class Runner:
         row = shapes.get(tensor, [None])[1:]
         return tuple(row) if row and all(isinstance(size, int) for size in row) else None
 
-    def run(self, names: Sequence[str], batch: Inputs) -> dict[str, NDArray[Any]]:
+    def run(self, names: Sequence[str], batch: Inputs) -> dict[str, AnyArray]:
         """Return tensors by name for arrays by input name, one row per row."""
         rows = self._require_fit(batch)
         fed = {value.name: np.ascontiguousarray(batch[value.name]) for value in self._inputs}
@@ -70,17 +69,7 @@ class Runner:
                     f"{given}: name the arrays after the model's inputs"
                 )
             array = batch[value.name]
-            expected = value.shape[1:]
-            fits = len(array.shape[1:]) == len(expected) and all(
-                want is None or want == have
-                for want, have in zip(expected, array.shape[1:], strict=True)
-            )
-            if not fits or array.dtype != value.dtype:
-                found = ", ".join(["N", *map(str, array.shape[1:])])
-                raise CovcalError(
-                    f"{self._where} wants {value.describe()} as {value.name}, and the data gives "
-                    f"{array.dtype} [{found}]: change the preprocessing or the array"
-                )
+            require_fit(self._where, value, array)
             if rows not in (-1, len(array)):
                 raise CovcalError(
                     f"{self._where} is given {rows} rows and {len(array)} rows of {value.name}: "
@@ -90,8 +79,8 @@ class Runner:
         return rows
 
     def _run_once(
-        self, names: Sequence[str], fed: dict[str, NDArray[Any]], rows: int
-    ) -> list[NDArray[Any]]:
+        self, names: Sequence[str], fed: dict[str, AnyArray], rows: int
+    ) -> list[AnyArray]:
         try:
             found = self._session.run(list(names), fed) if names else []
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
@@ -114,7 +103,7 @@ class Runner:
                 )
         return arrays
 
-    def _array(self, name: str, value: Any) -> NDArray[Any]:
+    def _array(self, name: str, value: Any) -> AnyArray:
         if isinstance(value, list):
             keys = self._zipped.get(name, ())
             return np.array([[row[key] for key in keys] for row in value], dtype=np.float32)
@@ -137,6 +126,6 @@ def exposing(model: onnx.ModelProto, tensors: Sequence[Exposed], outputs: Sequen
     return bytes(copy.SerializeToString())
 
 
-def _padded(rows: NDArray[Any], size: int) -> NDArray[Any]:
+def _padded(rows: AnyArray, size: int) -> AnyArray:
     """Repeat the last row until there are `size`: a row of zeros might be no valid input."""
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])

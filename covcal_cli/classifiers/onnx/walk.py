@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
-from covcal_cli.classifiers.onnx.layers import Linear, Quantised, Weights, attributes_of, step_of
+from covcal_cli.classifiers.onnx.layers import Linear, Quantised, attributes_of, step_of
 from covcal_cli.errors import CovcalError
 
 _ARITHMETIC = {"Add", "Sub", "Mul", "Div"}
@@ -21,14 +22,8 @@ _KEEP_SHAPE = {"Identity", "Cast", "Dropout"}
 _TOKENS_RANK = 3
 # These hand the values of their first input on, perhaps in another shape.
 _PASS = {
-    "Identity",
-    "Cast",
-    "Reshape",
-    "Flatten",
-    "Squeeze",
-    "Unsqueeze",
-    "Dropout",
-    "Transpose",
+    *_KEEP_SHAPE,
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
     *_MEANS,
     *_TOKENS,
 }
@@ -40,8 +35,8 @@ class Position:
     """A tensor that is affine in phi: phi W^T + b."""
 
     tensor: str
-    weight: Weights  # shape (K, d)
-    bias: Weights  # shape (K,)
+    weight: Float64s  # shape (K, d)
+    bias: Float64s  # shape (K,)
     step: float = 0.0  # by how much rounding to stored integers may have moved it
     quantised: Quantised | None = None  # how it is to be read where it holds integers
     pending: str | None = None  # a scale computed from the input, still to be multiplied to it
@@ -179,7 +174,7 @@ def _scaled_by_input(
     return _scaled(replace(at, pending=None), node.output[0], factor)
 
 
-def _scaled(at: Position, made: str, factor: Weights) -> Position:
+def _scaled(at: Position, made: str, factor: Float64s) -> Position:
     factors = np.broadcast_to(factor, len(at.weight))
     return replace(
         at,

@@ -1,131 +1,43 @@
-"""One run of a torch program, from which features, logits and output are read together."""
+"""A torch classifier: what gives phi(x) and its logits in one pass, opened and then proved.
+
+TorchScript, torch.export programs and modules from a function are read alike. A run on made rows
+finds where the logits come from: a `Head` or the output itself. While the program runs, a
+`ProgramReader` keeps the calls of the head's layers; a `Reading` says what those are to the user,
+and holds every batch of data to the same proof (``classifiers/proof.py``).
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import Float32s, Float64s
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.classifier import Floats, Inputs
+from covcal_cli.classifiers.classifier import Inputs, require_fit, require_width
 from covcal_cli.classifiers.kinds import names_a_function
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.classifiers.torch.factory import open_function
 from covcal_cli.classifiers.torch.files import open_file
-from covcal_cli.classifiers.torch.head import (
-    Answer,
-    Head,
-    Probe,
-    Tap,
-    find_head,
+from covcal_cli.classifiers.torch.head import Answer, Head, MadeRun, find_head
+from covcal_cli.classifiers.torch.program import (
+    CPU,
+    Program,
+    device_of,
     may_hold_classes,
-    open_tap,
     read_answer,
 )
-from covcal_cli.classifiers.torch.program import CPU, Program, device_of
-from covcal_cli.classifiers.torch.trace import LayerReader, Trace, parameter_names
+from covcal_cli.classifiers.torch.trace import (
+    LayerReader,
+    Tap,
+    Trace,
+    open_tap,
+    parameter_names,
+)
 from covcal_cli.errors import CovcalError
-
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Values:
-    """What was read for m rows."""
-
-    features: Array | None  # shape (m, d)
-    logits: Array  # shape (m, K)
-    output: Array  # shape (m, K)
-
-
-class ProgramReader:
-    """Runs a program and reads it."""
-
-    def __init__(
-        self,
-        program: Program,
-        source: Head | Answer,  # where the logits come from
-        output: str,  # the output that holds the classes
-        tap: Tap | None,  # where the features come from; the head where it is None
-        *,
-        features: bool,  # whether features are wanted
-    ) -> None:
-        self._program, self._source, self._output = program, source, output
-        self._tap, self._features = tap, features
-        self._names = parameter_names(program.module)
-        parts = source.parts if isinstance(source, Head) else ()
-        self._keys = {part.key for part in parts} | (tap.keys if tap else set())
-
-    def read(self, rows: Sequence[Tensor]) -> Values:
-        """Return what the program computes; a fixed batch is filled up with the last row."""
-        m = len(rows[0])
-        size = self._program.fixed_batch or m
-        starts = range(0, m, size)
-        pieces = [self._read_once(_filled(rows, start, size)) for start in starts]
-        if len(pieces) == 1 and len(pieces[0].logits) == m:
-            return pieces[0]
-        features = [piece.features for piece in pieces if piece.features is not None]
-        return Values(
-            np.concatenate(features)[:m] if features else None,
-            np.concatenate([piece.logits for piece in pieces])[:m],
-            np.concatenate([piece.output for piece in pieces])[:m],
-        )
-
-    def output(self, rows: Sequence[Tensor]) -> Array:
-        """Return the output alone, with nothing read on the way."""
-        size = self._program.fixed_batch or len(rows[0])
-        outputs = self._program.run(_filled(rows, 0, size))
-        return read_answer(outputs, self._output, size, self._program.where)[: len(rows[0])]
-
-    def answer(self, rows: Sequence[Tensor]) -> Answer:
-        """Return the output itself as what holds the logits."""
-        return Answer.of(self.output(rows), self._program.where)
-
-    def _read_once(self, rows: Sequence[Tensor]) -> Values:
-        n, where = len(rows[0]), self._program.where
-        reader = LayerReader(self._keys, self._names)
-        with reader.listening(), self._tap.listen() if self._tap else nullcontext():
-            outputs = self._program.run(rows)
-        output = read_answer(outputs, self._output, n, where)
-        features: Array | None = None
-        if isinstance(self._source, Answer):
-            logits = self._source.logits(output)
-        else:
-            found = self._source.read(reader.calls, n)
-            if found is None:
-                raise CovcalError(
-                    f"{where} did not run {self._source.layer} on this batch as it did before: "
-                    "covcal needs a model that takes the same way for all rows"
-                )
-            features, logits = found
-        if self._tap is not None:
-            features = self._tap.read(rows, reader.calls)
-        return Values(features if self._features else None, logits, output)
-
-
-def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
-    """Return `size` rows from `start`, the last one again where there are fewer.
-
-    A row of zeros might be no valid input.
-    """
-    pieces = [row[start : start + size] for row in rows]
-    missing = size - len(pieces[0])
-    if not missing:
-        return pieces
-    return [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in pieces]
-
-
-# A torch classifier that gives phi(x) and its logits in one pass.
-#
-# TorchScript, torch.export programs and modules from a function are read alike: while the program
-# runs, the calls of its last linear layers are kept. A run on made rows finds them; every batch
-# of data is held to the same proof (``proof.py``).
 
 
 def open_torch(
@@ -162,6 +74,93 @@ def open_program(model: str | Path, weights: Path | None, device: torch.device =
     return open_file(Path(model), device)
 
 
+# One run, from which features, logits and output are read together.
+
+
+@dataclass(frozen=True)
+class Values:
+    """What was read for m rows."""
+
+    features: Float64s | None  # shape (m, d)
+    logits: Float64s  # shape (m, K)
+    output: Float64s  # shape (m, K)
+
+
+class ProgramReader:
+    """Runs a program and reads it."""
+
+    def __init__(
+        self,
+        program: Program,
+        source: Head | Answer,  # where the logits come from
+        output_name: str,  # the output that holds the classes
+        tap: Tap | None,  # where the features come from; the head where it is None
+        *,
+        features: bool,  # whether features are wanted
+    ) -> None:
+        self.program, self.source, self.output_name = program, source, output_name
+        self._tap, self._features = tap, features
+        self._names = parameter_names(program.module)
+        layers = source.layers if isinstance(source, Head) else ()
+        self._keys = {layer.key for layer in layers} | (tap.keys if tap else set())
+
+    def read(self, rows: Sequence[Tensor]) -> Values:
+        """Return what the program computes; a fixed batch is filled up with the last row."""
+        m = len(rows[0])
+        size = self.program.fixed_batch or m
+        pieces = [self._read_once(_filled(rows, start, size)) for start in range(0, m, size)]
+        if len(pieces) == 1 and len(pieces[0].logits) == m:
+            return pieces[0]
+        features = [piece.features for piece in pieces if piece.features is not None]
+        return Values(
+            np.concatenate(features)[:m] if features else None,
+            np.concatenate([piece.logits for piece in pieces])[:m],
+            np.concatenate([piece.output for piece in pieces])[:m],
+        )
+
+    def output(self, rows: Sequence[Tensor]) -> Float64s:
+        """Return the output alone, with nothing read on the way, of one batch."""
+        size = self.program.fixed_batch or len(rows[0])
+        outputs = self.program.run(_filled(rows, 0, size))
+        return read_answer(outputs, self.output_name, size, self.program.where)[: len(rows[0])]
+
+    def _read_once(self, rows: Sequence[Tensor]) -> Values:
+        n, where = len(rows[0]), self.program.where
+        reader = LayerReader(self._keys, self._names)
+        with reader.listening(), self._tap.listen() if self._tap else nullcontext():
+            outputs = self.program.run(rows)
+        output = read_answer(outputs, self.output_name, n, where)
+        features: Float64s | None = None
+        if isinstance(self.source, Answer):
+            logits = self.source.logits(output)
+        else:
+            found = self.source.read(reader.calls, n)
+            if found is None:
+                raise CovcalError(
+                    f"{where} did not run {self.source.layer} on this batch as it did before: "
+                    "covcal needs a model that takes the same way for all rows"
+                )
+            features, logits = found
+        if self._tap is not None:
+            features = self._tap.read(rows, reader.calls)
+        return Values(features if self._features else None, logits, output)
+
+
+def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
+    """Return `size` rows from `start`, the last one again where there are fewer.
+
+    A row of zeros might be no valid input.
+    """
+    pieces = [row[start : start + size] for row in rows]
+    missing = size - len(pieces[0])
+    if not missing:
+        return pieces
+    return [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in pieces]
+
+
+# What is read, and its proof.
+
+
 class _OtherOutputError(CovcalError):
     """The output does not follow from the layers that it followed from before."""
 
@@ -170,17 +169,24 @@ class _OtherOutputError(CovcalError):
 class Reading:
     """How phi and the logits of a program are read, as made rows show it."""
 
-    program: Program
-    source: Head | Answer
-    output_name: str
     reader: ProgramReader
     n_classes: int
-    n_features: int | None
-    weight: Floats | None
-    bias: Floats | None
+    n_features: int | None  # as made rows have it, until the first batch shows it
+    weight: Float32s | None
+    bias: Float32s | None
     features_tensor: str | None
     logits_tensor: str
     notes: tuple[str, ...]
+
+    @property
+    def where(self) -> str:
+        """The model, for errors."""
+        return self.reader.program.where
+
+    @property
+    def source(self) -> Head | Answer:
+        """Where the logits come from."""
+        return self.reader.source
 
     @property
     def is_single(self) -> bool:
@@ -189,7 +195,13 @@ class Reading:
 
     def rows(self, batch: Inputs) -> list[Tensor]:
         """Return a batch as tensors in the order of the inputs, refusing another shape."""
-        return [self._checked(batch[wanted.name], wanted) for wanted in self.program.inputs]
+        rows = []
+        for wanted in self.reader.program.inputs:
+            array = batch[wanted.name]
+            require_fit(self.where, wanted, array)
+            # Torch warns of arrays that it could not write to.
+            rows.append(torch.from_numpy(np.require(array, requirements=["C", "W"])))
+        return rows
 
     def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
         """Prove that reading changed nothing, and that the program has no dice."""
@@ -197,7 +209,7 @@ class Reading:
         error = proof.relative_error(values.output[: len(alone)], alone)
         if error > self.source.limit:
             raise CovcalError(
-                f"{self.program.where} gives another output for the same rows each time (relative "
+                f"{self.where} gives another output for the same rows each time (relative "
                 f"error {error:.1g}): call model.eval() before saving it, so that dropout is off"
             )
         return error
@@ -211,30 +223,16 @@ class Reading:
             )
             if error is not None:
                 raise CovcalError(
-                    f"{self.program.where}: {self.logits_tensor} is not affine in "
+                    f"{self.where}: {self.logits_tensor} is not affine in "
                     f"{self.features_tensor} (relative error {error:.1g}): pass --phi none for the "
                     "logits alone"
                 )
         if proof.tail_error(self.source.tail, values.logits, values.output) > limit:
             raise _OtherOutputError(
-                f"{self.program.where}: output {self.output_name} is not the "
+                f"{self.where}: output {self.reader.output_name} is not the "
                 f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor} on every batch: "
                 "pass --phi none to take the output as it is, or return the logits themselves"
             )
-
-    def _checked(self, rows: NDArray[Any], wanted: ModelInput) -> Tensor:
-        fits = len(rows.shape) == len(wanted.shape) and all(
-            want in (None, have)
-            for want, have in zip(wanted.shape[1:], rows.shape[1:], strict=True)
-        )
-        if not fits or rows.dtype != wanted.dtype:
-            found = ", ".join(map(str, rows.shape[1:]))
-            raise CovcalError(
-                f"{self.program.where} wants {wanted.describe()} as {wanted.name}, and the data "
-                f"gives {rows.dtype} [N, {found}]: change the preprocessing or the array"
-            )
-        # Torch warns of arrays that it could not write to.
-        return torch.from_numpy(np.require(rows, requirements=["C", "W"]))
 
 
 class OpenedTorch:
@@ -247,12 +245,10 @@ class OpenedTorch:
         self.metadata: Mapping[str, str] = {}
         self.class_names: tuple[str, ...] | None = None
 
-        probe = _probe(program, output)
-        source = _logits_source(probe, phi)
-        self._output = source.output if isinstance(source, Head) else next(iter(probe.choices))
-        self._tap = (
-            None if phi in (None, "none") else open_tap(str(phi), program, probe.trace.calls)
-        )
+        run = _made_run(program, output)
+        source = _logits_source(run, phi)
+        self._output = source.output if isinstance(source, Head) else next(iter(run.choices))
+        self._tap = None if phi in (None, "none") else open_tap(str(phi), program, run.trace.calls)
         self._reading = reading = self._read_from(source)
         self.n_classes, self.notes = reading.n_classes, reading.notes
         self.features_tensor = reading.features_tensor
@@ -268,8 +264,8 @@ class OpenedTorch:
             if self._phi is None or isinstance(self._reading.source, Answer):
                 raise
         # With features of the user's choice the logits need not be those of a linear layer.
-        answer = self._reading.reader.answer(self._program.rows)
-        return _proved(self._read_from(answer), batch)
+        made = self._reading.reader.output(self._program.rows)
+        return _proved(self._read_from(Answer.of(made, self._program.where)), batch)
 
     def _read_from(self, source: Head | Answer) -> Reading:
         """Take the logits from a head, or from the output itself."""
@@ -286,12 +282,9 @@ class OpenedTorch:
                 weight, bias = source.weight.astype(np.float32), source.bias.astype(np.float32)
         tapped = [tap.note] if tap and tap.note else []
         reading = Reading(
-            program,
-            source,
-            self._output,
             reader,
             n_classes=values.logits.shape[1],
-            n_features=None if values.features is None else values.features.shape[1],
+            n_features=_width(values),
             weight=weight,
             bias=bias,
             features_tensor=features_tensor,
@@ -300,6 +293,51 @@ class OpenedTorch:
         )
         reading.exposure_error(program.rows, values)
         return reading
+
+
+def _made_run(program: Program, output: str | None) -> MadeRun:
+    """Run a program twice on its made rows: to see how it works, and to read its last layers."""
+    rows, n = program.rows, len(program.rows[0])
+    names = parameter_names(program.module)
+    trace = Trace(rows, names)
+    with trace.recording():
+        choices = may_hold_classes(program.run(rows), output, n, program.where)
+    layers = [layer for value in choices.values() for layer in trace.last_layers(value)[0]]
+    reader = LayerReader({layer.key for layer in layers}, names)
+    with reader.listening():
+        outputs = program.run(rows)
+    return MadeRun(trace, choices, outputs, reader.calls, n, program.where)
+
+
+def _logits_source(run: MadeRun, phi: str | None) -> Head | Answer:
+    """Return the head, or the output itself where there is none and ``--phi`` does without."""
+    name = next(iter(run.choices))
+    answer = read_answer(run.choices, name, run.n, run.where)
+    try:
+        head = find_head(run)
+    except CovcalError:
+        if phi is None or len(run.choices) > 1:
+            raise
+        return Answer.of(answer, run.where)
+    # What made rows show as plain logits may be capped where they are large.
+    plain = phi == "none" and head.tail == "none" and not head.fit.is_single
+    return Answer.of(answer, run.where) if plain and head.output == name else head
+
+
+def _width(values: Values) -> int | None:
+    return None if values.features is None else values.features.shape[1]
+
+
+def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
+    rows = reading.rows(batch)
+    values, found = reading.reader.read(rows), Proof()
+    # Rows of another size than the made ones may hold another number of features.
+    reading = replace(reading, n_features=_width(values))
+    if not np.isfinite(values.logits).all():
+        return TorchClassifier(reading)
+    error = reading.exposure_error(rows, values)
+    reading.prove(found, values)
+    return TorchClassifier(reading, found, error)
 
 
 class TorchClassifier:
@@ -311,21 +349,23 @@ class TorchClassifier:
         found: Proof | None = None,  # None where nothing was proved
         exposure_error: float | None = None,
     ) -> None:
-        self.name, self.notes = reading.program.name, reading.notes
+        self.name, self.notes = reading.reader.program.name, reading.notes
         self.n_classes, self.n_features = reading.n_classes, reading.n_features
         self.weight, self.bias = reading.weight, reading.bias
         self.features_tensor, self.logits_tensor = reading.features_tensor, reading.logits_tensor
         self.tail = reading.source.tail if found else None
         self.proof, self.exposure_error = found or Proof(), exposure_error
-        self.is_single, self.output_name = reading.is_single, reading.output_name
+        self.is_single, self.output_name = reading.is_single, reading.reader.output_name
         self._reading = reading
 
-    def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
+    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
-        values = self._reading.reader.read(self._reading.rows(batch))
+        reading = self._reading
+        values = reading.reader.read(reading.rows(batch))
+        require_width(reading.where, values.features, self.n_features)
         # A row that is no number is reported by the caller, who knows its name.
         if self.tail is not None and np.isfinite(values.logits).all():
-            self._reading.prove(self.proof, values)
+            reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)
         return features, values.logits.astype(np.float32)
 
@@ -340,42 +380,3 @@ class TorchClassifier:
             if self.weight is not None:
                 parts.append(f"affine error {self.proof.error:.0e}")
         return ", ".join(parts)
-
-
-def _proved(reading: Reading, batch: Inputs) -> TorchClassifier:
-    rows = reading.rows(batch)
-    values, found = reading.reader.read(rows), Proof()
-    if not np.isfinite(values.logits).all():
-        return TorchClassifier(reading)
-    error = reading.exposure_error(rows, values)
-    reading.prove(found, values)
-    return TorchClassifier(reading, found, error)
-
-
-def _probe(program: Program, output: str | None) -> Probe:
-    """Run a program twice on its made rows: to see how it works, and to read its last layers."""
-    rows, n = program.rows, len(program.rows[0])
-    names = parameter_names(program.module)
-    trace = Trace(rows, names)
-    with trace.recording():
-        choices = may_hold_classes(program.run(rows), output, n, program.where)
-    layers = [layer for value in choices.values() for layer in trace.last_layers(value)[0]]
-    reader = LayerReader({layer.key for layer in layers}, names)
-    with reader.listening():
-        outputs = program.run(rows)
-    return Probe(trace, choices, outputs, reader.calls, n, program.where)
-
-
-def _logits_source(probe: Probe, phi: str | None) -> Head | Answer:
-    """Return the head, or the output itself where there is none and ``--phi`` does without."""
-    name = next(iter(probe.choices))
-    answer = read_answer(probe.choices, name, probe.n, probe.where)
-    try:
-        head = find_head(probe)
-    except CovcalError:
-        if phi is None or len(probe.choices) > 1:
-            raise
-        return Answer.of(answer, probe.where)
-    # What made rows show as plain logits may be capped where they are large.
-    plain = phi == "none" and head.tail == "none" and not head.fit.is_single
-    return Answer.of(answer, probe.where) if plain and head.output == name else head

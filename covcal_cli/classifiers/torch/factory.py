@@ -1,4 +1,4 @@
-"""``module:function``: a user's own code that makes a torch module."""
+"""The torch module that ``module:function``, a user's own code, makes."""
 
 import hashlib
 import importlib
@@ -26,11 +26,6 @@ def open_function(reference: str, weights: Path | None) -> Program:
 
     The sha256 is that of the module's state_dict (names, types, shapes and bytes, sorted by name),
     so it follows the weights and not the code.
-
-    Raises
-    ------
-    CovcalError
-        If importing or calling fails, the result is no module, or the weights do not fit it.
     """
     with _current_folder_importable(), redirect_stdout(StringIO()):
         make = _imported(reference)
@@ -67,6 +62,7 @@ def _current_folder_importable() -> Iterator[None]:
 
 
 def _imported(reference: str) -> Any:
+    """Return what stands behind the colon, with the names that there are where it does not."""
     module_name, _, attribute = reference.rpartition(":")
     found: Any = _guarded(
         f"{reference}: importing {module_name} fails",
@@ -87,6 +83,7 @@ def _imported(reference: str) -> Any:
 
 
 def _made(reference: str, make: Any) -> nn.Module:
+    """Return the module that a function makes, or that stands in the function's place."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):

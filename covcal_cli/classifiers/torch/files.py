@@ -1,12 +1,14 @@
-"""Programs in torch files: TorchScript and torch.export. Pickled objects are never opened."""
+"""Torch files: programs (TorchScript, torch.export), and weights for the module of a function.
+
+Nothing that a file holds is run but its program: pickled objects are never opened.
+"""
 
 import importlib
 import logging
 import pickle
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from covcal_cli.classifiers.torch.program import (
     Program,
     cause,
     numpy_type,
+    quiet,
     without_tensor_cores,
 )
 from covcal_cli.errors import CovcalError
@@ -29,16 +32,14 @@ _JIT: Any = torch.jit  # its functions have no types
 _LFS_POINTER = b"version https://git-lfs"
 _PICKLE = b"\x80"
 _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch.jit.save"
+# Where training scripts put the state_dict, and what wrappers write before every name.
+_PLACES = ("state_dict", "model_state_dict", "model", "net")
+_PREFIXES = ("module.", "_orig_mod.", "model.")
+_SHOWN = 3  # of the names that do not fit
 
 
 def open_file(path: Path, device: torch.device = CPU) -> Program:
-    """Open a TorchScript or torch.export file, to compute on `device`.
-
-    Raises
-    ------
-    CovcalError
-        If the file is no program that this torch can run there.
-    """
+    """Open a TorchScript or torch.export file, to compute on `device`."""
     require_file(path, remedy="give a TorchScript or torch.export file, or module:function")
     kind = _kind(path)
     if kind == "weights":
@@ -97,20 +98,10 @@ def _kind(path: Path) -> str:
     raise CovcalError(f"{path} is a zip file and holds no torch program: {_EXPORT_AGAIN}")
 
 
-@contextmanager
-def _silent_logs() -> Iterator[None]:
-    """Keep torch from printing its own tracebacks of what it goes on to raise."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
     try:
-        with warnings.catch_warnings(), _silent_logs():
+        # Torch logs tracebacks of its own of what it goes on to raise.
+        with warnings.catch_warnings(), quiet(logging.CRITICAL):
             # TorchScript is deprecated, which its user knows; the file is as good as ever.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             if kind == "torch.export":
@@ -125,18 +116,16 @@ def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
 
 def _exported(path: Path, program: Any, device: torch.device) -> Program:
     """Return a torch.export program, whose inputs are declared and whose device is built in."""
-    shapes = _declared(path, program)
-    sizes = {shape[0] for _, shape, _ in shapes}
+    declared = _declared(path, program)
+    sizes = {shape[0] for _, shape, _ in declared}
     fixed = next(iter(sizes)) if len(sizes) == 1 else None
-    rows = _rows(program, shapes, fixed or ROWS)
-    inputs = tuple(ModelInput(name, shape, numpy_type(kind)) for name, shape, kind in shapes)
     return Program(
         where=str(path),
         name=path.name,
         sha256=sha256_of(path),
         module=_on(path, program, device).module(),
-        inputs=inputs,
-        rows=rows,
+        inputs=tuple(ModelInput(name, shape, numpy_type(kind)) for name, shape, kind in declared),
+        rows=_rows(program, declared, fixed or ROWS),
         fixed_batch=fixed,
         notes=(),
         device=device,
@@ -145,7 +134,8 @@ def _exported(path: Path, program: Any, device: torch.device) -> Program:
 
 def _on(path: Path, program: Any, device: torch.device) -> Any:
     """Return an exported program whose weights, and the devices in its graph, are `device`."""
-    found = {value.device.type for value in (*program.state_dict.values(), *_constants(program))}
+    constants = [value for value in program.constants.values() if isinstance(value, Tensor)]
+    found = {value.device.type for value in (*program.state_dict.values(), *constants)}
     if found <= {device.type}:
         return program
     from torch.export.passes import move_to_device_pass  # imports much
@@ -158,10 +148,6 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
             f"{path} was exported on {', '.join(sorted(found))} and cannot be moved to {device} "
             f"({cause(error)}): move the model there and export it again"
         ) from error
-
-
-def _constants(program: Any) -> list[Tensor]:
-    return [value for value in program.constants.values() if isinstance(value, Tensor)]
 
 
 def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
@@ -188,55 +174,36 @@ def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
     return found
 
 
-def _rows(program: Any, shapes: list[tuple[str, Shape, torch.dtype]], n: int) -> tuple[Tensor, ...]:
+def _rows(
+    program: Any, declared: list[tuple[str, Shape, torch.dtype]], n: int
+) -> tuple[Tensor, ...]:
     """Return made rows of the declared shapes; free sizes are as in the example of the export."""
     examples = program.example_inputs[0] if program.example_inputs else ()
     generator = torch.Generator().manual_seed(0)
     rows = []
-    for index, (_, shape, kind) in enumerate(shapes):
+    for index, (_, shape, kind) in enumerate(declared):
         example = examples[index] if index < len(examples) else None
         known = list(example.shape) if isinstance(example, Tensor) else [1] * len(shape)
         sizes = [n, *(size or known[axis] for axis, size in enumerate(shape) if axis > 0)]
         if kind.is_floating_point:
             rows.append(torch.randn(sizes, generator=generator).to(kind))
         elif isinstance(example, Tensor) and len(example):
-            rows.append(
-                torch.cat([example.cpu()] * n)[:n]
-            )  # numbers that the model is known to take
+            # Numbers that the model is known to take.
+            rows.append(torch.cat([example.cpu()] * n)[:n])
         else:
             rows.append(torch.zeros(sizes, dtype=kind))
     return tuple(rows)
 
 
-# Weights from a file into a module, without running anything that the file holds.
-
-# Where training scripts put the state_dict, and what wrappers write before every name.
-_PLACES = ("state_dict", "model_state_dict", "model", "net")
-_PREFIXES = ("module.", "_orig_mod.", "model.")
-_SHOWN = 3
+# Weights.
 
 
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
-    """Load a file of weights into a module, every name and shape checked.
+    """Load a file of weights into a module, changed in place; every name and shape is checked.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Changed in place.
-    path : Path
-        ``.safetensors``, or what ``torch.save`` made of a state_dict or of a dict that holds one.
-    where : str
-        What made the module, for messages.
-
-    Returns
-    -------
-    tuple of str
-        What a user should know about how the file was read.
-
-    Raises
-    ------
-    CovcalError
-        If the file holds no weights, or not those of this module.
+    The file is ``.safetensors``, or what ``torch.save`` made of a state_dict or of a dict that
+    holds one; `where` is what made the module, for errors. Returns what a user should know about
+    how the file was read.
     """
     require_file(path, remedy="give the file that holds the module's state_dict")
     weights = _safetensors(path) if path.suffix.lower() == ".safetensors" else _saved(path)
@@ -323,18 +290,13 @@ def _require_same(
         and isinstance(expected.get(name), Tensor)
         and value.shape != expected[name].shape
     ]
-    found = [
-        f"{what} {_listed(names)}"
-        for what, names in (("lacks", missing), ("adds", unexpected), ("has", shapes))
-        if names
-    ]
+    found = []
+    for what, names in (("lacks", missing), ("adds", unexpected), ("has", shapes)):
+        if names:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            found.append(f"{what} {', '.join(names[:_SHOWN])}{more}")
     if found:
         raise CovcalError(
             f"{path} does not fit the module of {where}: it {'; it '.join(found)}: give the "
             "weights that were trained with this module"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -1,6 +1,6 @@
-"""What a torch module is fed, which it does not declare: read from attributes, or assumed.
+"""The inputs of a torch module, which declares none: read from attributes, or guessed.
 
-Whatever is found is tried on made rows before it counts, and said in a note.
+A guess counts once the module runs on made rows of it, and is said in a note.
 """
 
 import inspect
@@ -17,10 +17,11 @@ from covcal_cli.classifiers.torch.trace import NAMES
 from covcal_cli.errors import CovcalError
 
 ROWS = 4
-# Sides of images in the order in which they are tried, by the number of channels.
-_GREY_SIDES = (28, 32, 16, 64, 224, 128, 96, 48, 8, 256, 20, 24, 40, 80, 112, 299, 384, 512)
-_COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384, 48, 16, 8, 112, 160, 192, 240, 512)
-_LENGTHS = (128, 1024, 16000, 16, 64, 32, 256, 512, 100, 1000, 8000, 48000)
+# The usual sizes, in the order in which they are tried; others have to be declared.
+_GREY_SIDES = (28, 32, 16, 64, 224)
+_COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
+_LENGTHS = (128, 1024, 16000, 16)  # of texts and signals
+# Attributes that declare the shape of a row (timm's dictionaries), or an image's sides alone.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
 _SET_EXAMPLE = (
@@ -41,55 +42,44 @@ class Fed:
 
 @dataclass(frozen=True)
 class _Guess:
-    rows: tuple[Tensor, ...]
+    rows: tuple[Tensor, ...]  # made
     shapes: tuple[Shape, ...]
-    source: str
-    certain: bool = False
+    source: str  # where it comes from, for the note
+    certain: bool = False  # whether the author of the module says so: nothing else is tried
 
 
 def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> Fed:
     """Find what a module is fed, by running it.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-    where : str
-        The model, for messages.
-    holders : sequence of object
-        Where attributes that declare the input are looked up: the function, the module.
-
-    Raises
-    ------
-    CovcalError
-        If it runs on nothing that was tried.
+    `where` is the model, for errors; `holders` are the objects, the function or the module, whose
+    attributes may declare the input.
     """
-    names = _argument_names(module, where)
+    names, needed = _arguments(module, where)
     remedy = _EXPORT if isinstance(module, torch.jit.ScriptModule) else _SET_EXAMPLE
-    tried: list[str] = []
+    failures: list[str] = []
     for guess in _guesses(module, holders):
-        if len(guess.rows) < max(1, len(names.required)):
+        if len(guess.rows) < max(1, needed):
             continue
         text = " and ".join(_sizes(row.shape) for row in guess.rows)
         try:
             outputs = run_module(module, guess.rows)
         except Exception as error:  # a module may raise anything on a wrong input
-            tried.append(f"{text}: {cause(error)}")
+            failures.append(f"{text}: {cause(error)}")
             if guess.certain:
                 break
             continue
         n = len(guess.rows[0])
         if any(tensor.ndim > 0 and len(tensor) == n for tensor in outputs.values()):
-            return _fed(guess, names.all, module)
+            return _fed(guess, names, module)
         shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
-        tried.append(f"{text}: gives {shapes or 'no tensor'}, no answer per row")
-    if not tried:
-        arguments = ", ".join(names.required)
-        what = f"forward takes {len(names.required)} inputs ({arguments})"
-        if len(names.required) < 2:
-            what = "what it is fed cannot be told from its first layer"
-        raise CovcalError(f"{where}: {what}: {remedy}")
-    more = f", and on {len(tried) - 1} other shapes" if len(tried) > 1 else ""
-    raise CovcalError(f"{where} does not run on {tried[0]}{more}: {remedy}")
+        failures.append(f"{text}: gives {shapes or 'no tensor'}, no answer per row")
+    if failures:
+        more = f", and on {len(failures) - 1} other shapes" if len(failures) > 1 else ""
+        raise CovcalError(f"{where} does not run on {failures[0]}{more}: {remedy}")
+    what = "what it is fed cannot be told from its first layer"
+    if needed > 1:
+        what = f"forward takes {needed} inputs ({', '.join(names[:needed])})"
+    raise CovcalError(f"{where}: {what}: {remedy}")
 
 
 def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> Fed:
@@ -105,67 +95,55 @@ def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> Fed:
     return Fed(inputs, guess.rows, (f"the input is taken as {described}, {guess.source}",))
 
 
-@dataclass(frozen=True)
-class _Names:
-    all: tuple[str, ...]
-    required: tuple[str, ...]
-
-
-def _argument_names(module: nn.Module, where: str) -> _Names:
+def _arguments(module: nn.Module, where: str) -> tuple[list[str], int]:
+    """Return the names of what a module's forward takes by position, and how many it needs."""
     if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
         arguments = forward.schema.arguments[1:]
-        names = tuple(argument.name for argument in arguments)
-        needed = tuple(value.name for value in arguments if not value.has_default_value())
-        return _Names(names, needed)
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        signature = inspect.signature(module.forward)
-    except (TypeError, ValueError) as error:
-        raise CovcalError(f"{where} has no forward to call ({cause(error)}): define it") from error
-    parameters = [value for value in signature.parameters.values() if value.kind in kinds]
-    return _Names(
-        tuple(value.name for value in parameters),
-        tuple(value.name for value in parameters if value.default is inspect.Parameter.empty),
-    )
+        optional = [argument.has_default_value() for argument in arguments]
+    else:
+        try:
+            signature = inspect.signature(module.forward)
+        except (TypeError, ValueError) as error:
+            raise CovcalError(
+                f"{where} has no forward to call ({cause(error)}): define it"
+            ) from error
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        arguments = [value for value in signature.parameters.values() if value.kind in kinds]
+        optional = [value.default is not value.empty for value in arguments]
+    return [argument.name for argument in arguments], optional.count(False)
 
 
 def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
     for holder in holders:
         yield from _declared(holder)
-    kind, first = _first_layer(module)
+    kind, width = _first_layer(module)
     layer = f"by its first layer ({kind})"
-    if kind == "Conv2d":
-        channels = int(first)
-        shape = (None, channels, None, None)
-        sides = _GREY_SIDES if channels == 1 else _COLOUR_SIDES
+    if kind == "Linear":
+        yield _made((width,), (None, width), layer)
+    elif kind == "Conv2d":
         for holder in holders:
-            for size in _declared_sides(holder):
-                source = f"by its first layer ({kind}) and its declared size"
-                yield _made((channels, *size), (None, channels, *size), source)
-        for side in sides:
+            for sides in _declared_sides(holder):
+                row = (width, *sides)
+                yield _made(row, (None, *row), f"{layer} and its declared size")
+        for side in _GREY_SIDES if width == 1 else _COLOUR_SIDES:
             source = f"{layer}; it runs on {side}x{side}"
-            yield _made((channels, side, side), shape, source)
-    elif kind == "Conv1d":
+            yield _made((width, side, side), (None, width, None, None), source)
+    elif kind in ("Conv1d", "Embedding"):
         for length in _LENGTHS:
             source = f"{layer}; it runs on a length of {length}"
-            yield _made((int(first), length), (None, int(first), None), source)
-    elif kind == "Linear":
-        yield _made((int(first),), (None, int(first)), layer)
-    elif kind == "Embedding":
-        for length in _LENGTHS:
-            generator = torch.Generator().manual_seed(0)
-            rows = torch.randint(0, int(first), (ROWS, length), generator=generator)
-            source = f"{layer}; it runs on a length of {length}"
-            yield _Guess((rows,), ((None, None),), source)
+            if kind == "Conv1d":
+                yield _made((width, length), (None, width, None), source)
+            else:
+                words = torch.randint(0, width, (ROWS, length), generator=_seeded())
+                yield _Guess((words,), ((None, None),), source)
 
 
 def _declared(holder: object) -> Iterator[_Guess]:
+    """Yield the rows that attributes of a function or module show or describe whole."""
     example = getattr(holder, "example_input_array", None)
-    if isinstance(example, Tensor):
-        example = (example,)
-    if isinstance(example, Mapping):
-        example = tuple(example.values())
+    if isinstance(example, Tensor | Mapping):
+        example = (example,) if isinstance(example, Tensor) else tuple(example.values())
     if isinstance(example, list | tuple) and all(isinstance(item, Tensor) for item in example):
         shapes = tuple((None, *item.shape[1:]) for item in example)
         yield _Guess(tuple(map(_several, example)), shapes, "as example_input_array says", True)
@@ -180,14 +158,15 @@ def _declared(holder: object) -> Iterator[_Guess]:
             yield _made(sizes, (None, *sizes), f"as {name} says")
 
 
-def _declared_sides(holder: object) -> Iterator[tuple[int, int]]:
+def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
+    """Yield height and width of an image, as attributes of a module or its config have them."""
     for place in (holder, getattr(holder, "config", None)):
         for name in _SIDES:
             value = getattr(place, name, None)
             if isinstance(value, int):
                 yield value, value
             elif len(sizes := _sizes_in(value)) == 2:
-                yield sizes[0], sizes[1]
+                yield sizes
 
 
 def _sizes_in(value: Any) -> tuple[int, ...]:
@@ -198,8 +177,7 @@ def _sizes_in(value: Any) -> tuple[int, ...]:
 
 
 def _made(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = False) -> _Guess:
-    generator = torch.Generator().manual_seed(0)
-    return _Guess((torch.randn(ROWS, *row, generator=generator),), (shape,), source, certain)
+    return _Guess((torch.randn(ROWS, *row, generator=_seeded()),), (shape,), source, certain)
 
 
 def _several(rows: Tensor) -> Tensor:
@@ -208,13 +186,16 @@ def _several(rows: Tensor) -> Tensor:
     rows = torch.cat([rows] * copies)[:ROWS] if len(rows) else rows
     if not rows.is_floating_point():
         return rows
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(rows.shape, generator=generator, dtype=torch.float32).to(rows.dtype)
+    noise = torch.randn(rows.shape, generator=_seeded(), dtype=torch.float32).to(rows.dtype)
     return rows + noise * (rows.std() if rows.std() > 0 else 1)
 
 
+def _seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
 def _first_layer(module: nn.Module) -> tuple[str, int]:
-    """Return the class of the first layer with weights, and how many values it reads."""
+    """Return the class of the first layer with weights, and its channels, columns or words."""
     for layer in module.modules():
         name = getattr(layer, "original_name", "")
         weight = getattr(layer, "weight", None)

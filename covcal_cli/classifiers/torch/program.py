@@ -1,74 +1,28 @@
-"""Where a torch program computes: ``--providers`` by the same names as for ONNX Runtime."""
+"""A torch program that is ready to run, where it computes, and which outputs may hold the classes.
 
+Modules from a function, TorchScript and exported programs differ only in how they are opened.
+"""
+
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass, replace
 from io import StringIO
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import Float64s, ModelInput
 from covcal_cli.errors import CovcalError
 
 CPU = torch.device("cpu")
-_KINDS = ("cpu", "cuda")
-_SUFFIX = "executionprovider"
-
-
-def device_of(providers: Sequence[str]) -> torch.device:
-    """Return the device that the first of `providers` names; the CPU when there is none.
-
-    Parameters
-    ----------
-    providers : sequence of str
-        ``cpu`` or ``cuda`` in any case, in order of preference. One that is asked for and not
-        there is an error, as with ONNX Runtime: nothing is computed elsewhere than asked.
-
-    Raises
-    ------
-    CovcalError
-        If torch has no such device, or this machine has none.
-    """
-    names = [name.strip().lower().removesuffix(_SUFFIX) for name in providers]
-    for asked, name in zip(providers, names, strict=True):
-        if name not in _KINDS:
-            raise CovcalError(
-                f"--providers {asked} is for ONNX models: a torch model runs on cpu or cuda, or "
-                "export it to ONNX"
-            )
-    if "cuda" in names and not torch.cuda.is_available():
-        raise CovcalError(
-            f"--providers cuda: torch {torch.__version__} finds no CUDA device: pass --providers "
-            "cpu, or install a torch with CUDA on a machine that has one"
-        )
-    return torch.device(names[0]) if names else CPU
-
-
-def without_tensor_cores() -> None:
-    """Keep float32 convolutions in float32 on a GPU, as products already are.
-
-    Tensor cores round to ten bits, and features would differ from the CPU's in the third digit.
-    """
-    torch.backends.cudnn.allow_tf32 = False
-
-
-# Torch tensors as NumPy arrays.
-
-
-def to_array(tensor: Tensor) -> NDArray[np.float64]:
-    """Return a tensor's values as float64, whatever its precision and device."""
-    array: NDArray[np.float64] = tensor.detach().cpu().to(torch.float64).numpy()
-    return array
-
-
-# A torch program that is ready to run: a module, what it is fed, and its outputs by name.
-
 ONLY_OUTPUT = "output"  # what the one tensor of a module without names is called
-_SHOWN = 200
+_USUAL_OUTPUT = "logits"
+_DEVICES = ("cpu", "cuda")
+_SUFFIX = "executionprovider"
+_SHOWN = 200  # characters of an error's message
 
 
 @dataclass(frozen=True)
@@ -87,13 +41,7 @@ class Program:
     device: torch.device = CPU  # where it computes; rows may lie anywhere
 
     def on(self, device: torch.device) -> "Program":
-        """Return the program on another device; the module itself is moved.
-
-        Raises
-        ------
-        CovcalError
-            If it does not fit there.
-        """
+        """Return the program on another device; the module itself is moved."""
         if device == self.device:
             return self
         without_tensor_cores()
@@ -105,13 +53,7 @@ class Program:
             ) from error
 
     def run(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the outputs by name.
-
-        Raises
-        ------
-        CovcalError
-            If the module fails on these rows.
-        """
+        """Return the outputs by name."""
         try:
             return run_module(self.module, [row.to(self.device) for row in rows])
         except Exception as error:  # a module may raise anything
@@ -124,11 +66,16 @@ class Program:
 
 def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Tensor]:
     """Run a module in inference mode; what it prints is dropped, as stdout carries results."""
-    kind = floating_type(module)
     # A copy each: the module may change its input in place.
-    fed = [row.to(kind) if row.is_floating_point() and row.dtype != kind else row for row in rows]
+    fed = (row.clone() for row in in_precision(module, rows))
     with torch.inference_mode(), redirect_stdout(StringIO()):
-        return dict(_named("", module(*(row.clone() for row in fed))))
+        return dict(_named("", module(*fed)))
+
+
+def in_precision(module: torch.nn.Module, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return rows in the precision that a module takes."""
+    kind = floating_type(module)
+    return tuple(row.to(kind) if row.is_floating_point() else row for row in rows)
 
 
 def floating_type(module: torch.nn.Module) -> torch.dtype:
@@ -142,18 +89,6 @@ def numpy_type(kind: torch.dtype) -> np.dtype[Any]:
     if kind in (torch.float16, torch.bfloat16):
         return np.dtype(np.float32)
     return np.dtype(torch.empty(0, dtype=kind).numpy().dtype)
-
-
-def cause(error: BaseException) -> str:
-    """Return an exception's class and message in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # TorchScript's own traceback ends with the message; others begin with it.
-    scripted = lines and lines[0].startswith("The following operation failed in the TorchScript")
-    text = lines[-1 if scripted else 0] if lines else ""
-    if len(text) > _SHOWN:
-        text = f"{text[:_SHOWN]}..."
-    kind = type(error).__name__
-    return text if text.startswith(kind) else f"{kind}: {text}".rstrip(": ")
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
@@ -174,3 +109,121 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
         items = {"logits": value.logits} if hasattr(value, "logits") else {}
     for key, item in items.items():
         yield from _named(f"{name}.{key}" if name else key, item)
+
+
+def to_array(tensor: Tensor) -> Float64s:
+    """Return a tensor's values as float64, whatever its precision and device."""
+    array: Float64s = tensor.detach().cpu().to(torch.float64).numpy()
+    return array
+
+
+@contextmanager
+def quiet(level: int) -> Iterator[None]:
+    """Keep what is logged up to a level off the terminal."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def cause(error: BaseException) -> str:
+    """Return an exception's class and message in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # TorchScript's own traceback ends with the message; others begin with it.
+    scripted = lines and lines[0].startswith("The following operation failed in the TorchScript")
+    text = lines[-1 if scripted else 0] if lines else ""
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}..."
+    kind = type(error).__name__
+    return text if text.startswith(kind) else f"{kind}: {text}".rstrip(": ")
+
+
+# The outputs that may hold the classes.
+
+
+def may_hold_classes(
+    outputs: Mapping[str, Tensor], wanted: str | None, n: int, where: str
+) -> dict[str, Tensor]:
+    """Return the outputs that may hold the classes of n rows.
+
+    `wanted` is the user's choice; else an output called logits comes before others. It is an error
+    if it is missing, or no output has one vector per row.
+    """
+    described = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in outputs.items())
+    if wanted is not None and wanted not in outputs:
+        raise CovcalError(f"{where} has no output {wanted!r}: choose one of {described}")
+    if wanted is None and _USUAL_OUTPUT in outputs and _is_answer(outputs[_USUAL_OUTPUT], n):
+        wanted = _USUAL_OUTPUT
+    chosen = {name: value for name, value in outputs.items() if wanted in (None, name)}
+    usable = {name: value for name, value in chosen.items() if _is_answer(value, n)}
+    # One number per row beside a row of scores is a loss or a by-product.
+    wide = {name: value for name, value in usable.items() if value.numel() > n}
+    indices = {name: value for name, value in chosen.items() if _is_index(value, n)}
+    if usable or indices:
+        return wide or usable | indices
+    raise CovcalError(
+        f"{where} is not a classifier that covcal can use: it gives {described or 'no tensor'} for "
+        f"{n} rows, and covcal needs floats of shape [N, classes]: return the logits or "
+        "probabilities"
+    )
+
+
+def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) -> Float64s:
+    """Return one output, shape (n, K), or (n,) for indices; an error where some row has none."""
+    value = outputs.get(name)
+    if value is None or value.numel() == 0 or value.numel() % n:
+        found = "nothing" if value is None else list(value.shape)
+        raise CovcalError(
+            f"{where} gives {found} as {name} for {n} rows: the batch size is fixed inside the "
+            "model; pass --batch 1"
+        )
+    answer = to_array(value)
+    return answer.reshape(n, -1) if value.is_floating_point() else answer.reshape(n)
+
+
+def _is_answer(value: Tensor, n: int) -> bool:
+    """Return whether `value` is floats with one vector, or one number, per row."""
+    if not value.is_floating_point() or value.numel() == 0:
+        return False
+    if value.ndim == 1:
+        return n in (1, len(value))  # some models drop the axis of a single row
+    return value.ndim > 1 and len(value) == n and all(size == 1 for size in value.shape[2:])
+
+
+def _is_index(value: Tensor, n: int) -> bool:
+    kind = value.dtype
+    return not kind.is_floating_point and not kind.is_complex and value.numel() == n
+
+
+# Devices, by the names that ``--providers`` has for ONNX Runtime, too.
+
+
+def device_of(providers: Sequence[str]) -> torch.device:
+    """Return the device that the first of `providers` names; the CPU when there is none.
+
+    ``cpu`` or ``cuda`` in any case, in order of preference. One that is asked for and not there is
+    an error, as with ONNX Runtime: nothing is computed elsewhere than asked.
+    """
+    names = [name.strip().lower().removesuffix(_SUFFIX) for name in providers]
+    for asked, name in zip(providers, names, strict=True):
+        if name not in _DEVICES:
+            raise CovcalError(
+                f"--providers {asked} is for ONNX models: a torch model runs on cpu or cuda, or "
+                "export it to ONNX"
+            )
+    if "cuda" in names and not torch.cuda.is_available():
+        raise CovcalError(
+            f"--providers cuda: torch {torch.__version__} finds no CUDA device: pass --providers "
+            "cpu, or install a torch with CUDA on a machine that has one"
+        )
+    return torch.device(names[0]) if names else CPU
+
+
+def without_tensor_cores() -> None:
+    """Keep float32 convolutions in float32 on a GPU, as products already are.
+
+    Tensor cores round to ten bits, and features would differ from the CPU's in the third digit.
+    """
+    torch.backends.cudnn.allow_tf32 = False

@@ -1,22 +1,32 @@
-"""Linear layers as torch's operators see them, whatever program calls them.
+"""What a run of a torch program shows: its linear layers, their order, and features chosen in it.
 
 Eager modules, TorchScript and exported programs all end in the same operators, so a call of a
-linear layer is read from the operator's own arguments: its input, its weights, its result.
+linear layer (`LayerCall`) is read from the operator's own arguments: its input, its weights, its
+result. A `Trace` records which layers an output comes from, a `LayerReader` the values of some of
+them on every later run, and a `Tap` the features that ``--phi`` names.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from covcal_cli.arrays import Float64s
+from covcal_cli.classifiers.torch.program import Program, to_array
+from covcal_cli.errors import CovcalError
+
 _PRODUCTS = {"linear", "addmm", "mm", "matmul", "bmm"}
 _CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution", "_convolution"}
-DECOMPOSED = {"einsum"}  # operators that are products underneath
+_DECOMPOSED = {"einsum"}  # operators that are products underneath
 NAMES = _PRODUCTS | _CONVOLUTIONS
+
+
+# Linear layers as operators.
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,65 @@ class LayerCall:
         return x.reshape(n, -1, d), z.reshape(n, -1, k)
 
 
+def parameter_names(module: torch.nn.Module) -> dict[int, str]:
+    """Return the path of each layer by the address of its weights."""
+    named = [*module.named_buffers(), *module.named_parameters()]
+    return {address(value): name.removesuffix(".weight") for name, value in named if value.numel()}
+
+
+def read_call(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, names: dict[int, str]
+) -> LayerCall | None:
+    """Return the call of a linear layer that an operator's call is, or None.
+
+    `func` is the ``torch.ops.OpOverload``; `names` are those of `parameter_names`.
+    """
+    op = func.overloadpacket.__name__
+    if op not in NAMES or not isinstance(result, Tensor):
+        return None
+    given = _bound(func, args, kwargs)
+    plain, bias = True, None
+    if op == "linear" or op in _CONVOLUTIONS:
+        x, source, bias = given["input"], given["weight"], given["bias"]
+        weight = source
+        if op in _CONVOLUTIONS:
+            weight, plain = source.flatten(1), _is_affine(given, result)
+    else:
+        x, source = given["self"], given["other" if op == "matmul" else "mat2"]
+        if op == "addmm":
+            x, bias = given["mat1"], given["self"]
+            plain = given["beta"] == 1 and given["alpha"] == 1
+        # One matrix alone in a batch is what einsum makes of a plain product.
+        matrix = source[0] if source.ndim == 3 and len(source) == 1 else source
+        weight = matrix.T if matrix.ndim == 2 else matrix
+    if weight.ndim != 2 or x.ndim < 2 or (bias is not None and bias.numel() != len(weight)):
+        return None
+    name = names.get(address(source))
+    key = (op, tuple(weight.shape), name or "")
+    return LayerCall(op, name or op, key, x, weight, bias, result, plain)
+
+
+def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an operator's arguments by name, defaults included."""
+    arguments = func._schema.arguments
+    given = {value.name: kwargs.get(value.name, value.default_value) for value in arguments}
+    return given | {value.name: item for value, item in zip(arguments, args, strict=False)}
+
+
+def _is_affine(given: dict[str, Any], result: Tensor) -> bool:
+    """Return whether a convolution sees one pixel, or the whole map at once."""
+    kernel = tuple(given["weight"].shape[2:])
+    padding = given["padding"]
+    unpadded = padding == "valid" or (isinstance(padding, list) and not any(padding))
+    if given["groups"] != 1 or given.get("transposed"):
+        return False
+    if padding == "same":
+        unpadded = set(kernel) == {1}
+    whole = kernel == tuple(given["input"].shape[2:]) and set(result.shape[2:]) == {1}
+    single = set(kernel) == {1} and set(given["stride"]) == {1}
+    return unpadded and (whole or single)
+
+
 def tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of an operator's arguments or result."""
     if isinstance(value, Tensor):
@@ -78,96 +147,9 @@ def address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def parameter_names(module: torch.nn.Module) -> dict[int, str]:
-    """Return the path of each layer by the address of its weights."""
-    named = [*module.named_buffers(), *module.named_parameters()]
-    return {address(value): name.removesuffix(".weight") for name, value in named if value.numel()}
-
-
-def read_call(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, names: dict[int, str]
-) -> LayerCall | None:
-    """Return the call of a linear layer that an operator's call is, or None.
-
-    Parameters
-    ----------
-    func : torch.ops.OpOverload
-    args, kwargs
-        Its arguments.
-    result
-        What it returned.
-    names : mapping of int to str
-        See `parameter_names`.
-    """
-    op = func.overloadpacket.__name__
-    if op not in NAMES or not isinstance(result, Tensor):
-        return None
-    given = _bound(func, args, kwargs)
-    plain = True
-    if op == "linear":
-        x, source, bias = given["input"], given["weight"], given["bias"]
-        weight = source
-    elif op in _CONVOLUTIONS:
-        x, source, bias = given["input"], given["weight"], given["bias"]
-        plain = _is_affine(given, result)
-        weight = source.flatten(1)
-    else:
-        x, bias = given["mat1" if op == "addmm" else "self"], None
-        source = given["other" if op == "matmul" else "mat2"]
-        if op == "addmm":
-            bias = given["self"]
-            plain = given["beta"] == 1 and given["alpha"] == 1
-        # One matrix alone in a batch is what einsum makes of a plain product.
-        matrix = source[0] if source.ndim == 3 and len(source) == 1 else source
-        weight = matrix.T if matrix.ndim == 2 else matrix
-    if weight.ndim != 2 or x.ndim < 2 or (bias is not None and bias.numel() != len(weight)):
-        return None
-    name = names.get(address(source))
-    key = (op, tuple(weight.shape), name or "")
-    return LayerCall(op, name or op, key, x, weight, bias, result, plain)
-
-
-def detached(call: LayerCall) -> LayerCall:
-    """Return the call with copies of what later operators may change in place."""
-    return replace(call, features=call.features.clone(), result=call.result.clone())
-
-
-def without_values(call: LayerCall) -> LayerCall:
-    """Return the call without what it read and gave, so that the memory can be used again."""
-    nothing = call.weight.new_empty(0)
-    return replace(call, features=nothing, result=nothing)
-
-
-def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's arguments by name, defaults included."""
-    given = {}
-    for index, argument in enumerate(func._schema.arguments):
-        if index < len(args):
-            given[argument.name] = args[index]
-        else:
-            given[argument.name] = kwargs.get(argument.name, argument.default_value)
-    return given
-
-
-def _is_affine(given: dict[str, Any], result: Tensor) -> bool:
-    """Return whether a convolution sees one pixel, or the whole map at once."""
-    kernel = tuple(given["weight"].shape[2:])
-    padding = given["padding"]
-    unpadded = padding == "valid" or (isinstance(padding, list) and not any(padding))
-    if given["groups"] != 1 or given.get("transposed"):
-        return False
-    if padding == "same":
-        unpadded = set(kernel) == {1}
-    whole = kernel == tuple(given["input"].shape[2:]) and set(result.shape[2:]) == {1}
-    single = set(kernel) == {1} and set(given["stride"]) == {1}
-    return unpadded and (whole or single)
-
-
-# What a torch program did on a few rows: which linear layers its output comes from.
-#
-# The operators are recorded while the program runs, so that control flow, functions without
-# modules, TorchScript and exported programs are all read alike. Values are told apart by their
-# memory block: a view or a change in place is the same value.
+# The order of a run: the operators are recorded while the program runs, so that control flow and
+# functions without modules are read, too. Values are told apart by their memory block: a view or
+# a change in place is the same value.
 
 Handler = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -179,7 +161,7 @@ def _dispatch(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    if func.overloadpacket.__name__ in DECOMPOSED:
+    if func.overloadpacket.__name__ in _DECOMPOSED:
         with mode:
             return func.decompose(*args, **(kwargs or {}))
     return mode.handler(func, args, kwargs or {})
@@ -234,10 +216,11 @@ class Trace:
             yield
 
     def _record(self, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+        # What it reads, by the values' numbers before it runs.
         read = [*tensors(args), *tensors(dict(given))]
         reads = frozenset(map(self._value, read))
         result = func(*args, **given)
-        call = read_call(func, args, given, result, self._names)
+        # What it makes or changes: a result in a block that it did not read is a new value.
         blocks = {address(tensor) for tensor in read}
         outputs = list(tensors(result))
         made = frozenset(
@@ -248,21 +231,21 @@ class Trace:
             writes |= frozenset(self._value(tensor) for tensor in read[:1])
         if reads & self._from_data:
             self._from_data |= writes
-        call = without_values(call) if call is not None and self._is_layer(call) else None
+        # The layer that it is, without its values, so that their memory can be used again.
+        call = read_call(func, args, given, result, self._names)
+        if call is not None:
+            nothing = call.weight.new_empty(0)
+            is_layer = self._is_layer(call)
+            call = replace(call, features=nothing, result=nothing) if is_layer else None
         changes = bool(made) or func._schema.is_mutable
         op = func.overloadpacket.__name__ if changes else ""
         self.steps.append(Step(op, reads & self._from_data, writes, made, call))
         return result
 
     def last_layers(self, output: Tensor) -> tuple[list[LayerCall], list[str]]:
-        """Return the layers that the ways back from `output` meet first.
+        """Return the layers that the ways back from `output` meet first, in the order of the run.
 
-        Returns
-        -------
-        layers : list of LayerCall
-            In the order of the run.
-        followers : list of str
-            The operators between them and the output, in the order of the run.
+        Beside them the operators between them and the output, in the same order.
         """
         needed = {self._value(output)}
         layers: list[LayerCall] = []
@@ -344,5 +327,122 @@ class LayerReader:
         if func.overloadpacket.__name__ in NAMES:
             call = read_call(func, args, given, result, self._names)
             if call is not None and call.key in self._keys:
-                self.calls.append(detached(call))
+                # What follows may change them in place.
+                copies = replace(call, features=call.features.clone(), result=call.result.clone())
+                self.calls.append(copies)
         return result
+
+
+# Features that the user chose with ``--phi``: the input, or what a named module reads or gives.
+
+_SIDES = (".input", ".output")
+_SHOWN = 8
+
+
+class Tap:
+    """Where chosen features are read."""
+
+    keys: frozenset[tuple[object, ...]] = frozenset()  # layers whose calls it needs
+    note = ""  # what is done to the values; empty for nothing
+
+    def __init__(self, where: str, name: str) -> None:
+        self.where, self.name = where, name  # the model, for errors; as the user would choose it
+
+    def listen(self) -> AbstractContextManager[None]:
+        """Return a context within which the program runs."""
+        return nullcontext()
+
+    def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:
+        """Return the features, shape (n, d), of the run just done: those of the input."""
+        return np.concatenate([to_array(row.flatten(1)) for row in rows], axis=1)
+
+    def _vectors(self, value: Tensor, n: int) -> Float64s:
+        """Return one vector per row; maps of pixels are averaged, which is noted."""
+        shape = list(value.shape)
+        if value.ndim >= 4 and shape[0] == n:
+            if value.numel() > n * shape[1]:
+                sizes = " x ".join(map(str, shape[2:]))
+                self.note = f"phi is {self.name}, averaged over its {sizes}"
+            return to_array(value.flatten(2).mean(dim=2, dtype=torch.float64))
+        if value.ndim == 2 and shape[0] == n:
+            return to_array(value)
+        raise CovcalError(
+            f"{self.where}: {self.name} has shape {shape} for {n} rows, not one vector per row: "
+            "pass another --phi"
+        )
+
+
+class _ModuleTap(Tap):
+    """What a module reads or gives, kept by a hook."""
+
+    def __init__(self, where: str, name: str, module: torch.nn.Module) -> None:
+        super().__init__(where, name)
+        self._module = module
+        self._value: Tensor | None = None
+
+    @contextmanager
+    def listen(self) -> Iterator[None]:
+        self._value = None
+        register: Callable[..., Any] = self._module.register_forward_hook
+        if self.name.endswith(".input"):
+            register = self._module.register_forward_pre_hook
+        handle = register(self._keep)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _keep(self, _module: torch.nn.Module, *values: Any) -> None:
+        found = next(tensors(values[-1]), None)
+        # What follows may change it in place.
+        self._value = None if found is None else found.clone()
+
+    def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:
+        if self._value is None:
+            raise CovcalError(
+                f"{self.where} does not call {self.name} with a tensor: pass another --phi"
+            )
+        return self._vectors(self._value, len(rows[0]))
+
+
+class _LayerTap(Tap):
+    """What a linear layer of a file's program reads or gives, by its operator."""
+
+    def __init__(self, where: str, name: str, call: LayerCall) -> None:
+        super().__init__(where, name)
+        self.keys = frozenset({call.key})
+
+    def read(self, rows: Sequence[Tensor], calls: Sequence[LayerCall], /) -> Float64s:
+        own = [call for call in calls if call.key in self.keys]
+        if not own:
+            raise CovcalError(f"{self.where} did not run {self.name}: pass another --phi")
+        value = own[-1].features if self.name.endswith(".input") else own[-1].result
+        return self._vectors(value, len(rows[0]))
+
+
+def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
+    """Find what ``--phi`` names: ``input``, NAME or NAME.output, or NAME.input.
+
+    `calls` are the linear layers of a run: of a file's program, those alone can be read.
+    """
+    if phi == "input":
+        return Tap(program.where, phi)
+    name, side = phi, ".output"
+    modules = dict(program.module.named_modules())
+    hookable = not isinstance(program.module, torch.jit.ScriptModule | torch.fx.GraphModule)
+    layers = {call.name: call for call in calls}
+    known = [key for key in modules if key] if hookable else list(layers)
+    # A module may be called by a name that ends like a side.
+    if name not in known:
+        name, side = next(
+            ((phi.removesuffix(end), end) for end in _SIDES if phi.endswith(end)), (phi, side)
+        )
+    if name not in known:
+        shown = ", ".join([*known[-_SHOWN:], *(["..."] if len(known) > _SHOWN else [])])
+        raise CovcalError(
+            f"{program.where} has no {'module' if hookable else 'linear layer'} {phi} for --phi: "
+            f"choose input, none, or one of {shown} (its output; add .input for what it reads)"
+        )
+    if hookable:
+        return _ModuleTap(program.where, name + side, modules[name])
+    return _LayerTap(program.where, name + side, layers[name])

@@ -12,7 +12,18 @@ from covcal_cli.extract.settings import ExtractSettings
 from tests.classifiers.onnx.onnx_case import head_of, inputs_of
 from tests.classifiers.onnx.onnx_chosen_cases import tree
 from tests.classifiers.onnx.onnx_float_cases import SOFTMAX, WT
-from tests.classifiers.onnx.onnx_graphs import D_IN, GEMM, HIDDEN, WEIGHTS, D, Graph, K, node
+from tests.classifiers.onnx.onnx_graphs import (
+    CHANNELS,
+    CONV_HIDDEN,
+    D_IN,
+    GEMM,
+    HIDDEN,
+    WEIGHTS,
+    D,
+    Graph,
+    K,
+    node,
+)
 from tests.classifiers.onnx.onnx_wide_cases import slice_of
 
 W, B = WEIGHTS["w"], WEIGHTS["b"]
@@ -37,6 +48,16 @@ def test_features_of_unknown_width_are_known_after_the_first_batch(tmp_path: Pat
     assert classifier.n_features == D_IN
     np.testing.assert_array_equal(features, x)
     assert classifier.weight is None  # a relu lies between
+
+
+def test_rows_of_another_size_than_the_first_are_refused(tmp_path: Path) -> None:
+    nodes = [*CONV_HIDDEN, node("GlobalAveragePool", "maps", "m"), node("Flatten", "m", "phi")]
+    graph = Graph([*nodes, GEMM, SOFTMAX], shape=("N", CHANNELS, "H", "W"))
+    small, large = (np.ones((4, CHANNELS, side, side), np.float32) for side in (4, 5))
+    classifier = open_onnx(graph.save(tmp_path), phi="input").prove({"x": small})
+    assert classifier.n_features == CHANNELS * 4 * 4
+    with pytest.raises(CovcalError, match="gives 50 features per row on this batch and 32 on"):
+        classifier.run({"x": large})
 
 
 def test_an_affine_map_of_unknown_width_is_found_on_the_first_batch(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from covcal_cli.errors import CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, D, K, rows, save
 
-ZOO = "tests.classifiers.torch.torch_modules"
+ZOO = torch_modules.__name__
 TENSOR, PIXELS, WORDS = (D_IN,), (CHANNELS, SIDE, SIDE), (TOKENS, D_IN)
 
 # name -> (shape of a row, layer, tail)
@@ -143,6 +143,14 @@ def test_one_number_without_a_layer_is_refused() -> None:
 def test_what_the_output_does_not_say_is_noted(name: str, words: str) -> None:
     """Confidences are the softmax of the logits, which such a model does not print."""
     assert any(words in note for note in open_torch(f"{ZOO}:{name}").notes)
+
+
+def test_labels_may_stand_in_a_column() -> None:
+    """Shape [N, 1] of integers says the same as [N]."""
+    x = rows(TENSOR)
+    classifier, _, logits = run(open_torch(f"{ZOO}:with_argmax_column"), x)
+    assert classifier.tail == "argmax"
+    assert relative(logits, torch_modules.mlp()(x).detach().numpy()) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["traced", "scripted", "frozen", "static", "dynamic"])
@@ -272,6 +280,16 @@ def test_a_head_that_is_not_affine_still_gives_logits() -> None:
         assert (features is None) == (d is None)
         assert classifier.weight is None
         assert "the output is taken as the logits" in classifier.notes
+
+
+def test_phi_of_a_free_size_is_as_wide_as_the_first_batch_says() -> None:
+    """Not as wide as the made rows; rows of yet another size are refused."""
+    x = rows(PIXELS)
+    classifier, features, _ = run(open_torch(f"{ZOO}:convolved_relu_pooled", phi="input"), x)
+    assert classifier.n_features == CHANNELS * SIDE * SIDE
+    np.testing.assert_array_equal(features, x.flatten(1).numpy())
+    with pytest.raises(CovcalError, match="gives 300 features per row on this batch and 192 on"):
+        classifier.run({"x": rows((CHANNELS, 10, 10)).numpy()})
 
 
 def test_a_soft_cap_is_noticed_on_the_data() -> None:

@@ -14,9 +14,9 @@ from covcal_cli.errors import CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
 
-ZOO = "tests.classifiers.torch.torch_modules"
+ZOO = torch_modules.__name__
 
-# By name, what the message says after "ZOO:NAME".
+# name -> what the message says after "MODULE:NAME"
 REFUSED = {
     "convolved_relu_pooled": (
         ": the output is neither the logits of conv2d head nor their softmax, so it is not affine "
@@ -38,6 +38,7 @@ REFUSED = {
     "no_layer": ": what it is fed cannot be told from its first layer: set module.example_input",
     "recurrent": ": what it is fed cannot be told from its first layer: set module.example_input",
     "two_unknown_inputs": ": forward takes 2 inputs (left, right): set module.example_input_array",
+    "odd_sides": " does not run on [4, 3, 224, 224]: RuntimeError: mat1 and mat2 shapes cannot be ",
     "lazy": ": 0.weight is lazy and has no shape yet: run the module once inside the function",
     "meta": ": its parameters hold no values (NotImplementedError: ",
     "needs_arguments": " needs arguments (classes): give a function without arguments that calls",
@@ -55,6 +56,17 @@ def test_modules_that_are_refused(name: str) -> None:
         open_torch(f"{ZOO}:{name}")
     assert str(error.value).startswith(f"{ZOO}:{name}{REFUSED[name]}")
     assert "\n" not in str(error.value)
+
+
+def test_a_size_that_is_not_guessed_can_be_declared() -> None:
+    """The usual sides alone are tried; the message says where to write another."""
+    with pytest.raises(CovcalError) as error:
+        open_torch(f"{ZOO}:odd_sides")
+    assert str(error.value).endswith(
+        ", and on 8 other shapes: set module.example_input_array to a tensor that it takes (a "
+        "tuple of tensors where it takes several)"
+    )
+    assert open_torch(f"{ZOO}:declared_sides").inputs[0].shape == (None, 3, 20, 20)
 
 
 def test_what_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
 
-ZOO = "tests.classifiers.torch.torch_modules"
+ZOO = torch_modules.__name__
 
 
 def trained() -> dict[str, Tensor]:

@@ -277,6 +277,7 @@ capped_softmax = _seeded(lambda: Made(lambda z: softmax(z.clamp(-8, 8))))
 with_log_softmax = _seeded(lambda: Made(log_softmax))
 with_sigmoid = _seeded(lambda: Made(torch.sigmoid))
 with_argmax = _seeded(lambda: Made(lambda z: z.argmax(dim=1)))
+with_argmax_column = _seeded(lambda: Made(lambda z: z.argmax(dim=1, keepdim=True)))
 with_temperature = _seeded(lambda: Made(lambda z: softmax(z / 1.7)))
 with_norm = _seeded(_with_norm)
 with_soft_cap = _seeded(lambda: Made(lambda z: 1e4 * torch.tanh(z / 1e4)))
@@ -302,6 +303,9 @@ doubled = _seeded(lambda: Made().double())
 halved = _seeded(lambda: Made().half())
 brained = _seeded(lambda: Made().bfloat16())
 no_layer = _seeded(lambda: nn.Flatten())
+odd_sides = _seeded(
+    lambda: nn.Sequential(nn.Conv2d(CHANNELS, 1, 1), nn.Flatten(), nn.Linear(20 * 20, K))
+)
 one_by_two = _seeded(
     lambda: Made(lambda z: torch.cat([torch.sigmoid(-z), torch.sigmoid(z)], dim=1), classes=1)
 )
@@ -316,6 +320,12 @@ recurrent = _seeded(lambda: nn.LSTM(D_IN, K, batch_first=True))
 lazy = _seeded(lambda: nn.Sequential(nn.LazyLinear(D), nn.ReLU(), nn.LazyLinear(K)))
 meta = _seeded(lambda: nn.Linear(D_IN, K, device="meta"))
 not_a_function = 3
+
+
+def declared_sides() -> nn.Module:
+    module = odd_sides()
+    module.example_input_array = torch.ones(1, CHANNELS, 20, 20)
+    return module
 
 
 def needs_arguments(classes: int, width: int = 3) -> nn.Module:
