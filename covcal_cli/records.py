@@ -88,8 +88,9 @@ def document_text(content: Document | Mapping[str, Any], path: Path) -> str:
     return json.dumps(encoded(content, path), indent=2, allow_nan=False)
 
 
-def write_document(content: Document | Mapping[str, Any], path: Path, *, force: bool) -> None:
+def write_document(content: Document | Mapping[str, Any], path: str | Path, *, force: bool) -> None:
     """Write a document, or its keys, whole or not at all."""
+    path = Path(path)
     write_text(path, document_text(content, path) + "\n", force=force)
 
 

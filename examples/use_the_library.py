@@ -9,8 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import covcal_cli.api as covcal
 import numpy as np
+
+import covcal_cli.api as covcal
 
 
 def on_a_file(features: Path, folder: Path) -> None:
@@ -19,7 +20,7 @@ def on_a_file(features: Path, folder: Path) -> None:
     print(calibration.reason)
     expected = covcal.estimate(features).estimates[0]
     print(f"accuracy {expected.accuracy:.1%}, {expected.low:.1%} to {expected.high:.1%}")
-    covcal.write_calibration(calibration, folder / "cal.json", force=True)
+    covcal.write_document(calibration, folder / "cal.json", force=True)
     covcal.apply(features, folder / "cal.json", folder / "probabilities.csv")
     evaluation = covcal.evaluate(features, {"auto": calibration}, resamples=500)
     for name, metrics in evaluation.metrics.items():

@@ -28,7 +28,7 @@ FLOORS = (
     ("extract", "adapt", "calibrate", "evaluate", "apply", "export"),
     ("report",),
     ("run",),
-    ("inspect",),
+    ("inspect", "api"),
     ("cli",),
     ("__main__",),
 )

@@ -41,6 +41,10 @@ class CalibrateSettings(EstimateSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.method not in (AUTO, *METHODS):
+            raise CovcalError(
+                f"there is no method {self.method!r}: take {AUTO}, {', '.join(METHODS)}"
+            )
         if self.target_prior != SOURCE_PRIOR and self.method not in TAKE_PRIOR:
             raise CovcalError(
                 f"method {self.method} has no use for a target prior: it is for "

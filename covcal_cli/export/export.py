@@ -34,11 +34,11 @@ _PREFIX = "covcal."
 
 def export(
     model: str | Path,
-    document: Path,
-    output: Path | None = None,
+    document: str | Path,
+    output: str | Path | None = None,
     *,
-    weights: Path | None = None,
-    networks: Path | None = None,
+    weights: str | Path | None = None,
+    networks: str | Path | None = None,
     model_output: str | None = None,
     force: bool = False,
 ) -> tuple[Exported, Calibration]:
@@ -79,7 +79,8 @@ def export(
     """
     # The names, before anything is read.
     kind = kind_of(model)
-    path = output or default_output(model)
+    path, document = Path(output or default_output(model)), Path(document)
+    weights, networks = (None if extra is None else Path(extra) for extra in (weights, networks))
     if path.suffix.lower() != kind.exported:
         raise CovcalError(f"{path}: {kind.words} is exported as {kind.exported}: pass another -o")
     inputs = [Path(model), document, *(extra for extra in (weights, networks) if extra)]
@@ -118,7 +119,7 @@ def export(
     )
     chosen = [model_output] if model_output else [None, *exporter.outputs]
     extracted = extracted_tensors(calibration, networks)
-    original = _as_extracted(exporter, chosen, extracted, found, f"{document}", f"{model}")
+    original = _as_extracted(exporter, chosen, extracted, found, str(document), str(model))
     return exporter.write(original, merge), calibration
 
 

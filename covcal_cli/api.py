@@ -1,0 +1,87 @@
+"""The public Python API of covcal: its commands on files, and a calibrator on arrays.
+
+    import covcal_cli.api as covcal
+
+    covcal.extract("model.onnx", "source", "target", "features.h5")
+    calibration = covcal.calibrate("features.h5", covcal.CalibrateSettings(method="cot"))
+    covcal.write_document(calibration, "cal.json", force=True)
+
+    calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
+    probabilities = calibrator.predict_proba(new_logits)
+
+What stands in `__all__` is public and keeps its meaning within a major version; a result may gain
+fields. Everything else in the package is private and may change. Importing this module loads
+nothing heavy: a name brings its packages when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from covcal_cli.adapt.adapt import adapt
+    from covcal_cli.adapt.settings import AdaptSettings
+    from covcal_cli.apply.apply import apply
+    from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+    from covcal_cli.calibrate.calibrator import Calibrator
+    from covcal_cli.calibrate.estimate import estimate
+    from covcal_cli.calibrate.problem import EstimateSettings
+    from covcal_cli.errors import CovcalError
+    from covcal_cli.evaluate.evaluate import evaluate
+    from covcal_cli.export.export import export
+    from covcal_cli.extract.extract import extract
+    from covcal_cli.extract.settings import ExtractSettings
+    from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.records import write_document
+    from covcal_cli.report.report import report
+
+__all__ = [
+    "AdaptSettings",
+    "CalibrateSettings",
+    "Calibrator",
+    "CovcalError",
+    "EstimateSettings",
+    "ExtractSettings",
+    "adapt",
+    "apply",
+    "calibrate",
+    "estimate",
+    "evaluate",
+    "export",
+    "extract",
+    "read_calibration",
+    "report",
+    "write_document",
+]
+
+_HOMES = {
+    "AdaptSettings": "adapt.settings",
+    "CalibrateSettings": "calibrate.calibrate",
+    "Calibrator": "calibrate.calibrator",
+    "CovcalError": "errors",
+    "EstimateSettings": "calibrate.problem",
+    "ExtractSettings": "extract.settings",
+    "adapt": "adapt.adapt",
+    "apply": "apply.apply",
+    "calibrate": "calibrate.calibrate",
+    "estimate": "calibrate.estimate",
+    "evaluate": "evaluate.evaluate",
+    "export": "export.export",
+    "extract": "extract.extract",
+    "read_calibration": "formats.calibration",
+    "report": "report.report",
+    "write_document": "records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"covcal's API has no {name!r}: it has {', '.join(__all__)}")
+    found = getattr(import_module(f"covcal_cli.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

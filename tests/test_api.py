@@ -1,0 +1,234 @@
+"""The public Python API: its names, the commands on files, and the calibrator on arrays."""
+
+import ast
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import softmax
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+
+import covcal_cli.api as covcal
+from tests.cli_runner import covcal as command
+from tests.made_files import made_domain, write_features
+
+Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+
+
+def arrays(k: int = 4, n: int = 600, shift: float = 1.0) -> Arrays:
+    """Source logits, source labels, and logits of a harder target."""
+    rng = np.random.default_rng(0)
+
+    def domain(gap: float) -> tuple[NDArray[Any], NDArray[Any]]:
+        labels = rng.integers(0, k, n)
+        logits = rng.normal(size=(n, k))
+        logits[np.arange(n), labels] += gap
+        return 3 * logits, labels
+
+    source, labels = domain(2.0)
+    target, _ = domain(2.0 - shift)
+    return source, labels, target
+
+
+def only_validation(name: str, logits: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """A domain whose rows are all validation rows, and have these logits."""
+    made = made_domain(name, sizes=(0, len(logits), 0))
+    return made | {"logits": logits.astype(np.float32)}
+
+
+class TestNames:
+    def test_every_name_is_there(self) -> None:
+        """Each public name is found, and a type checker sees the same ones."""
+        source = Path(covcal.__file__).read_text(encoding="utf-8")
+        typed = {
+            alias.name
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("covcal_cli")
+            for alias in node.names
+        }
+        assert typed == set(covcal.__all__) == set(dir(covcal))
+        for name in covcal.__all__:
+            assert getattr(covcal, name).__name__ == name
+
+    def test_another_name_is_refused_with_those_there_are(self) -> None:
+        with pytest.raises(AttributeError, match=r"no 'calibrat': it has .*Calibrator"):
+            _ = covcal.calibrat
+
+    def test_importing_it_loads_nothing_heavy(self) -> None:
+        """Neither torch, onnx and h5py nor NumPy is loaded before a name is used."""
+        script = (
+            "import sys, covcal_cli.api\n"
+            "heavy = {'torch', 'onnx', 'onnxruntime', 'h5py', 'numpy'}\n"
+            "before = heavy & set(sys.modules)\n"
+            "covcal_cli.api.Calibrator\n"
+            "print(sorted(before), sorted(heavy & set(sys.modules)))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == "[] ['h5py', 'numpy']"
+
+
+class TestFiles:
+    def test_the_commands_take_paths_as_text(self, digits: Path, tmp_path: Path) -> None:
+        """From a model to probabilities and a page, without a command line."""
+        features, document = str(tmp_path / "f.h5"), str(tmp_path / "cal.json")
+        sets = [str(digits / name) for name in ("digits.onnx", "source.npz", "target.npz")]
+        covcal.extract(*sets, features)
+        calibration = covcal.calibrate(features, covcal.CalibrateSettings(method="temp"))
+        covcal.write_document(calibration, document, force=False)
+        assert covcal.read_calibration(document) == calibration
+        assert 0 < covcal.estimate(features).estimates[0].accuracy < 1
+        found = covcal.evaluate(features, {"temp": calibration})
+        assert found.metrics["temp"].ece < found.metrics["none"].ece
+        covcal.apply(features, document, str(tmp_path / "p.csv"))
+        covcal.export(sets[0], document, str(tmp_path / "c.onnx"))
+        covcal.report(features, [document], str(tmp_path / "r.html"), resamples=20)
+        for name in ("p.csv", "c.onnx", "r.html"):
+            assert (tmp_path / name).stat().st_size > 0
+
+    def test_settings_refuse_what_cannot_be(self) -> None:
+        with pytest.raises(covcal.CovcalError, match=r"no method 'tmep': take auto, none, temp"):
+            covcal.CalibrateSettings(method="tmep")
+
+
+class TestCalibrator:
+    @pytest.mark.parametrize("method", ["none", "temp", "label-shift", "cot", "atc", "auto"])
+    def test_it_finds_what_the_command_line_finds(self, method: str, tmp_path: Path) -> None:
+        """The same rows in a file give the same temperature and the same estimate."""
+        source, labels, target = arrays(k=3)
+        path = write_features(
+            tmp_path / "f.h5",
+            source=only_validation("source", source) | {"labels": labels},
+            target=only_validation("target", target),
+        )
+        found = covcal.Calibrator(method).fit(source, labels, target)
+        written = covcal.calibrate(path, covcal.CalibrateSettings(method=method))
+        assert found.temperature_ == written.forecaster_temperature
+        assert (found.method_, found.reason_) == (written.method_used, written.reason)
+        assert found.estimate_ is not None
+        combined = covcal.estimate(path).estimates[0]
+        assert found.estimate_.accuracy == pytest.approx(combined.accuracy)
+        command("calibrate", path, "--method", method, "-o", tmp_path / "c.json").require_success()
+        assert covcal.read_calibration(tmp_path / "c.json").forecaster_temperature == (
+            found.temperature_
+        )
+
+    def test_probabilities_are_the_softmax_of_z_over_t(self) -> None:
+        """As SciPy computes it; the largest stays where it was."""
+        source, labels, target = arrays()
+        found = covcal.Calibrator("temp").fit(source, labels, target)
+        expected = softmax(target / found.temperature_, axis=1)
+        np.testing.assert_allclose(found.predict_proba(target), expected, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(found.predict(target), target.argmax(axis=1))
+
+    def test_one_number_a_row_is_the_second_of_two_classes(self) -> None:
+        """A binary decision function gives what its two logits 0 and z give."""
+        source, labels, target = arrays(k=2)
+        one, two = covcal.Calibrator("temp"), covcal.Calibrator("temp")
+        gap, new = source[:, 1] - source[:, 0], target[:, 1] - target[:, 0]
+        one.fit(gap, labels, new)
+        two.fit(np.stack([0 * gap, gap], axis=1), labels, np.stack([0 * new, new], axis=1))
+        assert one.temperature_ == two.temperature_
+        assert one.predict_proba(new).shape == (len(new), 2)
+
+    def test_classes_may_have_names(self) -> None:
+        """By default in sorted order, as scikit-learn has them, or in the order that is given."""
+        source, labels, target = arrays(k=3)
+        named = covcal.Calibrator("temp").fit(source, np.array(["a", "b", "c"])[labels], target)
+        order = ["z", "x", "y"]
+        given = covcal.Calibrator("temp").fit(
+            source, np.array(order)[labels], target, classes=order
+        )
+        plain = covcal.Calibrator("temp").fit(source, labels, target)
+        assert named.temperature_ == given.temperature_ == plain.temperature_
+        assert list(named.classes_) == ["a", "b", "c"]
+        assert given.predict(target)[0] == order[target[0].argmax()]
+
+    def test_it_works_with_a_frozen_scikit_learn_model(self) -> None:
+        """Its decision function gives the logits; clone and pickle keep what they should."""
+        X, y = load_digits(return_X_y=True)
+        model = FrozenEstimator(LogisticRegression(max_iter=2000).fit(X[:600] / 16, y[:600]))
+        source, target = (
+            model.decision_function(X[600:1200] / 16),
+            model.decision_function(np.roll(X[1200:], 1, axis=1) / 16),
+        )
+        calibrator = covcal.Calibrator("temp", seed=3).fit(source, y[600:1200], target)
+        copy = clone(calibrator)
+        assert copy.get_params() == calibrator.get_params()
+        assert not hasattr(copy, "temperature_")
+        again = pickle.loads(pickle.dumps(calibrator))
+        np.testing.assert_array_equal(again.predict_proba(target), calibrator.predict_proba(target))
+        before = -np.log(softmax(source, axis=1)[np.arange(600), y[600:1200]]).mean()
+        after = -np.log(calibrator.predict_proba(source)[np.arange(600), y[600:1200]]).mean()
+        assert after < before
+
+    def test_what_to_look_into_is_warned_of(self) -> None:
+        """A source without errors is said to be suspicious, as on the command line."""
+        source, labels, target = arrays(k=3, n=60)
+        source[np.arange(60), labels] = 50
+        with pytest.warns(UserWarning, match="error") as found:
+            covcal.Calibrator("temp").fit(source, labels, target)
+        assert "makes no error on its 60 source validation rows" in str(found[0].message)
+
+    def test_parameters_are_those_of_scikit_learn(self) -> None:
+        calibrator = covcal.Calibrator("cot", seed=2)
+        assert repr(calibrator) == "Calibrator(method='cot', seed=2)"
+        assert calibrator.set_params(method="temp", seed=0).get_params()["method"] == "temp"
+        with pytest.raises(ValueError, match="has no metod: it has method, loss"):
+            calibrator.set_params(metod="temp")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"source_logits": np.zeros((5, 3, 2))}, "source_logits must be of shape"),
+            ({"source_logits": np.zeros((0, 3))}, "source_logits must be of shape"),
+            ({"target_logits": np.zeros((9, 5))}, "have 3 classes and target_logits 5"),
+            ({"target_logits": np.full((9, 3), np.nan)}, "target_logits: row 0 is not finite"),
+            ({"source_labels": np.zeros(7, dtype=int)}, r"source_labels must be of shape \(600,\)"),
+            (
+                {"source_labels": np.full(600, 3)},
+                "row 0 is 3, which is none of the classes 0",
+            ),
+            ({"source_labels": np.full(600, "a")}, "there are 3 logits a row and 1 classes"),
+            ({"classes": ["a", "b"]}, "there are 3 logits a row and 2 classes"),
+        ],
+    )
+    def test_arrays_that_do_not_fit_are_refused(self, change: dict[str, Any], message: str) -> None:
+        source, labels, target = arrays(k=3)
+        given = {"source_logits": source, "source_labels": labels, "target_logits": target}
+        with pytest.raises(ValueError, match=message):
+            covcal.Calibrator("temp").fit(**(given | change))
+
+    @pytest.mark.parametrize("method", ["iw+temp", "fl+temp", "fl+cot", "weights-only"])
+    def test_a_method_that_needs_more_is_refused(self, method: str) -> None:
+        with pytest.raises(ValueError, match=r"needs more than logits: .*covcal\.calibrate"):
+            covcal.Calibrator(method).fit(*arrays())
+
+    def test_it_must_be_fitted_first(self) -> None:
+        with pytest.raises(ValueError, match="not fitted yet"):
+            covcal.Calibrator().predict_proba(np.zeros((2, 3)))
+        fitted = covcal.Calibrator("temp").fit(*arrays(k=3))
+        with pytest.raises(ValueError, match="logits have 4 classes, not 3"):
+            fitted.predict_proba(np.zeros((2, 4)))
+
+    def test_fitting_again_starts_afresh_and_leaves_the_arrays_alone(self) -> None:
+        source, labels, target = arrays()
+        copies = source.copy(), labels.copy(), target.copy()
+        calibrator = covcal.Calibrator("temp").fit(source, labels, target)
+        first = calibrator.temperature_
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            calibrator.fit(source[:50], labels[:50], target)
+        assert calibrator.fit(source, labels, target).temperature_ == first
+        for array, copy in zip((source, labels, target), copies, strict=True):
+            np.testing.assert_array_equal(array, copy)
