@@ -62,7 +62,7 @@ def intervals(metrics: Metrics, *, resamples: int, seed: int) -> dict[str, Inter
         found[name] = mean_interval(*cells, resamples=resamples, rng=rng)
     gaps = {}
     for name in _of_kind("gaps"):
-        bins = metrics.adaptive if name == "adaptive_ece" else metrics.bins
+        bins: Bins = getattr(metrics, METRICS[name].bins)
         part = _PARTS.get(name, np.abs)
         gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part)
     return found | gaps | _agreeing({name: gaps[name] for name in _PARTS})

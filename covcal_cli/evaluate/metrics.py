@@ -54,6 +54,7 @@ class Metric:
     better: Literal["lower", "higher", "neither"] = "lower"
     # How chance enters: a share of rows, a mean over rows, or gaps of bins; None: no interval.
     interval: Literal["share", "mean", "gaps"] | None = None
+    bins: Literal["bins", "adaptive"] = "bins"  # whose gaps; an attribute of `Metrics`
     main: bool = False  # on screen without ``--metrics all`` too
     highest: float = 1.0  # that a limit may be
 
@@ -95,6 +96,7 @@ _TABLE = (
         Shown("adaptive ECE"),
         Shown("ECE, bins of equal mass"),
         interval="gaps",
+        bins="adaptive",
     ),
     Metric("classwise_ece", Shown("class-wise ECE"), Shown("class-wise ECE", late=1)),
     Metric("debiased_ece", Shown("debiased ECE"), Shown("ECE without the part of chance")),
