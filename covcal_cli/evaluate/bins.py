@@ -93,9 +93,34 @@ class Bins:
         """Share of right rows per bin; NaN where a bin is empty."""
         return ratio(self.hits, self.counts)
 
+    def mean_accuracy(self) -> float:
+        """Return the share of right rows."""
+        return int(self.hits.sum()) / self.n
+
+    def mean_confidence(self) -> float:
+        """Return the mean confidence of all rows."""
+        return float(self.confidence_sums.sum()) / self.n
+
     def ece(self) -> float:
         """Return the expected calibration error, sum_b n_b/n |conf_b - acc_b|."""
         return float(np.abs(self.confidence_sums - self.hits).sum() / require_rows(self.n))
+
+    def over_ece(self) -> float:
+        """Return the part of the ECE from bins whose confidence exceeds their accuracy."""
+        return float(over(self._gaps()).sum())
+
+    def under_ece(self) -> float:
+        """Return the part of the ECE from bins whose accuracy exceeds their confidence."""
+        return float(under(self._gaps()).sum())
+
+    def mce(self) -> float:
+        """Return the maximum calibration error, the largest |conf_b - acc_b| of a filled bin."""
+        require_rows(self.n)
+        return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
+
+    def _gaps(self) -> Float64s:
+        """Return n_b/n (conf_b - acc_b); an empty bin has none."""
+        return (self.confidence_sums - self.hits) / require_rows(self.n)
 
 
 class ReliabilityBins(Bins):
@@ -106,34 +131,9 @@ class ReliabilityBins(Bins):
         """From 0 to 1, shape (bins + 1,)."""
         return bin_edges(len(self.counts))
 
-    def mean_accuracy(self) -> float:
-        """Return the share of right rows."""
-        return int(self.hits.sum()) / self.n
-
-    def mean_confidence(self) -> float:
-        """Return the mean confidence of all rows."""
-        return float(self.confidence_sums.sum()) / self.n
-
-    def over_ece(self) -> float:
-        """Return the part of the ECE from bins whose confidence exceeds their accuracy."""
-        return float(over(self._gaps()).sum())
-
-    def under_ece(self) -> float:
-        """Return the part of the ECE from bins whose accuracy exceeds their confidence."""
-        return float(under(self._gaps()).sum())
-
     def ece(self) -> float:
         """Return the expected calibration error, to the last bit the sum of its two parts."""
         return self.over_ece() + self.under_ece()
-
-    def mce(self) -> float:
-        """Return the maximum calibration error, the largest |conf_b - acc_b| of a filled bin."""
-        require_rows(self.n)
-        return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
-
-    def _gaps(self) -> Float64s:
-        """Return n_b/n (conf_b - acc_b); an empty bin has none."""
-        return (self.confidence_sums - self.hits) / require_rows(self.n)
 
 
 def over(gaps: Float64s) -> Float64s:
