@@ -5,13 +5,14 @@ Bins are equally wide and (c_{b-1}, c_b], the first closed at 0, unless said oth
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import Booleans, Float64s, Floats, Integers, Labels
+from covcal_cli.records import at
 
 SMALL_GROUP = 100  # rows; with fewer, the ECE of a group is mostly the noise of its bins
 _ROUNDING = 1e-6
@@ -160,29 +161,13 @@ def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64s:
 class GroupMetrics:
     """What a confidence is worth on one group of rows; fractions, None where it has no rows."""
 
-    name: str
+    name: str = field(metadata=at("group"))
     n: int
     accuracy: float | None
     mean_confidence: float | None
     ece: float | None
     over_ece: float | None
-
-    @property
-    def small(self) -> bool:
-        """Whether its ECE is mostly noise."""
-        return self.n < SMALL_GROUP
-
-    def to_json(self) -> dict[str, str | int | float | bool | None]:
-        """Return everything under its public name."""
-        return {
-            "group": self.name,
-            "n": self.n,
-            "accuracy": self.accuracy,
-            "mean_confidence": self.mean_confidence,
-            "ece": self.ece,
-            "over_ece": self.over_ece,
-            "small": self.small,
-        }
+    small: bool  # so that the ECE is mostly noise
 
 
 class GroupBins:
@@ -217,7 +202,7 @@ class GroupBins:
 
 def _of_group(name: str, bins: ReliabilityBins) -> GroupMetrics:
     if bins.n == 0:
-        return GroupMetrics(name, 0, None, None, None, None)
+        return GroupMetrics(name, 0, None, None, None, None, small=True)
     return GroupMetrics(
         name=name,
         n=bins.n,
@@ -225,6 +210,7 @@ def _of_group(name: str, bins: ReliabilityBins) -> GroupMetrics:
         mean_confidence=bins.mean_confidence(),
         ece=bins.ece(),
         over_ece=bins.over_ece(),
+        small=bins.n < SMALL_GROUP,
     )
 
 
