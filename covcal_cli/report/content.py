@@ -1,6 +1,7 @@
 """The content of a report, gathered from a file and its calibrations; nothing is drawn here."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -63,8 +64,8 @@ def gather(
             for domain in (file.source, file.target)
             if domain is not None
         }
-    evaluation: Evaluation | None
-    try:
+    evaluation: Evaluation | None = None
+    with suppress(UnlabelledError):
         evaluation = evaluate(
             path,
             calibrations,
@@ -75,12 +76,9 @@ def gather(
             seed=seed,
             networks=networks,
         )
-    except UnlabelledError:
-        evaluation = None
-    try:
+    estimation: Estimation | None = None
+    with suppress(CovcalError):  # of a target alone, say; the report does without
         estimation = estimate(path, EstimateSettings(seed=seed))
-    except CovcalError:  # a target alone, say; the report does without
-        estimation = None
     return ReportContent(
         path=path,
         documents=tuple(documents),

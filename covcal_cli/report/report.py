@@ -10,15 +10,15 @@ from covcal_cli.report.page import page
 
 
 def report(
-    path: Path,
-    documents: Sequence[Path],
-    output: Path,
+    path: str | Path,
+    documents: Sequence[str | Path],
+    output: str | Path,
     *,
     split: str = "test",
     bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
-    networks: Path | None = None,
+    networks: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
     """Write one self-contained HTML page about calibrations of a file.
@@ -28,11 +28,11 @@ def report(
 
     Parameters
     ----------
-    path : Path
+    path : str or Path
         A features or adapted file.
-    documents : sequence of Path
+    documents : sequence of str or Path
         Calibrations; the verdict is about the first.
-    output : Path
+    output : str or Path
         The page to write.
     split, bins, resamples, seed, networks
         As `evaluate` has them.
@@ -42,17 +42,18 @@ def report(
     CovcalError
         If the file or a calibration cannot be used, or the output cannot be written.
     """
+    path, output, files = Path(path), Path(output), [Path(document) for document in documents]
     if output.suffix.lower() not in (".html", ".htm"):
         raise CovcalError(f"{output}: a report is a web page: give -o a name that ends in .html")
-    check_output(output, force=force, inputs=[path, *documents])
+    check_output(output, force=force, inputs=[path, *files])
     content = gather(
         path,
-        documents,
+        files,
         split=split,
         bins=bins,
         resamples=resamples,
         seed=seed,
-        networks=networks,
+        networks=None if networks is None else Path(networks),
     )
     write_text(output, page(content), force=force)
     return content
