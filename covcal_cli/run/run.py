@@ -5,8 +5,6 @@ its own command would give it. It is made again only when its settings or what i
 changed, which the journal knows.
 """
 
-import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,14 +23,14 @@ from covcal_cli.formats.calibration import Calibration, read_calibration, write_
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named
 from covcal_cli.progress import ProgressCallback
-from covcal_cli.run.journal import Journal, step_key
+from covcal_cli.run.journal import Journal, data_digest, step_key
 
 JOURNAL = "run.json"
 _RESAMPLES = 1000
+# What extraction reads of its own accord where it lies beside the model.
 _CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json", "config.json")
 _RESULT_FREE = {"batch", "threads"}  # settings that change no result
-# Writes a result, and returns what is to be said about it.
-Make = Callable[[Path], Iterable[str] | None]
+Make = Callable[[Path], Iterable[str] | None]  # writes a result; returns what is to be said of it
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,9 @@ class RunReport:
 
 def run(
     model: str | Path,
-    source: Path,
-    target: Path,
-    folder: Path,
+    source: str | Path,
+    target: str | Path,
+    folder: str | Path,
     settings: RunSettings,
     *,
     tell: Callable[[Step], None],
@@ -85,12 +83,11 @@ def run(
     ----------
     model : str or Path
         The classifier: a file, or ``module:function``.
-    source, target : Path
+    source, target : str or Path
         The data.
-    folder : Path
+    folder : str or Path
         Where the results lie; made if it is missing.
     settings : RunSettings
-        How to take the steps.
     tell : callable
         Called with every `Step` when it is done.
     force : bool
@@ -104,12 +101,13 @@ def run(
         If a step fails, or `folder` holds something else. What was made before stays, and the
         next run goes on there.
     """
+    folder = Path(folder)
     if not folder.exists():
         folder.mkdir(parents=True)
     elif not folder.is_dir() or (any(folder.iterdir()) and not (folder / JOURNAL).exists()):
         raise CovcalError(f"{folder} exists and covcal run did not make it: name another with -o")
     steps = _Steps(folder, settings, tell, progress, Journal(folder / JOURNAL), force)
-    features = steps.extract(model, source, target)
+    features = steps.extract(model, Path(source), Path(target))
     file = steps.adapt(features)
     document, calibration = steps.calibrate(file)
     evaluation = steps.evaluate(file, document)
@@ -177,6 +175,8 @@ class _Steps:
         ):
             return features
 
+        settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
+
         def make(output: Path) -> Iterable[str]:
             from covcal_cli.adapt.adapt import adapt
             from covcal_cli.adapt.settings import AdaptSettings
@@ -184,19 +184,18 @@ class _Steps:
             asked = AdaptSettings(**settings)
             return adapt(features, output, asked, force=True, progress=self.progress).warnings
 
-        settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
         inputs = {"features": sha256_of(features)}
         return self._step(self.folder / "adapted.h5", _key(inputs, settings), make)
 
     def calibrate(self, file: Path) -> tuple[Path, Calibration]:
         """Return cal.json and what it holds."""
+        settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
 
         def make(output: Path) -> Iterable[str]:
             found = calibrate(file, CalibrateSettings(**settings))
             write_calibration(found, output, force=True)
             return found.warnings
 
-        settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
         inputs = {"file": sha256_of(file)}
         document = self._step(self.folder / "cal.json", _key(inputs, settings), make)
         return document, read_calibration(document)
@@ -278,32 +277,3 @@ def _read_beside(
     for path in (*files, Path(settings.preprocess or "")):
         if path.is_file():
             yield path.name, path
-
-
-def data_digest(path: Path) -> str:
-    """Return a sha256 over a file, or over every visible file below a folder.
-
-    Names count as well as contents: a file in another class folder is other data. Times do not.
-    Links are followed, hidden files and folders left out as readers do.
-    """
-    if not path.is_dir():
-        return sha256_of(path)
-    digest = hashlib.sha256()
-    for file in _files_below(path, frozenset()):
-        name = os.fsencode(file.relative_to(path).as_posix())
-        digest.update(f"{len(name)}:".encode() + name)
-        digest.update(sha256_of(file).encode())
-    return digest.hexdigest()
-
-
-def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
-    real = folder.resolve()
-    if real in above:  # a link that leads back up
-        return
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            yield from _files_below(entry, above | {real})
-        elif entry.is_file():
-            yield entry
