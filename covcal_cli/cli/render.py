@@ -1,6 +1,6 @@
-"""Results as text: percent with two decimals on screen, fractions in JSON."""
+"""Results of the commands as text, in the order of the commands; JSON has fractions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,68 @@ if TYPE_CHECKING:  # importing them would load torch and Pillow
     from covcal_cli.extract.domain import DomainReport
     from covcal_cli.extract.dry_run import DryRun
     from covcal_cli.extract.extract import ExtractReport
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_SHOWN_CLASSES = 8
+
+
+# ``covcal extract``: what was run and read, or would be.
+
+
+def extract_summary(report: "ExtractReport") -> str:
+    """Return what ``covcal extract`` ran and read."""
+    lines = [("model", report.head), ("input", report.preprocessing), *_domains(report.domains)]
+    if report.source_accuracy is not None:
+        lines.append(("accuracy", f"{report.source_accuracy:.2%} of the labelled source rows"))
+    return _aligned(lines)
+
+
+def dry_run_summary(plan: "DryRun") -> str:
+    """Return what ``covcal extract`` would do."""
+    shown = ", ".join(plan.classes[:_SHOWN_CLASSES])
+    more = len(plan.classes) - _SHOWN_CLASSES
+    seconds = "unknown" if plan.seconds is None else _duration(plan.seconds)
+    lines = [
+        ("model", plan.head),
+        ("input", plan.preprocessing),
+        ("classes", f"{shown}, and {more} more" if more > 0 else shown),
+        *_domains(plan.domains),
+        ("batch", f"{plan.batch} rows, threads {plan.threads}"),
+        ("size", f"{_size(plan.size)} on disk, twice that while running"),
+        ("time", f"{seconds}, from a few batches"),
+    ]
+    return _aligned(lines)
+
+
+def _domains(domains: Sequence["DomainReport"]) -> Iterator[tuple[str, str]]:
+    for domain in domains:
+        rows = ", ".join(f"{name} {count}" for name, count in domain.rows.items())
+        total = sum(domain.rows.values())
+        skipped = f"; {len(domain.skipped)} files skipped" if domain.skipped else ""
+        yield domain.name, f"{total} rows ({rows}), {domain.labelled} labelled{skipped}"
+
+
+def _aligned(lines: Sequence[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+
+
+def _size(count: float) -> str:
+    for unit in _UNITS:
+        if count < 1000 or unit == _UNITS[-1]:
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"about {seconds:.2g} s"
+    minutes = seconds / 60
+    return f"about {minutes:.0f} min" if minutes < 90 else f"about {minutes / 60:.1f} h"
+
+
+# ``covcal adapt`` and ``covcal calibrate``.
 
 
 def adapt_summary(report: "AdaptReport") -> str:
@@ -168,68 +230,7 @@ def _bound_line(bound: Any) -> str:
     return text + (" (1 or more: says nothing)" if bound["vacuous"] else "")
 
 
-# The text that ``covcal extract`` prints: what was run and read, or would be.
-
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
-_SHOWN_CLASSES = 8
-
-
-def extract_summary(report: "ExtractReport") -> str:
-    """Return what ``covcal extract`` ran and read."""
-    lines = [("model", report.head), ("input", report.preprocessing), *_domains(report.domains)]
-    if report.source_accuracy is not None:
-        lines.append(("accuracy", f"{report.source_accuracy:.2%} of the labelled source rows"))
-    return _aligned(lines)
-
-
-def dry_run_summary(plan: "DryRun") -> str:
-    """Return what ``covcal extract`` would do."""
-    shown = ", ".join(plan.classes[:_SHOWN_CLASSES])
-    more = len(plan.classes) - _SHOWN_CLASSES
-    seconds = "unknown" if plan.seconds is None else _duration(plan.seconds)
-    lines = [
-        ("model", plan.head),
-        ("input", plan.preprocessing),
-        ("classes", f"{shown}, and {more} more" if more > 0 else shown),
-        *_domains(plan.domains),
-        ("batch", f"{plan.batch} rows, threads {plan.threads}"),
-        ("size", f"{_size(plan.size)} on disk, twice that while running"),
-        ("time", f"{seconds}, from a few batches"),
-    ]
-    return _aligned(lines)
-
-
-def _domains(domains: Sequence["DomainReport"]) -> list[tuple[str, str]]:
-    lines = []
-    for domain in domains:
-        rows = ", ".join(f"{name} {count}" for name, count in domain.rows.items())
-        total = sum(domain.rows.values())
-        skipped = f"; {len(domain.skipped)} files skipped" if domain.skipped else ""
-        lines.append((domain.name, f"{total} rows ({rows}), {domain.labelled} labelled{skipped}"))
-    return lines
-
-
-def _aligned(lines: Sequence[tuple[str, str]]) -> str:
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
-
-
-def _size(count: float) -> str:
-    for unit in _UNITS:
-        if count < 1000 or unit == _UNITS[-1]:
-            break
-        count /= 1000
-    return f"{count:.3g} {unit}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"about {seconds:.2g} s"
-    minutes = seconds / 60
-    return f"about {minutes:.0f} min" if minutes < 90 else f"about {minutes / 60:.1f} h"
-
-
-# The estimates of ``covcal estimate`` as text: percent with one decimal, fractions in JSON.
+# ``covcal estimate``: percent with one decimal.
 
 
 def rendered_estimate(expectation: Expectation, kind: str) -> str:
@@ -301,7 +302,7 @@ def _calibrations(calibrations: Sequence[ExpectedCalibration]) -> Table:
     return Table(columns, rows)
 
 
-# Evaluations as text: percent with two decimals on screen, fractions in JSON.
+# ``covcal evaluate``: percent with two decimals.
 
 
 def rendered_evaluation(judged: Judged, kind: str, *, every_metric: bool = False) -> str:
@@ -311,12 +312,10 @@ def rendered_evaluation(judged: Judged, kind: str, *, every_metric: bool = False
         return document_text(document, Path("metrics.json"))
     if kind == "table":
         return _as_text(judged, every_metric=every_metric)
-    text = as_markdown(judged, every_metric=every_metric)
-    if kind == "markdown":
-        return text
-    # GitHub shows these lines beside the job.
-    failed = [f"::error::covcal: {case.sentence}" for case in judged.cases if case.failed]
-    return "\n".join([text, *failed])
+    lines = [as_markdown(judged, every_metric=every_metric)]
+    if kind == "github":  # which shows these lines beside the job
+        lines += [f"::error::covcal: {case.sentence}" for case in judged.cases if case.failed]
+    return "\n".join(lines)
 
 
 def as_markdown(judged: Judged, *, every_metric: bool) -> str:
@@ -343,9 +342,9 @@ def _parts(
     evaluation: Evaluation, draw: Callable[[Table], str], between: str, *, every_metric: bool
 ) -> str:
     """Return the tables, each but the first below its title and what is to go `between`."""
-    parts = [draw(_main(evaluation))]
+    parts = [draw(_metrics(evaluation, main=True))]
     if every_metric:
-        parts.append(draw(_further(evaluation)))
+        parts.append(draw(_metrics(evaluation, main=False)))
     if evaluation.intervals:
         title = f"95 % intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
         parts.append(f"{title}{between}{draw(_intervals(evaluation))}")
@@ -356,27 +355,19 @@ def _parts(
     return "\n\n".join(parts)
 
 
-def _main(evaluation: Evaluation) -> Table:
-    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.main]
+def _metrics(evaluation: Evaluation, *, main: bool) -> Table:
+    """Return the main metrics, beside temperature and rows, or the further ones alone."""
+    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.main == main]
     rows = [
         [
             name,
-            f"{evaluation.temperatures[name]:.4g}",
-            str(entry.n),
+            *([f"{evaluation.temperatures[name]:.4g}", str(entry.n)] if main else []),
             *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen),
         ]
         for name, entry in evaluation.metrics.items()
     ]
-    return Table(["calibration", "T", "n", *(shown.label for _, shown in chosen)], rows)
-
-
-def _further(evaluation: Evaluation) -> Table:
-    chosen = [(name, shown) for name, shown, metric in on_screen() if not metric.main]
-    rows = [
-        [name, *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen)]
-        for name, entry in evaluation.metrics.items()
-    ]
-    return Table(["calibration", *(shown.label for _, shown in chosen)], rows)
+    leading = ["calibration", "T", "n"] if main else ["calibration"]
+    return Table([*leading, *(shown.label for _, shown in chosen)], rows)
 
 
 def _intervals(evaluation: Evaluation) -> Table:
