@@ -8,6 +8,7 @@ changed, which the journal knows.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from covcal_cli import __version__
@@ -23,6 +24,7 @@ from covcal_cli.formats.calibration import Calibration, read_calibration, write_
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named
 from covcal_cli.progress import ProgressCallback
+from covcal_cli.report.report import report
 from covcal_cli.run.journal import Journal, data_digest, step_key
 
 JOURNAL = "run.json"
@@ -144,8 +146,8 @@ class _Steps:
         for name, path in _read_beside(model, source, target, settings):
             inputs[name] = data_digest(path)
         kept = {name: value for name, value in asdict(settings).items() if name not in _RESULT_FREE}
-        output, key = self.folder / "features.h5", _key(inputs, kept)
-        goes_on = self.journal.was_begun(output, key) and was_stopped(output)
+        output = self.folder / "features.h5"
+        goes_on = self.journal.was_begun(output, _key(inputs, kept)) and was_stopped(output)
 
         def make(output: Path) -> Iterable[str]:
             report = extract(
@@ -161,7 +163,7 @@ class _Steps:
             skipped = (entry for domain in report.domains for entry in domain.skipped)
             return [*report.warnings, *(f"skipped {name}: {reason}" for name, reason in skipped)]
 
-        return self._step(output, key, make)
+        return self._step(output.name, inputs, make, kept)
 
     def adapt(self, features: Path) -> Path:
         """Return adapted.h5, or `features` where there is nothing to adapt or no use for it."""
@@ -184,8 +186,7 @@ class _Steps:
             asked = AdaptSettings(**settings)
             return adapt(features, output, asked, force=True, progress=self.progress).warnings
 
-        inputs = {"features": sha256_of(features)}
-        return self._step(self.folder / "adapted.h5", _key(inputs, settings), make)
+        return self._step("adapted.h5", {"features": sha256_of(features)}, make, settings)
 
     def calibrate(self, file: Path) -> tuple[Path, Calibration]:
         """Return cal.json and what it holds."""
@@ -196,8 +197,7 @@ class _Steps:
             write_calibration(found, output, force=True)
             return found.warnings
 
-        inputs = {"file": sha256_of(file)}
-        document = self._step(self.folder / "cal.json", _key(inputs, settings), make)
+        document = self._step("cal.json", {"file": sha256_of(file)}, make, settings)
         return document, read_calibration(document)
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | None:
@@ -220,7 +220,7 @@ class _Steps:
             write_metrics(found, [], output, force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        self._step(self.folder / "metrics.json", _key(inputs, {"seed": seed}), make)
+        self._step("metrics.json", inputs, make, {"seed": seed})
         return found
 
     def export(self, model: str | Path, document: Path) -> Path:
@@ -238,21 +238,28 @@ class _Steps:
                 force=True,
             )
 
-        inputs = {"calibration": sha256_of(document)}
-        return self._step(self.folder / default_output(model), _key(inputs, {}), make)
+        name = default_output(model).name
+        return self._step(name, {"calibration": sha256_of(document)}, make)
 
     def report(self, file: Path, document: Path) -> Path:
         """Return report.html."""
-        from covcal_cli.report.report import report
 
         def make(output: Path) -> None:
             seed = self.settings.seed
             report(file, [document], output, resamples=_RESAMPLES, seed=seed, force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        return self._step(self.folder / "report.html", _key(inputs, {}), make)
+        return self._step("report.html", inputs, make)
 
-    def _step(self, output: Path, key: str, make: Make) -> Path:
+    def _step(
+        self,
+        name: str,
+        inputs: Mapping[str, str],
+        make: Make,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Path:
+        """Make a result, unless one of the same inputs and settings stands, and return its file."""
+        output, key = self.folder / name, _key(inputs, settings)
         entry = None if self.force else self.journal.standing(output, key)
         reused = entry is not None
         if entry is None:
@@ -263,7 +270,7 @@ class _Steps:
 
 
 def _key(inputs: Mapping[str, str], settings: Mapping[str, Any]) -> str:
-    return step_key(version=__version__, inputs=inputs, settings=settings)
+    return step_key(version=__version__, inputs=inputs, settings=dict(settings))
 
 
 def _read_beside(
