@@ -1,11 +1,18 @@
 """The one function behind ``covcal report``."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.calibrate.estimate import Estimation, estimate
+from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.errors import CovcalError, UnlabelledError
+from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
-from covcal_cli.report.content import ReportContent, gather
+from covcal_cli.formats.features import SPLITS, FeatureFile
+from covcal_cli.formats.forecaster import read_named
+from covcal_cli.report.content import ReportContent
 from covcal_cli.report.page import page
 
 
@@ -46,14 +53,44 @@ def report(
     if output.suffix.lower() not in (".html", ".htm"):
         raise CovcalError(f"{output}: a report is a web page: give -o a name that ends in .html")
     check_output(output, force=force, inputs=[path, *files])
-    content = gather(
-        path,
-        files,
+    calibrations = read_named(files)
+    with FeatureFile(path) as file:
+        attributes = {
+            name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
+            for name, value in sorted(file.attributes.items())
+        }
+        rows = {
+            domain.name: ", ".join(f"{len(domain.rows(name))} {name}" for name in SPLITS)
+            for domain in (file.source, file.target)
+            if domain is not None
+        }
+    # What can be measured where there are labels, and estimated where there is enough for it.
+    evaluation: Evaluation | None = None
+    with suppress(UnlabelledError):
+        evaluation = evaluate(
+            path,
+            calibrations,
+            split=split,
+            bins=bins,
+            documents=files,
+            resamples=resamples,
+            seed=seed,
+            networks=networks,
+        )
+    estimation: Estimation | None = None
+    with suppress(CovcalError):  # of a target alone, say; the report does without
+        estimation = estimate(path, EstimateSettings(seed=seed))
+    content = ReportContent(
+        path=path,
+        documents=tuple(files),
+        calibrations=calibrations,
+        evaluation=evaluation,
+        estimation=estimation,
+        attributes=attributes,
+        rows=rows,
         split=split,
-        bins=bins,
         resamples=resamples,
         seed=seed,
-        networks=None if networks is None else Path(networks),
     )
     write_text(output, page(content), force=force)
     return content
