@@ -143,7 +143,7 @@ def ece_interval(bins: Bins, *, resamples: int, seed: int, part: Part = np.abs) 
                 _shares_as_far(
                     part(noise + weights * (fixed + worlds * unit)).sum(axis=2) - cut, observed
                 )
-                for worlds in _runs(grid[:, None, None], size)
+                for worlds in np.split(grid[:, None, None], range(size, _GRID, size))
             ]
         )
         bounds += _crossings(grid, consistent, 1 - LEVEL)
@@ -178,11 +178,6 @@ def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
     return shares
-
-
-def _runs(values: Float64s, size: int) -> Iterator[Float64s]:
-    for start in range(0, len(values), size):
-        yield values[start : start + size]
 
 
 def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:

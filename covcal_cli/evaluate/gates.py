@@ -3,7 +3,7 @@
 import math
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from covcal_cli.files import check_output, write_text
 from covcal_cli.formats.forecaster import read_named, require_unchanged
 
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_TYPES = {"failure": "gate", "error": "error"}  # of what makes a test red
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -75,10 +76,8 @@ class Judged:
     def cases(self) -> list[GateCase]:
         """Every gate as it is reported, limits first."""
         intervals = self.evaluation.intervals
-        return [
-            *(_of_limit(one, intervals) for one in self.verdicts),
-            *map(_of_change, self.changes),
-        ]
+        limits = [_of_limit(verdict, intervals) for verdict in self.verdicts]
+        return limits + [_of_change(change) for change in self.changes]
 
     @property
     def failed(self) -> bool:
@@ -210,26 +209,10 @@ def _of_change(change: Change) -> GateCase:
 
 def junit_report(cases: Sequence[GateCase]) -> str:
     """Return the XML: one suite, one test case per gate and calibration."""
-    root, suite = _suite(tests=len(cases), failures=sum(case.failed for case in cases), errors=0)
-    for case in cases:
-        name, sentence = _clean(f"{case.calibration}: {case.gate}"), _clean(case.sentence)
-        element = ET.SubElement(suite, "testcase", {"classname": "covcal.evaluate", "name": name})
-        if case.failed:
-            failure = ET.SubElement(element, "failure", {"type": "gate", "message": sentence})
-            failure.text = sentence
-        else:
-            ET.SubElement(element, "system-out").text = sentence
-    return _text(root)
-
-
-def _error_report(message: str) -> str:
-    """Return the XML of an evaluation that failed before any gate was judged: one error."""
-    root, suite = _suite(tests=1, failures=0, errors=1)
-    names = {"classname": "covcal.evaluate", "name": "evaluation"}
-    case = ET.SubElement(suite, "testcase", names)
-    error = ET.SubElement(case, "error", {"type": "error", "message": _clean(message)})
-    error.text = _clean(message)
-    return _text(root)
+    return _junit(
+        (f"{one.calibration}: {one.gate}", "failure" if one.failed else "system-out", one.sentence)
+        for one in cases
+    )
 
 
 @contextmanager
@@ -243,7 +226,7 @@ def _errors_reported(path: Path | None, *, force: bool) -> Iterator[None]:
         yield
     except CovcalError as error:
         if path is not None and _may_be_written(path, force=force):
-            write_text(path, _error_report(str(error)), force=force)
+            write_text(path, _junit([("evaluation", "error", str(error))]), force=force)
         raise
 
 
@@ -256,15 +239,22 @@ def _may_be_written(path: Path, *, force: bool) -> bool:
         return handle.read(len(_DECLARATION)) == _DECLARATION.encode()
 
 
-def _suite(**counts: int) -> tuple[ET.Element, ET.Element]:
-    """Return the root, and the one suite in it."""
-    attributes = {"name": "covcal evaluate"}
-    attributes |= {name: str(count) for name, count in counts.items()} | {"skipped": "0"}
-    root = ET.Element("testsuites", attributes)
-    return root, ET.SubElement(root, "testsuite", attributes)
-
-
-def _text(root: ET.Element) -> str:
+def _junit(cases: Iterable[tuple[str, str, str]]) -> str:
+    """Return the XML of cases: a name, the element that tells the outcome, and its sentence."""
+    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    root = ET.Element("testsuites")
+    suite = ET.SubElement(root, "testsuite")
+    for name, outcome, sentence in cases:
+        named = {"classname": "covcal.evaluate", "name": _clean(name)}
+        told = ET.SubElement(ET.SubElement(suite, "testcase", named), outcome)
+        told.text = _clean(sentence)
+        counts["tests"] += 1
+        if outcome in _TYPES:
+            counts[f"{outcome}s"] += 1
+            told.attrib |= {"type": _TYPES[outcome], "message": told.text}
+    for element in (root, suite):
+        element.attrib |= {"name": "covcal evaluate"}
+        element.attrib |= {name: str(count) for name, count in counts.items()}
     ET.indent(root)
     return _DECLARATION + ET.tostring(root, encoding="unicode") + "\n"
 
