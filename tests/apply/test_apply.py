@@ -640,6 +640,14 @@ class TestCommand:
         assert table.filter(like="p_").sum(axis=1).sub(1).abs().max() < 1e-6
 
 
+def test_files_may_be_named_by_strings(small_files: Path, tmp_path: Path) -> None:
+    """As from Python; what is written is the same."""
+    file, document = small_files / "adapted.h5", small_files / "temp.json"
+    apply(file, document, tmp_path / "one.csv")
+    apply(str(file), str(document), str(tmp_path / "two.csv"))
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+
+
 def test_the_module_stays_clear_of_heavy_packages() -> None:
     """Networks run in NumPy: the library behind the command loads neither torch nor pyarrow."""
     script = (

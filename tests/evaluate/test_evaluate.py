@@ -16,6 +16,7 @@ from covcal_cli.errors import UnlabelledError
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.forecaster import read_named
 from tests.cli_runner import Argument, Outcome, covcal, printed_json
 from tests.made_files import made_domain, write_features
 
@@ -143,6 +144,15 @@ class TestNumbers:
         )
         for name, value in whole["metrics"]["fl+iw+temp"].items():
             assert pieces["metrics"]["fl+iw+temp"][name] == pytest.approx(value, rel=1e-12)
+
+    def test_files_may_be_named_by_strings(self, small_files: Path) -> None:
+        """As from Python; what is found is the same."""
+        path, document = small_files / "adapted.h5", small_files / "fl+temp.json"
+        named = read_named([document])
+        found = evaluate(str(path), named, documents=[str(document)])
+        expected = evaluate(path, named, documents=[document])
+        assert found.inputs == expected.inputs
+        assert found.metrics["fl+temp"].to_json() == expected.metrics["fl+temp"].to_json()
 
 
 class TestRows:
