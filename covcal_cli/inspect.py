@@ -1,6 +1,6 @@
 """A few lines on any file that covcal wrote, told apart by their content."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,27 +14,21 @@ from covcal_cli.formats.features import APPLIED_SCHEMA, SPLITS, Domain, FeatureF
 from covcal_cli.records import Document, Input, read_document, read_json
 from covcal_cli.run.journal import Results
 
-Lines = list[tuple[str, str]]
+Lines = list[tuple[str, str]]  # what a line is about, and what it says
 _REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
-_HDF5 = b"\x89HDF"
 _HIDDEN = ("schema", "complete", "training")  # attributes that are shown elsewhere, or too long
 
 
-def describe(path: Path) -> str:
-    """Return what a covcal file holds.
-
-    Raises
-    ------
-    CovcalError
-        If `path` is missing, damaged, or not a file of covcal's.
-    """
+def describe(path: str | Path) -> str:
+    """Return what a covcal file holds; raise `CovcalError` where it is damaged or no such file."""
+    path = Path(path)
     require_file(path, remedy=_REMEDY)
     with path.open("rb") as handle:
         start = handle.read(64).lstrip()
     if start.startswith(b"{"):
         lines = _json_lines(path)
-    elif start.startswith(_HDF5):
+    elif start.startswith(b"\x89HDF"):
         lines = _hdf5_lines(path)
     else:
         raise CovcalError(
@@ -54,62 +48,54 @@ def _kind_of(path: Path, start: bytes) -> str:
     return "a table of text" if path.suffix.lower() in (".csv", ".tsv") else "something else"
 
 
+# HDF5: features, adapted files, and applied rows.
+
+
 def _hdf5_lines(path: Path) -> Lines:
     with open_hdf5(path) as applied:
         if applied.attrs.get("schema") == APPLIED_SCHEMA:
-            return _applied_lines(path, applied)
+            if "complete" not in applied.attrs:
+                raise CovcalError(f"{path} was never finished: run covcal apply again")
+            classes = [bytes(name).decode("utf-8") for name in applied["classes"][:]]
+            what = "probabilities" if "probabilities" in applied else "confidences alone"
+            rows = ("rows", f"{len(applied['id'])}, {what}")
+            return _described(APPLIED_SCHEMA, classes, [rows], applied.attrs)
     with FeatureFile(path) as file:
-        domains = [domain for domain in (file.source, file.target) if domain is not None]
-        return [
-            ("schema", file.schema),
-            ("classes", _classes(file.classes)),
-            *((domain.name, _domain(domain)) for domain in domains),
-            *_attributes(file.attributes),
-        ]
+        domains = [_domain(one) for one in (file.source, file.target) if one is not None]
+        return _described(file.schema, file.classes, domains, file.attributes)
 
 
-def _applied_lines(path: Path, file: Any) -> Lines:
-    if "complete" not in file.attrs:
-        raise CovcalError(f"{path} was never finished: run covcal apply again")
-    what = "probabilities" if "probabilities" in file else "confidences alone"
-    return [
-        ("schema", APPLIED_SCHEMA),
-        ("classes", _classes([bytes(name).decode("utf-8") for name in file["classes"][:]])),
-        ("rows", f"{len(file['id'])}, {what}"),
-        *_attributes(file.attrs),
-    ]
-
-
-def _domain(domain: Domain) -> str:
-    splits = ", ".join(f"{name} {len(domain.rows(name))}" for name in SPLITS)
-    width = "none" if domain.n_features is None else str(domain.n_features)
-    members = f"; members {domain.n_members}" if domain.n_members else ""
-    return f"{domain.n} rows ({splits}); features {width}, logits {domain.n_classes}{members}"
-
-
-def _attributes(attributes: Mapping[str, Any]) -> Lines:
-    return [
+def _described(
+    schema: str, classes: Sequence[str], rows: Lines, attributes: Mapping[str, Any]
+) -> Lines:
+    shown = [
         (name, value.decode("utf-8") if isinstance(value, bytes) else str(value))
         for name, value in sorted(attributes.items())
         if name not in _HIDDEN
     ]
+    return [("schema", schema), ("classes", _classes(classes)), *rows, *shown]
+
+
+def _domain(domain: Domain) -> tuple[str, str]:
+    splits = ", ".join(f"{name} {len(domain.rows(name))}" for name in SPLITS)
+    width = "none" if domain.n_features is None else str(domain.n_features)
+    members = f"; members {domain.n_members}" if domain.n_members else ""
+    widths = f"features {width}, logits {domain.n_classes}{members}"
+    return domain.name, f"{domain.n} rows ({splits}); {widths}"
+
+
+# JSON: calibrations, metrics, estimates, and the journal of a run.
 
 
 def _json_lines(path: Path) -> Lines:
     schema = read_json(path, remedy=_REMEDY).get("schema")
-    describers = {
-        Calibration.schema: _calibration_lines,
-        _Metrics.schema: _metrics_lines,
-        Estimation.schema: _estimation_lines,
-        Results.schema: _run_lines,
-    }
-    if not isinstance(schema, str) or schema not in describers:
-        *names, last = describers
+    if not isinstance(schema, str) or schema not in _DESCRIBERS:
+        *names, last = _DESCRIBERS
         raise CovcalError(
             f"{path} has schema {schema!r}; this version knows {', '.join(names)} and {last}: make "
             "it with covcal calibrate, evaluate, estimate or run"
         )
-    return [("schema", schema), *describers[schema](path)]
+    return [("schema", schema), *_DESCRIBERS[schema](path)]
 
 
 def _calibration_lines(path: Path) -> Lines:
@@ -125,7 +111,33 @@ def _calibration_lines(path: Path) -> Lines:
     ]
     if read.labelled_rows is not None:
         lines.append(("labels", f"of {read.labelled_rows.n} target rows were used"))
-    return [*lines, *_each("note", read.notes), *_each("warning", read.warnings)]
+    lines += [("note", text) for text in read.notes]
+    return lines + [("warning", text) for text in read.warnings]
+
+
+@dataclass(frozen=True)
+class _Main:
+    accuracy: float
+    ece: float
+    nll: float
+
+
+@dataclass(frozen=True)
+class _Metrics(Document):
+    schema: ClassVar[str] = WrittenMetrics.schema
+
+    n: int
+    split: str
+    metrics: Mapping[str, _Main]
+
+
+def _metrics_lines(path: Path) -> Lines:
+    read = read_document(_Metrics, path, remedy=_REMEDY, again="evaluate again")
+    lines = [
+        (name, f"accuracy {one.accuracy:.2%}, ECE {one.ece:.2%}, NLL {one.nll:.4f}")
+        for name, one in read.metrics.items()
+    ]
+    return [("rows", f"{read.n} of the target's {read.split} split"), *lines]
 
 
 def _estimation_lines(path: Path) -> Lines:
@@ -138,32 +150,7 @@ def _estimation_lines(path: Path) -> Lines:
         doubt = "" if one.trusted else ", not to be trusted"
         text = f"accuracy {one.accuracy:.1%} ({one.low:.1%} to {one.high:.1%}){doubt}"
         lines.append((one.name, text))
-    return [*lines, *_inputs(read.inputs), *_each("note", read.notes)]
-
-
-@dataclass(frozen=True)
-class _Judged:
-    accuracy: float
-    ece: float
-    nll: float
-
-
-@dataclass(frozen=True)
-class _Metrics(Document):
-    schema: ClassVar[str] = WrittenMetrics.schema
-
-    n: int
-    split: str
-    metrics: Mapping[str, _Judged]
-
-
-def _metrics_lines(path: Path) -> Lines:
-    read = read_document(_Metrics, path, remedy=_REMEDY, again="evaluate again")
-    lines = [("rows", f"{read.n} of the target's {read.split} split")]
-    for name, one in read.metrics.items():
-        text = f"accuracy {one.accuracy:.2%}, ECE {one.ece:.2%}, NLL {one.nll:.4f}"
-        lines.append((name, text))
-    return lines
+    return [*lines, *_inputs(read.inputs), *(("note", text) for text in read.notes)]
 
 
 def _run_lines(path: Path) -> Lines:
@@ -174,6 +161,14 @@ def _run_lines(path: Path) -> Lines:
     ]
 
 
+_DESCRIBERS: Mapping[str, Callable[[Path], Lines]] = {
+    Calibration.schema: _calibration_lines,
+    _Metrics.schema: _metrics_lines,
+    Estimation.schema: _estimation_lines,
+    Results.schema: _run_lines,
+}
+
+
 def _classes(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_SHOWN_CLASSES])
     return f"{len(names)}: {shown}{', ...' if len(names) > _SHOWN_CLASSES else ''}"
@@ -181,7 +176,3 @@ def _classes(names: Sequence[str]) -> str:
 
 def _inputs(inputs: Sequence[Input]) -> Lines:
     return [(entry.role, f"{entry.path} {entry.sha256[:12]}") for entry in inputs]
-
-
-def _each(name: str, texts: Sequence[str]) -> Lines:
-    return [(name, text) for text in texts]

@@ -1,7 +1,7 @@
-"""Calibrated probabilities of a block of rows, in float32 and as fast as NumPy does it.
+"""Calibrated probabilities of every row of a file, written as they are computed.
 
-`softmax` keeps float64 for sums over many rows; here every row stands alone, and its probabilities
-are stored as float32 anyway.
+No true label of any domain is read. The label of a row is the one that the classifier predicted;
+its confidence is the probability that the calibrated forecaster gives to it (ARCHITECTURE 3.6).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.apply.writers import AppliedRows, Layout, format_of, write_csv
+from covcal_cli.arrays import Float32s, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import Domain, FeatureFile, Floats, ForecasterName, Rows
+from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
 from covcal_cli.formats.forecaster import (
     AlignedNetworks,
     forecaster_logits,
@@ -26,73 +27,12 @@ from covcal_cli.formats.forecaster import (
 from covcal_cli.maths.softmax import exp
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-_FEW_CLASSES = 32
-
-
-"""Below it NumPy reduces over classes far faster when they come first, above it when they follow
-each other in memory."""
-
-
-def calibrated_rows(
-    domain: Domain,
-    rows: Rows,
-    forecaster: ForecasterName,
-    temperature: float,
-    networks: AlignedNetworks | None,
-) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Return label, confidence and calibrated probabilities of `rows`.
-
-    Returns
-    -------
-    labels : array of int64, shape (m,)
-        Those that the classifier predicted.
-    confidence : array of float32, shape (m,)
-        The probability that the calibrated forecaster gives to that label.
-    probabilities : array of float32, shape (m, K)
-    """
-    logits = domain.logits(rows)
-    if forecaster == "original":
-        labels, distances, axis = _distances(logits)
-        probabilities = _softmax(distances, axis, temperature)
-        return labels, probabilities.max(axis=1), probabilities
-    labels = logits.argmax(axis=1)
-    aligned = forecaster_logits(domain, rows, forecaster, networks)
-    probabilities = exp(log_probabilities(aligned, temperature)).astype(np.float32).T
-    return labels, probabilities[np.arange(len(rows)), labels], probabilities
-
-
-def _distances(logits: Floats) -> tuple[NDArray[np.int64], Floats, int]:
-    """Return the labels, logits less the highest of their row, and the axis of the classes."""
-    with np.errstate(over="ignore"):  # -inf is a probability of 0
-        if logits.shape[1] > _FEW_CLASSES:
-            return logits.argmax(axis=1), logits - logits.max(axis=1, keepdims=True), 1
-        distances = np.ascontiguousarray(logits.T)
-        distances = distances - distances.max(axis=0)
-    labels = np.zeros(len(logits), dtype=np.int64)
-    for index in reversed(range(len(distances))):  # so that the first of equals stays
-        np.putmask(labels, distances[index] == 0, index)
-    return labels, distances, 0
-
-
-def _softmax(distances: Floats, axis: int, temperature: float) -> Floats:
-    """Return softmax(z / T), shape (m, K), of `distances`, whose memory it takes."""
-    with np.errstate(over="ignore"):
-        # In float64, where a temperature that float32 cannot hold is no zero.
-        np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")
-    np.exp(distances, out=distances)
-    distances /= distances.sum(axis=axis, keepdims=True)
-    return distances if axis == 1 else distances.T
-
-
-# ``covcal apply``: calibrated probabilities of every row, written as they are computed.
-#
-# No true label of any domain is read. The label of a row is the one that the classifier
-# predicted; its confidence is the probability that the calibrated forecaster gives to it (DESIGN
-# 3.6).
-
 ALL = "all"
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
+# Below it NumPy reduces over classes far faster when they come first, above it when they follow
+# each other in memory.
+_FEW_CLASSES = 32
 
 
 @dataclass(frozen=True)
@@ -109,13 +49,13 @@ class Applied:
 
 
 def apply(
-    path: Path,
-    document: Path,
-    output: Path | IO[bytes],
+    path: str | Path,
+    document: str | Path,
+    output: str | Path | IO[bytes],
     *,
     domain: DomainName = "target",
     split: str = ALL,
-    networks: Path | None = None,
+    networks: str | Path | None = None,
     confidence_only: bool = False,
     force: bool = False,
     progress: ProgressCallback | None = None,
@@ -126,16 +66,16 @@ def apply(
 
     Parameters
     ----------
-    path : Path
+    path : str or Path
         A features or adapted file of the calibration's model.
-    document : Path
+    document : str or Path
         The cal.json.
-    output : Path or binary stream
+    output : str, Path or binary stream
         A ``.csv``, ``.parquet``, ``.npz`` or ``.h5`` file, which appears whole or not at all; or a
         stream, which gets CSV.
     domain : {"target", "source"}
     split : {"all", "train", "validation", "test"}
-    networks : Path, optional
+    networks : str or Path, optional
         For a method on aligned logits and a file without them: the adapted file with the networks,
         if it is not where the calibration says.
     confidence_only : bool
@@ -151,6 +91,11 @@ def apply(
         If the calibration does not fit the file, rows or networks are missing, or the output cannot
         be written.
     """
+    path, document = Path(path), Path(document)
+    networks = None if networks is None else Path(networks)
+    if isinstance(output, str):
+        output = Path(output)
+    # Whatever can be refused is refused before the work starts.
     if isinstance(output, Path):
         write = format_of(output)
         check_output(
@@ -163,12 +108,12 @@ def apply(
         if found is not None:
             found.require_features(chosen)
         source = _Source(
-            chosen,
-            _chosen_rows(chosen, split),
-            calibration,
-            found,
-            not confidence_only,
-            progress or silent,
+            domain=chosen,
+            rows=_chosen_rows(chosen, split),
+            calibration=calibration,
+            networks=found,
+            with_probabilities=not confidence_only,
+            progress=progress or silent,
         )
         if isinstance(output, Path):
             if found is not None:
@@ -274,3 +219,49 @@ def _provenance(
     if calibration.forecaster == "aligned":
         found["networks_sha256"] = calibration.networks_sha256 or ""
     return found
+
+
+# A block of rows, in float32 and as fast as NumPy does it: each stands alone, and is stored as
+# float32 anyway, while sums over many rows, elsewhere, want float64.
+
+
+def calibrated_rows(
+    domain: Domain,
+    rows: Rows,
+    forecaster: ForecasterName,
+    temperature: float,
+    networks: AlignedNetworks | None,
+) -> tuple[Labels, Float32s, Float32s]:
+    """Return label (m,), confidence in it (m,) and calibrated probabilities (m, K) of `rows`."""
+    logits = domain.logits(rows)
+    if forecaster == "original":
+        labels, distances, axis = _distances(logits)
+        probabilities = _softmax(distances, axis, temperature)
+        return labels, probabilities.max(axis=1), probabilities
+    labels = logits.argmax(axis=1)
+    aligned = forecaster_logits(domain, rows, forecaster, networks)
+    probabilities = exp(log_probabilities(aligned, temperature)).astype(np.float32).T
+    return labels, probabilities[np.arange(len(rows)), labels], probabilities
+
+
+def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
+    """Return the labels, logits less the highest of their row, and the axis of the classes."""
+    with np.errstate(over="ignore"):  # -inf is a probability of 0
+        if logits.shape[1] > _FEW_CLASSES:
+            return logits.argmax(axis=1), logits - logits.max(axis=1, keepdims=True), 1
+        distances = np.ascontiguousarray(logits.T)
+        distances = distances - distances.max(axis=0)
+    labels = np.zeros(len(logits), dtype=np.int64)
+    for index in reversed(range(len(distances))):  # so that the first of equals stays
+        np.putmask(labels, distances[index] == 0, index)
+    return labels, distances, 0
+
+
+def _softmax(distances: Float32s, axis: int, temperature: float) -> Float32s:
+    """Return softmax(z / T), shape (m, K), of `distances`, whose memory it takes."""
+    with np.errstate(over="ignore"):
+        # In float64, where a temperature that float32 cannot hold is no zero.
+        np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")
+    np.exp(distances, out=distances)
+    distances /= distances.sum(axis=axis, keepdims=True)
+    return distances if axis == 1 else distances.T

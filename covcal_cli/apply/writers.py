@@ -1,7 +1,7 @@
-"""Files with one calibrated row each per line or entry: CSV, Parquet, NPZ and HDF5.
+"""The formats of calibrated rows: CSV, Parquet, NPZ and HDF5.
 
-A format is a function that writes blocks of rows as they come, in memory that does not grow with
-their number, and an entry in `FORMATS`.
+Each is a function that writes blocks of rows as they come, in memory that does not grow with their
+number, and an entry in `FORMATS`.
 """
 
 import json
@@ -20,15 +20,16 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float32s, Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer
 
 _CSV_VALUES = 1 << 14  # numbers written at a time
-_SPECIAL = re.compile(rb'[",\n\r]')
+_SPECIAL = re.compile(rb'[",\n\r]')  # what a field of CSV must be quoted for
 # Of a row group before compression: many small ones would make the footer larger than the rows.
 _GROUP_BYTES = 32 << 20
-_COPY_BYTES = 1 << 20
+_COPY_BYTES = 1 << 20  # of a waiting array of an NPZ at a time
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class AppliedRows:
     """A block of m calibrated rows."""
 
     ids: NDArray[np.bytes_]  # UTF-8, of fixed length
-    label_index: NDArray[np.int64]  # predicted by the classifier; calibration never changes it
-    confidence: NDArray[np.float32]  # calibrated probability of that label
-    probabilities: NDArray[np.float32] | None  # shape (m, K), unless only confidence is wanted
+    label_index: Labels  # predicted by the classifier; calibration never changes it
+    confidence: Float32s  # calibrated probability of that label
+    probabilities: Float32s | None  # shape (m, K), unless only confidence is wanted
 
     def __len__(self) -> int:
         return len(self.label_index)

@@ -1,12 +1,15 @@
 """``covcal adapt``: learn features on which the domains look alike."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.options import DeviceName, Force, PresetName, Quiet, Seed, Verbose, output
+from covcal_cli.cli.options import Device, DeviceName, Force, Quiet, Seed, Verbose, output
+
+PresetName = StrEnum("PresetName", ["default", "paper"])
 
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
@@ -28,7 +31,7 @@ def adapt(
         float | None, typer.Option(min=0.0, help="For --preset paper; 5e-4 when left out.")
     ] = None,
     seed: Seed = 0,
-    device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.auto,
+    device: Device = DeviceName.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads; more can be slower.")] = 1,
     force: Force = False,
     quiet: Quiet = False,

@@ -7,23 +7,17 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Force, Quiet, Verbose, output
+from covcal_cli.cli.options import (
+    Force,
+    NetworksOfFeatures,
+    Quiet,
+    Verbose,
+    calibration,
+    output,
+)
 
-
-class DomainName(StrEnum):
-    """What ``--domain`` takes."""
-
-    target = "target"
-    source = "source"
-
-
-class RowsName(StrEnum):
-    """What ``--split`` takes where all rows are meant unless one split is named."""
-
-    all = "all"
-    train = "train"
-    validation = "validation"
-    test = "test"
+DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
+RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])
 
 
 def apply(
@@ -37,13 +31,7 @@ def apply(
         ),
     ] = None,
     calibration: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--calibration",
-            "-c",
-            metavar="CAL.JSON",
-            help="The calibration; cal.json when left out.",
-        ),
+        list[Path] | None, calibration("The calibration; cal.json when left out.")
     ] = None,
     output: Annotated[
         Path, output("File to write: .csv, .parquet, .npz or .h5; - prints CSV.")
@@ -53,14 +41,7 @@ def apply(
     confidence_only: Annotated[
         bool, typer.Option("--confidence-only", help="Leave out the classes' probabilities.")
     ] = False,
-    networks: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="ADAPTED.H5",
-            help="For an fl method on a features file: the adapted file with the networks, if it "
-            "is not where the calibration says.",
-        ),
-    ] = None,
+    networks: NetworksOfFeatures = None,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -103,7 +84,7 @@ def apply(
             file,
             document,
             sys.stdout.buffer if to_stdout else output,
-            domain="source" if domain is DomainName.source else "target",
+            domain=domain.value,
             split=split.value,
             networks=networks,
             confidence_only=confidence_only,

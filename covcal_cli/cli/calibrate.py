@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, METHODS
 from covcal_cli.cli.console import Console, file_here, usage
 from covcal_cli.cli.options import (
     Force,
     InputFile,
+    Loss,
     LossName,
     MaxWeight,
+    Method,
     MethodName,
     Quiet,
     Seed,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def calibrate(
     file: InputFile = None,
     output: Annotated[Path, output("Calibration to write; - prints it.")] = Path("cal.json"),
-    method: Annotated[MethodName, typer.Option(help="What to fit.")] = MethodName.auto,
-    loss: Annotated[LossName, typer.Option(help="What T minimises.")] = LossName.brier,
+    method: Method = MethodName.auto,
+    loss: Loss = LossName.brier,
     max_weight: MaxWeight = 1000.0,
     target_prior: TargetPrior = "source",
     seed: Seed = 0,
@@ -57,7 +57,7 @@ def calibrate(
     with usage():
         settings = CalibrateSettings(
             method=method.value,
-            loss="nll" if loss is LossName.nll else "brier",
+            loss=loss.value,
             max_weight=max_weight,
             target_prior=target_prior,
             seed=seed,

@@ -7,14 +7,23 @@ import typer
 
 from covcal_cli.cli.calibrate import write_fitted
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Force, InputFile, LossName, Quiet, Seed, Verbose, output
+from covcal_cli.cli.options import (
+    Force,
+    InputFile,
+    Loss,
+    LossName,
+    Quiet,
+    Seed,
+    Verbose,
+    output,
+)
 
 
 def calibrate_labelled(
     rows: Annotated[int, typer.Option(min=1, help="Labelled target rows to fit to.")],
     file: InputFile = None,
     output: Annotated[Path, output("Calibration to write; - prints it.")] = Path("cal.json"),
-    loss: Annotated[LossName, typer.Option(help="What T minimises.")] = LossName.brier,
+    loss: Loss = LossName.brier,
     seed: Seed = 0,
     force: Force = False,
     quiet: Quiet = False,
@@ -32,8 +41,6 @@ def calibrate_labelled(
     from covcal_cli.calibrate.labelled import LabelledSettings
     from covcal_cli.calibrate.labelled import calibrate_labelled as fit
 
-    settings = LabelledSettings(
-        rows=rows, loss="nll" if loss is LossName.nll else "brier", seed=seed
-    )
+    settings = LabelledSettings(rows=rows, loss=loss.value, seed=seed)
     console = Console(quiet=quiet, verbose=verbose)
     write_fitted(lambda path: fit(path, settings), file, output, console, force=force)

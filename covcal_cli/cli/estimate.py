@@ -1,5 +1,6 @@
 """``covcal estimate``: the target accuracy without target labels."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,6 @@ import typer
 
 from covcal_cli.cli.console import Console, file_here, usage
 from covcal_cli.cli.options import (
-    EstimateFormatName,
     Force,
     InputFile,
     MaxWeight,
@@ -16,21 +16,19 @@ from covcal_cli.cli.options import (
     Seed,
     TargetPrior,
     Verbose,
+    calibration,
     output,
 )
+
+# Nothing can be exceeded here, and so nothing annotated.
+FormatName = StrEnum("FormatName", ["table", "json", "markdown"])
 
 
 def estimate(
     context: typer.Context,
     file: InputFile = None,
     calibration: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--calibration",
-            "-c",
-            metavar="CAL.JSON",
-            help="A calibration to see against the estimate; repeats.",
-        ),
+        list[Path] | None, calibration("A calibration to see against the estimate; repeats.")
     ] = None,
     output: Annotated[
         Path | None, output("Write estimate.json there; - prints it instead of the table.")
@@ -39,9 +37,7 @@ def estimate(
     max_weight: MaxWeight = 1000.0,
     seed: Seed = 0,
     networks: Networks = None,
-    format: Annotated[
-        EstimateFormatName, typer.Option(help="Of the result.")
-    ] = EstimateFormatName.table,
+    format: Annotated[FormatName, typer.Option(help="Of the result.")] = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,

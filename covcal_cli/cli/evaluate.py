@@ -11,13 +11,14 @@ import typer
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import (
     Force,
-    FormatName,
     JudgedFile,
-    PredictionsName,
+    JudgedSplit,
+    NetworksOfFeatures,
     Quiet,
     Seed,
     SplitName,
     Verbose,
+    calibration,
     output,
 )
 
@@ -25,28 +26,21 @@ if TYPE_CHECKING:
     from covcal_cli.evaluate.limits import Limit
 
 
-class MetricsName(StrEnum):
-    """What ``--metrics`` takes."""
-
-    main = "main"
-    all = "all"
+PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
+MetricsName = StrEnum("MetricsName", ["main", "all"])
+FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
 
 
 def evaluate(
     file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--calibration",
-            "-c",
-            metavar="CAL.JSON",
-            help="A calibration; repeat to compare several. Without FILE: cal.json.",
-        ),
+        calibration("A calibration; repeat to compare several. Without FILE: cal.json."),
     ] = None,
     output: Annotated[
         Path | None, output("Write metrics.json there; - prints it instead of the table.")
     ] = None,
-    split: Annotated[SplitName, typer.Option(help="Target rows to judge.")] = SplitName.test,
+    split: JudgedSplit = SplitName.test,
     bins: Annotated[int, typer.Option(min=1, max=10_000, help="Bins of confidence.")] = 15,
     predictions: Annotated[
         PredictionsName,
@@ -94,14 +88,7 @@ def evaluate(
     junit: Annotated[
         Path | None, typer.Option(help="Write the gates as a JUnit report there.")
     ] = None,
-    networks: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="ADAPTED.H5",
-            help="For an fl method on a features file: the adapted file with the networks, if it "
-            "is not where the calibration says.",
-        ),
-    ] = None,
+    networks: NetworksOfFeatures = None,
     format: Annotated[FormatName, typer.Option(help="Of the result.")] = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
@@ -147,7 +134,7 @@ def evaluate(
             calibration or [],
             split=split.value,
             bins=bins,
-            predictions="own" if predictions is PredictionsName.own else "original",
+            predictions=predictions.value,
             by=by,
             resamples=bootstrap,
             seed=seed,

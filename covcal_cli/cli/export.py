@@ -6,7 +6,15 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Force, Quiet, Verbose, output
+from covcal_cli.cli.options import (
+    Force,
+    ModelOutput,
+    Networks,
+    Quiet,
+    Verbose,
+    calibration,
+    output,
+)
 
 
 def export(
@@ -19,10 +27,7 @@ def export(
             show_default=False,
         ),
     ],
-    calibration: Annotated[
-        Path,
-        typer.Option("--calibration", "-c", metavar="CAL.JSON", help="The calibration to merge."),
-    ] = Path("cal.json"),
+    calibration: Annotated[Path, calibration("The calibration to merge.")] = Path("cal.json"),
     output: Annotated[
         Path | None,
         output("Model to write; calibrated.onnx, for torch calibrated.pt2, when left out."),
@@ -31,17 +36,8 @@ def export(
         Path | None,
         typer.Option(metavar="FILE", help="Weights of the module that module:function returns."),
     ] = None,
-    networks: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The adapted file with an fl method's networks, if it has moved.",
-        ),
-    ] = None,
-    model_output: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
-    ] = None,
+    networks: Networks = None,
+    model_output: ModelOutput = None,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from covcal_cli.cli.options import Seed
+from covcal_cli.cli.options import ModelOutput, Seed
 
 if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
     from covcal_cli.data.outputs import OutputKind
@@ -19,40 +19,20 @@ if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
     from covcal_cli.extract.settings import ExtractSettings
 
 
-class ColorName(StrEnum):
-    """What ``--color`` takes."""
-
-    L = "L"
-    RGB = "RGB"
-    BGR = "BGR"
-
-
-class LayoutName(StrEnum):
-    """What ``--layout`` takes."""
-
-    NCHW = "NCHW"
-    NHWC = "NHWC"
-    NHW = "NHW"
-
-
-class ResampleName(StrEnum):
-    """What ``--resample`` takes."""
-
-    nearest = "nearest"
-    bilinear = "bilinear"
-    bicubic = "bicubic"
-    lanczos = "lanczos"
-    box = "box"
-    hamming = "hamming"
-
-
-class OnErrorName(StrEnum):
-    """What ``--on-error`` takes."""
-
-    skip = "skip"
-    fail = "fail"
-
-
+ColorName = StrEnum("ColorName", {"L": "L", "RGB": "RGB", "BGR": "BGR"})
+LayoutName = StrEnum("LayoutName", {"NCHW": "NCHW", "NHWC": "NHWC", "NHW": "NHW"})
+ResampleName = StrEnum(
+    "ResampleName",
+    {
+        "nearest": "nearest",
+        "bilinear": "bilinear",
+        "bicubic": "bicubic",
+        "lanczos": "lanczos",
+        "box": "box",
+        "hamming": "hamming",
+    },
+)
+OnErrorName = StrEnum("OnErrorName", ["skip", "fail"])
 Command = Callable[..., None]
 
 
@@ -64,10 +44,7 @@ class ExtractOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Weights for the module that module:function returns."),
     ] = None
-    model_output: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
-    ] = None
+    model_output: ModelOutput = None
     phi: Annotated[
         str | None,
         typer.Option(

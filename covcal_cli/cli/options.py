@@ -1,89 +1,26 @@
-"""Options that several commands share: one spelling each, read by typer from the annotations."""
+"""The options that several commands share, each spelled once; typer reads the annotations."""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from covcal_cli.calibrate.methods import AUTO, METHODS
 
 
-class MethodName(StrEnum):
-    """The values of ``--method``."""
-
-    _ignore_ = "name"
-    auto = AUTO
-    for name in METHODS:
-        vars()[name] = name
+def output(text: str) -> Any:
+    """Return the option ``-o/--output`` with a command's own help text."""
+    return typer.Option("--output", "-o", help=text)
 
 
-class LossName(StrEnum):
-    """The values of ``--loss``."""
-
-    brier = "brier"
-    nll = "nll"
+def calibration(text: str) -> Any:
+    """Return the option ``-c/--calibration`` with a command's own help text."""
+    return typer.Option("--calibration", "-c", metavar="CAL.JSON", help=text)
 
 
-class SplitName(StrEnum):
-    """The values of ``--split``."""
+# Files.
 
-    train = "train"
-    validation = "validation"
-    test = "test"
-
-
-class PredictionsName(StrEnum):
-    """The values of ``--predictions``."""
-
-    original = "original"
-    own = "own"
-
-
-class PresetName(StrEnum):
-    """The values of ``--preset``."""
-
-    default = "default"
-    paper = "paper"
-
-
-class DeviceName(StrEnum):
-    """The values of ``--device``."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class FormatName(StrEnum):
-    """The values of ``--format``."""
-
-    table = "table"
-    json = "json"
-    markdown = "markdown"
-    github = "github"
-
-
-class EstimateFormatName(StrEnum):
-    """The values of ``--format`` where nothing can be exceeded, and so nothing annotated."""
-
-    table = "table"
-    json = "json"
-    markdown = "markdown"
-
-
-TargetPrior = Annotated[
-    str,
-    typer.Option(
-        "--target-prior",
-        metavar="source|uniform|FILE|bbse",
-        help="How frequent the classes are on the target: as on the source, alike, as a JSON file "
-        "of shares says, or estimated.",
-    ),
-]
-MaxWeight = Annotated[
-    float, typer.Option("--max-weight", min=1.0, help="Limit U of the importance weights.")
-]
 InputFile = Annotated[
     Path | None,
     typer.Argument(
@@ -106,13 +43,59 @@ Networks = Annotated[
         metavar="FILE", help="The adapted file with an fl method's networks, if it has moved."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, warnings and errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More detail on stderr.")]
+NetworksOfFeatures = Annotated[
+    Path | None,
+    typer.Option(
+        "--networks",
+        metavar="ADAPTED.H5",
+        help="For an fl method on a features file: the adapted file with the networks, if it "
+        "is not where the calibration says.",
+    ),
+]
+ModelOutput = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
+]
+
+
+# What to fit, on what.
+
+
+class MethodName(StrEnum):
+    """The values of ``--method``."""
+
+    _ignore_ = "name"
+    auto = AUTO
+    for name in METHODS:
+        vars()[name] = name
+
+
+# As a dict where the library takes a literal: a type checker sees its values then.
+LossName = StrEnum("LossName", {"brier": "brier", "nll": "nll"})
+DeviceName = StrEnum("DeviceName", ["auto", "cpu", "cuda"])
+SplitName = StrEnum("SplitName", ["train", "validation", "test"])
+
+Method = Annotated[MethodName, typer.Option(help="What to fit.")]
+Loss = Annotated[LossName, typer.Option(help="What T minimises.")]
+Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
+JudgedSplit = Annotated[SplitName, typer.Option(help="Target rows to judge.")]
+MaxWeight = Annotated[
+    float, typer.Option("--max-weight", min=1.0, help="Limit U of the importance weights.")
+]
+TargetPrior = Annotated[
+    str,
+    typer.Option(
+        "--target-prior",
+        metavar="source|uniform|FILE|bbse",
+        help="How frequent the classes are on the target: as on the source, alike, as a JSON file "
+        "of shares says, or estimated.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance enters.")]
 
 
-def output(text: str) -> typer.models.OptionInfo:
-    """Return the option ``-o/--output`` with a command's own help text."""
-    option: typer.models.OptionInfo = typer.Option("--output", "-o", help=text)
-    return option
+# How to say and write it.
+
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, warnings and errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More detail on stderr.")]

@@ -1,6 +1,6 @@
-"""Results as text: percent with two decimals on screen, fractions in JSON."""
+"""Results of the commands as text, in the order of the commands; JSON has fractions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:  # importing them would load Pillow
     from covcal_cli.extract.dry_run import DryRun
     from covcal_cli.extract.extract import ExtractReport
 
-
-# The text that ``covcal extract`` prints: what was run and read, or would be.
-
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _SHOWN_CLASSES = 8
+
+
+# ``covcal extract``: what was run and read, or would be.
 
 
 def extract_summary(report: "ExtractReport") -> str:
@@ -57,14 +57,12 @@ def dry_run_summary(plan: "DryRun") -> str:
     return _aligned(lines)
 
 
-def _domains(domains: Sequence["DomainReport"]) -> list[tuple[str, str]]:
-    lines = []
+def _domains(domains: Sequence["DomainReport"]) -> Iterator[tuple[str, str]]:
     for domain in domains:
         rows = ", ".join(f"{name} {count}" for name, count in domain.rows.items())
         total = sum(domain.rows.values())
         skipped = f"; {len(domain.skipped)} files skipped" if domain.skipped else ""
-        lines.append((domain.name, f"{total} rows ({rows}), {domain.labelled} labelled{skipped}"))
-    return lines
+        yield domain.name, f"{total} rows ({rows}), {domain.labelled} labelled{skipped}"
 
 
 def _aligned(lines: Sequence[tuple[str, str]]) -> str:
@@ -87,7 +85,7 @@ def _duration(seconds: float) -> str:
     return f"about {minutes:.0f} min" if minutes < 90 else f"about {minutes / 60:.1f} h"
 
 
-# The estimates of ``covcal estimate`` as text: percent with one decimal, fractions in JSON.
+# ``covcal estimate``: percent with one decimal.
 
 
 def rendered_estimate(expectation: Expectation, kind: str) -> str:
@@ -159,7 +157,7 @@ def _calibrations(calibrations: Sequence[ExpectedCalibration]) -> Table:
     return Table(columns, rows)
 
 
-# Evaluations as text: percent with two decimals on screen, fractions in JSON.
+# ``covcal evaluate``: percent with two decimals.
 
 
 def rendered_evaluation(judged: Judged, kind: str, *, every_metric: bool = False) -> str:
@@ -169,12 +167,10 @@ def rendered_evaluation(judged: Judged, kind: str, *, every_metric: bool = False
         return document_text(document, Path("metrics.json"))
     if kind == "table":
         return _as_text(judged, every_metric=every_metric)
-    text = as_markdown(judged, every_metric=every_metric)
-    if kind == "markdown":
-        return text
-    # GitHub shows these lines beside the job.
-    failed = [f"::error::covcal: {case.sentence}" for case in judged.cases if case.failed]
-    return "\n".join([text, *failed])
+    lines = [as_markdown(judged, every_metric=every_metric)]
+    if kind == "github":  # which shows these lines beside the job
+        lines += [f"::error::covcal: {case.sentence}" for case in judged.cases if case.failed]
+    return "\n".join(lines)
 
 
 def as_markdown(judged: Judged, *, every_metric: bool) -> str:
@@ -201,9 +197,9 @@ def _parts(
     evaluation: Evaluation, draw: Callable[[Table], str], between: str, *, every_metric: bool
 ) -> str:
     """Return the tables, each but the first below its title and what is to go `between`."""
-    parts = [draw(_main(evaluation))]
+    parts = [draw(_metrics(evaluation, main=True))]
     if every_metric:
-        parts.append(draw(_further(evaluation)))
+        parts.append(draw(_metrics(evaluation, main=False)))
     if evaluation.intervals:
         title = f"95 % intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
         parts.append(f"{title}{between}{draw(_intervals(evaluation))}")
@@ -214,27 +210,19 @@ def _parts(
     return "\n\n".join(parts)
 
 
-def _main(evaluation: Evaluation) -> Table:
-    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.main]
+def _metrics(evaluation: Evaluation, *, main: bool) -> Table:
+    """Return the main metrics, beside temperature and rows, or the further ones alone."""
+    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.main == main]
     rows = [
         [
             name,
-            f"{evaluation.temperatures[name]:.4g}",
-            str(entry.n),
+            *([f"{evaluation.temperatures[name]:.4g}", str(entry.n)] if main else []),
             *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen),
         ]
         for name, entry in evaluation.metrics.items()
     ]
-    return Table(["calibration", "T", "n", *(shown.label for _, shown in chosen)], rows)
-
-
-def _further(evaluation: Evaluation) -> Table:
-    chosen = [(name, shown) for name, shown, metric in on_screen() if not metric.main]
-    rows = [
-        [name, *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen)]
-        for name, entry in evaluation.metrics.items()
-    ]
-    return Table(["calibration", *(shown.label for _, shown in chosen)], rows)
+    leading = ["calibration", "T", "n"] if main else ["calibration"]
+    return Table([*leading, *(shown.label for _, shown in chosen)], rows)
 
 
 def _intervals(evaluation: Evaluation) -> Table:

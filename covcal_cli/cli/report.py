@@ -9,11 +9,13 @@ from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import (
     Force,
     JudgedFile,
+    JudgedSplit,
     Networks,
     Quiet,
     Seed,
     SplitName,
     Verbose,
+    calibration,
     output,
 )
 
@@ -22,15 +24,10 @@ def report(
     file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--calibration",
-            "-c",
-            metavar="CAL.JSON",
-            help="A calibration; the verdict is about the first. Without it: cal.json.",
-        ),
+        calibration("A calibration; the verdict is about the first. Without it: cal.json."),
     ] = None,
     output: Annotated[Path, output("Page to write.")] = Path("report.html"),
-    split: Annotated[SplitName, typer.Option(help="Target rows to judge.")] = SplitName.test,
+    split: JudgedSplit = SplitName.test,
     bins: Annotated[int, typer.Option(min=1, max=100, help="Bins of confidence.")] = 15,
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Resamples behind the intervals; 0 for none.")

@@ -8,7 +8,15 @@ import typer
 from covcal_cli.classifiers.kinds import MODEL_HELP
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
-from covcal_cli.cli.options import DeviceName, MethodName, Quiet, Verbose, output
+from covcal_cli.cli.options import (
+    Device,
+    DeviceName,
+    Method,
+    MethodName,
+    Quiet,
+    Verbose,
+    output,
+)
 
 if TYPE_CHECKING:
     from covcal_cli.run.run import RunReport, Step
@@ -16,10 +24,7 @@ if TYPE_CHECKING:
 
 @takes_extract_options("providers", "limit", "shard", "on_error")
 def run(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help=MODEL_HELP),
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="Data like the classifier's own, labelled.")
     ],
@@ -27,8 +32,8 @@ def run(
         Path, typer.Argument(metavar="TARGET", help="The new data; labels are optional.")
     ],
     output: Annotated[Path, output("Folder for the results.")] = Path("covcal-run"),
-    method: Annotated[MethodName, typer.Option(help="What to fit.")] = MethodName.auto,
-    device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.auto,
+    method: Method = MethodName.auto,
+    device: Device = DeviceName.auto,
     *,
     options: ExtractOptions,
     force: Annotated[bool, typer.Option("--force", "-f", help="Make every result anew.")] = False,

@@ -1,22 +1,27 @@
-"""Equally wide bins (c_{b-1}, c_b] of [0, 1], the first closed at 0."""
+"""Rows counted in cells, block by block, and the errors of calibration that the counts give.
+
+Bins are equally wide and (c_{b-1}, c_b], the first closed at 0, unless said otherwise.
+"""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.maths.softmax import Array
+from covcal_cli.arrays import Booleans, Float64s, Floats, Integers, Labels
+from covcal_cli.records import at
 
+SMALL_GROUP = 100  # rows; with fewer, the ECE of a group is mostly the noise of its bins
 _ROUNDING = 1e-6
 _FEW_ULPS = 2.0**-50
 
 
-def bin_edges(bins: int) -> Array:
+def bin_edges(bins: int) -> Float64s:
     """Return the edges b/B, shape (bins + 1,)."""
-    edges: Array = np.arange(bins + 1) / bins
+    edges: Float64s = np.arange(bins + 1) / bins
     return edges
 
 
@@ -27,49 +32,52 @@ def require_rows(n: int) -> int:
     return n
 
 
-def checked_probabilities(values: NDArray[np.floating[Any]]) -> Array:
-    """Return values as float64 within [0, 1].
+# Rows with a confidence, and the bin of each.
 
-    Raises ValueError if one is NaN or, beyond rounding, outside [0, 1].
+
+@dataclass(frozen=True)
+class JudgedRows:
+    """A block of m rows with the bin of each; every array has shape (m,)."""
+
+    confidence: Float64s  # within [0, 1]
+    correct: Booleans
+    index: Integers  # of the bin
+
+
+def judged_rows(confidence: Floats, correct: Booleans, edges: Float64s) -> JudgedRows:
+    """Return rows with their bins between `edges`.
+
+    Raises ValueError if a confidence is NaN or, beyond rounding, outside [0, 1].
     """
-    checked = np.asarray(values, dtype=np.float64)
-    if len(checked) == 0:
-        return checked
-    lowest, highest = checked.min(), checked.max()  # NaN where any value is
-    if not (lowest >= -_ROUNDING and highest <= 1 + _ROUNDING):
-        raise ValueError("a confidence is NaN or outside [0, 1]")
-    return checked if lowest >= 0 and highest <= 1 else np.clip(checked, 0.0, 1.0)
-
-
-def bin_index(values: Array, edges: Array) -> NDArray[np.int64]:
-    """Return the bin of each value in [0, 1]: 0, 1 and every edge land in exactly one."""
-    # The product never rounds below the bin; where it lands above, the edges themselves decide.
+    values = _within_bounds(np.asarray(confidence, dtype=np.float64))
+    # The product never rounds below the bin; where it lands above, the edges themselves decide, so
+    # that 0, 1 and every edge land in exactly one bin.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
     lower[0] = -1.0  # the first bin is closed
     index -= lower.take(index) >= values
-    return index
+    return JudgedRows(values, correct, index)
 
 
-def approximate_bin_index(values: Array, bins: int) -> NDArray[np.int32]:
-    """Return the bin of each value in [0, 1], where less than 1e-15 above an edge is on the edge.
+def _within_bounds(values: Float64s) -> Float64s:
+    if len(values) == 0:
+        return values
+    lowest, highest = values.min(), values.max()  # NaN where any value is
+    if not (lowest >= -_ROUNDING and highest <= 1 + _ROUNDING):
+        raise ValueError("a confidence is NaN or outside [0, 1]")
+    return values if lowest >= 0 and highest <= 1 else np.clip(values, 0.0, 1.0)
 
-    Faster than `bin_index`, and exact for the edges themselves, 0 and 1.
-    """
-    index: NDArray[np.int32] = (values * (bins * (1 - _FEW_ULPS))).astype(np.int32)
-    return index
 
-
-# Rows counted in bins of confidence: the ECE, its two parts and the MCE.
+# Counts per bin: the ECE, its two parts and the MCE.
 
 
 @dataclass(frozen=True)
 class Bins:
     """Rows in bins of confidence, however those are cut; each array has shape (bins,)."""
 
-    counts: NDArray[np.int64]  # rows
-    hits: NDArray[np.int64]  # right rows
-    confidence_sums: Array
+    counts: Integers  # rows
+    hits: Integers  # right rows
+    confidence_sums: Float64s
 
     @property
     def n(self) -> int:
@@ -77,27 +85,14 @@ class Bins:
         return int(self.counts.sum())
 
     @property
-    def confidence(self) -> Array:
+    def confidence(self) -> Float64s:
         """Mean confidence per bin; NaN where a bin is empty."""
         return ratio(self.confidence_sums, self.counts)
 
     @property
-    def accuracy(self) -> Array:
+    def accuracy(self) -> Float64s:
         """Share of right rows per bin; NaN where a bin is empty."""
         return ratio(self.hits, self.counts)
-
-    def ece(self) -> float:
-        """Return the expected calibration error, sum_b n_b/n |conf_b - acc_b|."""
-        return float(np.abs(self.confidence_sums - self.hits).sum() / require_rows(self.n))
-
-
-class ReliabilityBins(Bins):
-    """Rows in equally wide bins."""
-
-    @property
-    def edges(self) -> Array:
-        """From 0 to 1, shape (bins + 1,)."""
-        return bin_edges(len(self.counts))
 
     def mean_accuracy(self) -> float:
         """Return the share of right rows."""
@@ -107,6 +102,10 @@ class ReliabilityBins(Bins):
         """Return the mean confidence of all rows."""
         return float(self.confidence_sums.sum()) / self.n
 
+    def ece(self) -> float:
+        """Return the expected calibration error, sum_b n_b/n |conf_b - acc_b|."""
+        return float(np.abs(self.confidence_sums - self.hits).sum() / require_rows(self.n))
+
     def over_ece(self) -> float:
         """Return the part of the ECE from bins whose confidence exceeds their accuracy."""
         return float(over(self._gaps()).sum())
@@ -115,100 +114,71 @@ class ReliabilityBins(Bins):
         """Return the part of the ECE from bins whose accuracy exceeds their confidence."""
         return float(under(self._gaps()).sum())
 
-    def ece(self) -> float:
-        """Return the expected calibration error, to the last bit the sum of its two parts."""
-        return self.over_ece() + self.under_ece()
-
     def mce(self) -> float:
         """Return the maximum calibration error, the largest |conf_b - acc_b| of a filled bin."""
         require_rows(self.n)
         return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
 
-    def _gaps(self) -> Array:
+    def _gaps(self) -> Float64s:
         """Return n_b/n (conf_b - acc_b); an empty bin has none."""
         return (self.confidence_sums - self.hits) / require_rows(self.n)
 
 
-def over(gaps: Array) -> Array:
+class ReliabilityBins(Bins):
+    """Rows in equally wide bins."""
+
+    @property
+    def edges(self) -> Float64s:
+        """From 0 to 1, shape (bins + 1,)."""
+        return bin_edges(len(self.counts))
+
+    def ece(self) -> float:
+        """Return the expected calibration error, to the last bit the sum of its two parts."""
+        return self.over_ece() + self.under_ece()
+
+
+def over(gaps: Float64s) -> Float64s:
     """Return what of gaps is over-confidence."""
     return np.maximum(gaps, 0.0)
 
 
-def under(gaps: Array) -> Array:
+def under(gaps: Float64s) -> Float64s:
     """Return what of gaps is under-confidence."""
     return np.maximum(-gaps, 0.0)
 
 
-def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Array:
+def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64s:
     """Divide, giving NaN where the denominator is zero."""
     quotient = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)
     return quotient
 
 
-# Rows counted per group and bin: by class, by predicted label, by a column, or all together.
-
-SMALL_GROUP = 100  # rows; with fewer, the ECE of a group is mostly the noise of its bins
+# Counts per group and bin: by class, by predicted label, by a column, or all together.
 
 
 @dataclass(frozen=True)
 class GroupMetrics:
     """What a confidence is worth on one group of rows; fractions, None where it has no rows."""
 
-    name: str
+    name: str = field(metadata=at("group"))
     n: int
     accuracy: float | None
     mean_confidence: float | None
     ece: float | None
     over_ece: float | None
-
-    @property
-    def small(self) -> bool:
-        """Whether its ECE is mostly noise."""
-        return self.n < SMALL_GROUP
-
-    def to_json(self) -> dict[str, str | int | float | bool | None]:
-        """Return everything under its public name."""
-        return {
-            "group": self.name,
-            "n": self.n,
-            "accuracy": self.accuracy,
-            "mean_confidence": self.mean_confidence,
-            "ece": self.ece,
-            "over_ece": self.over_ece,
-            "small": self.small,
-        }
-
-
-@dataclass(frozen=True)
-class JudgedRows:
-    """A block of m rows with the bin of each; every array has shape (m,)."""
-
-    confidence: Array  # within [0, 1]
-    correct: NDArray[np.bool_]
-    index: NDArray[np.int64]  # of the bin
-
-
-def judged_rows(
-    confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_], edges: Array
-) -> JudgedRows:
-    """Return rows with their bins between `edges`.
-
-    Raises ValueError if a confidence is NaN or, beyond rounding, outside [0, 1].
-    """
-    values = checked_probabilities(confidence)
-    return JudgedRows(values, correct, bin_index(values, edges))
+    small: bool  # so that the ECE is mostly noise
 
 
 class GroupBins:
-    """Counts of rows, hits and confidence per group and bin, filled block by block."""
+    """Counts of rows, hits and confidence per group and bin."""
 
     def __init__(self, bins: int, n_groups: int = 1) -> None:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
         self.hits = np.zeros((n_groups, bins), dtype=np.int64)
         self.confidence_sums = np.zeros((n_groups, bins))
 
-    def add(self, rows: JudgedRows, groups: NDArray[np.int64] | None = None) -> None:
+    def add(self, rows: JudgedRows, groups: Integers | None = None) -> None:
         """Count a block of rows, given the number of each row's group; None: all in group 0."""
         shape, size = self.counts.shape, self.counts.size
         cells = rows.index if groups is None else groups * shape[1] + rows.index
@@ -223,21 +193,25 @@ class GroupBins:
 
     def result(self, names: Sequence[str]) -> tuple[GroupMetrics, ...]:
         """Return the metrics of every group, in the order of its number."""
-        return tuple(self._of(group, name) for group, name in enumerate(names))
-
-    def _of(self, group: int, name: str) -> GroupMetrics:
-        arrays = (self.counts, self.hits, self.confidence_sums)
-        bins = ReliabilityBins(*(array[group] for array in arrays))
-        if bins.n == 0:
-            return GroupMetrics(name, 0, None, None, None, None)
-        return GroupMetrics(
-            name=name,
-            n=bins.n,
-            accuracy=bins.mean_accuracy(),
-            mean_confidence=bins.mean_confidence(),
-            ece=bins.ece(),
-            over_ece=bins.over_ece(),
+        groups = zip(names, self.counts, self.hits, self.confidence_sums, strict=True)
+        return tuple(
+            _of_group(name, ReliabilityBins(counts, hits, sums))
+            for name, counts, hits, sums in groups
         )
+
+
+def _of_group(name: str, bins: ReliabilityBins) -> GroupMetrics:
+    if bins.n == 0:
+        return GroupMetrics(name, 0, None, None, None, None, small=True)
+    return GroupMetrics(
+        name=name,
+        n=bins.n,
+        accuracy=bins.mean_accuracy(),
+        mean_confidence=bins.mean_confidence(),
+        ece=bins.ece(),
+        over_ece=bins.over_ece(),
+        small=bins.n < SMALL_GROUP,
+    )
 
 
 # The class-wise ECE: whether the probability of every class, predicted or not, can be trusted.
@@ -248,10 +222,10 @@ _LANES = 4
 
 
 class ClasswiseBins:
-    """Counts of every class's probability in equally wide bins, filled block by block.
+    """Counts of every class's probability in bins.
 
     Probabilities carry the rounding of their exponentials, so those less than 1e-15 above an edge
-    count as on it.
+    count as on it; the edges themselves, 0 and 1 land where `judged_rows` puts them.
     """
 
     def __init__(self, bins: int, n_classes: int) -> None:
@@ -261,24 +235,24 @@ class ClasswiseBins:
         self._hits = np.zeros(_LANES * bins * n_classes, dtype=np.int64)
         self._first = self._first_cells(0)
 
-    def add(self, probabilities: Array, labels: NDArray[np.int64]) -> None:
+    def add(self, probabilities: Float64s, labels: Labels) -> None:
         """Count a block of rows, given probabilities of shape (K, m), within [0, 1]."""
         m, size = len(labels), len(self._sums)
         if self._first.shape[1] != m:
             self._first = self._first_cells(m)
-        cells = approximate_bin_index(probabilities, self._bins)
+        cells = (probabilities * (self._bins * (1 - _FEW_ULPS))).astype(np.int32)
         cells += self._first
         cells = cells.reshape(-1)
         self._n += m
         self._sums += np.bincount(cells, probabilities.reshape(-1), minlength=size)
         self._hits += np.bincount(cells.take(labels * m + np.arange(m)), minlength=size)
 
-    def ece_by_class(self) -> Array:
+    def ece_by_class(self) -> Float64s:
         """Return the ECE of each class's probability over all rows, shape (K,)."""
         n = require_rows(self._n)
         gaps = (self._sums - self._hits).reshape(self._classes, _LANES, self._bins).sum(axis=1)
-        result: Array = np.abs(gaps).sum(axis=1) / n
-        return result
+        errors: Float64s = np.abs(gaps).sum(axis=1) / n
+        return errors
 
     def ece(self) -> float:
         """Return the mean over classes of sum_b n_kb/n |mean p_k - share of class k|.
@@ -321,10 +295,9 @@ def _mean_of_magnitude(mean: float, deviation: float) -> float:
     """Return E|X| of a normal X."""
     if deviation == 0:
         return abs(mean)
-    ratio = mean / deviation
-    return deviation * math.sqrt(2 / math.pi) * math.exp(-(ratio**2) / 2) + mean * math.erf(
-        ratio / math.sqrt(2)
-    )
+    z = mean / deviation
+    spread = deviation * math.sqrt(2 / math.pi) * math.exp(-(z**2) / 2)
+    return spread + mean * math.erf(z / math.sqrt(2))
 
 
 # The distribution of non-negative values in narrow cells: enough to resample their mean.
@@ -337,19 +310,19 @@ _CELLS = 1 << 13  # of non-negative values: the sign bit is 0
 
 
 class ValueCells:
-    """Counts and sums of values per cell, filled block by block."""
+    """Counts and sums of values per cell."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(_CELLS, dtype=np.int64)
         self._sums = np.zeros(_CELLS)
 
-    def add(self, values: NDArray[np.floating[Any]]) -> None:
+    def add(self, values: Floats) -> None:
         """Count a block of values, shape (m,); what rounding left below 0 counts as 0."""
         cells = np.maximum(values, 0).astype(np.float32).view(np.uint32) >> _SHIFT
         self._counts += np.bincount(cells, minlength=_CELLS)
         self._sums += np.bincount(cells, values, minlength=_CELLS)
 
-    def filled(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def filled(self) -> tuple[Integers, Float64s]:
         """Return count and mean of every cell that holds values."""
         filled = self._counts > 0
         counts = self._counts[filled]

@@ -32,23 +32,20 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float64s, Integers
 from covcal_cli.evaluate.bins import Bins, over, under
 from covcal_cli.evaluate.metrics import METRICS, Metrics
-from covcal_cli.maths.softmax import Array
 
 LEVEL = 0.95
 Interval = tuple[float, float]
-Part = Callable[[Array], Array]
-
-
-"""What counts of gaps: their magnitude for the ECE, ``over`` or ``under`` for its parts."""
-_Z = 1.959963984540054
-_SIGNIFICANT = 2.0
-_GRID = 48
-_BEYOND = 5.0  # standard errors around the ECE found, between which true ECEs are tried
-_MAX_DRAWS = 1 << 20
+Part = Callable[[Float64s], Float64s]  # what counts of gaps: their magnitude, `over` or `under`
+_Z = 1.959963984540054  # of the normal distribution, for LEVEL
+_SIGNIFICANT = 2.0  # standard errors that a gap must exceed
+_GRID = 48  # true ECEs to try
+_BEYOND = 5.0  # standard errors around the ECE found, between which they lie
+_MAX_DRAWS = 1 << 20  # numbers at a time, so that memory stays bounded
+# The parts of the ECE; any other metric of gaps counts their magnitude.
 _PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
@@ -65,7 +62,7 @@ def intervals(metrics: Metrics, *, resamples: int, seed: int) -> dict[str, Inter
         found[name] = mean_interval(*cells, resamples=resamples, rng=rng)
     gaps = {}
     for name in _of_kind("gaps"):
-        bins = metrics.adaptive if name == "adaptive_ece" else metrics.bins
+        bins: Bins = getattr(metrics, METRICS[name].bins)
         part = _PARTS.get(name, np.abs)
         gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part)
     return found | gaps | _agreeing({name: gaps[name] for name in _PARTS})
@@ -91,11 +88,11 @@ def wilson(share: float, n: int) -> Interval:
 
 
 def mean_interval(
-    counts: NDArray[np.int64], values: Array, *, resamples: int, rng: np.random.Generator
+    counts: Integers, values: Float64s, *, resamples: int, rng: np.random.Generator
 ) -> Interval:
     """Return the percentile interval of a mean, of cells with `counts` rows of `values` each."""
     n = int(counts.sum())
-    size = max(1, _MAX_DRAWS // len(counts))
+    size = max(1, _MAX_DRAWS // len(counts))  # resamples at a time
     means = [
         rng.multinomial(n, counts / n, size=min(size, resamples - start)) @ values / n
         for start in range(0, resamples, size)
@@ -140,25 +137,27 @@ def ece_interval(bins: Bins, *, resamples: int, seed: int, part: Part = np.abs) 
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
         unit = direction / float(part(direction) @ shares)  # a world of true ECE 1
-        size = max(1, _MAX_DRAWS // noise.size)  # worlds at a time, so that memory stays bounded
+        size = max(1, _MAX_DRAWS // noise.size)  # worlds at a time
         consistent = np.concatenate(
             [
                 _shares_as_far(
                     part(noise + weights * (fixed + worlds * unit)).sum(axis=2) - cut, observed
                 )
-                for worlds in _runs(grid[:, None, None], size)
+                for worlds in np.split(grid[:, None, None], range(size, _GRID, size))
             ]
         )
         bounds += _crossings(grid, consistent, 1 - LEVEL)
     return (min(bounds), max(bounds)) if bounds else (found, found)
 
 
-def _kept(gaps: Array, part: Part) -> Array:
+def _kept(gaps: Float64s, part: Part) -> Float64s:
     """Return the gaps that a part counts, 0 elsewhere."""
     return np.where(part(gaps) > 0, gaps, 0.0)
 
 
-def _directions(gaps: Array, significant: Array, fixed: Array, part: Part) -> Iterator[Array]:
+def _directions(
+    gaps: Float64s, significant: Float64s, fixed: Float64s, part: Part
+) -> Iterator[Float64s]:
     """Yield the gaps of the two families, to any scale."""
     concentrated = _kept(significant, part)
     if concentrated.any():
@@ -173,20 +172,15 @@ def _directions(gaps: Array, significant: Array, fixed: Array, part: Part) -> It
         yield even
 
 
-def _shares_as_far(resampled: Array, observed: float) -> Array:
+def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
     """Return, per row, the share at least as far from their median as what was observed."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
-    shares: Array = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
+    shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
     return shares
 
 
-def _runs(values: Array, size: int) -> Iterator[Array]:
-    for start in range(0, len(values), size):
-        yield values[start : start + size]
-
-
-def _crossings(grid: Array, shares: Array, least: float) -> list[float]:
+def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
     """Return the ends of the stretch of `grid` where `shares` exceed `least`, interpolated."""
     inside = np.flatnonzero(shares > least)
     if len(inside) == 0:

@@ -1,9 +1,9 @@
 """The reliability diagram: as a picture (PNG, SVG, PDF) and as text for a terminal.
 
-`covcal_cli.metrics` computes, this module draws. An empty bin is drawn as nothing. The picture has
-the paper's two views of every calibration: accuracy against confidence in bins, with the gap drawn
-in the colour of its direction; and accuracy of the rows above a confidence threshold, with the
-share of rows above it. Matplotlib is imported only when a picture is asked for.
+An empty bin is drawn as nothing. The picture has the paper's two views of every calibration:
+accuracy against confidence in bins, with the gap drawn in the colour of its direction; and accuracy
+of the rows above a confidence threshold, with the share of rows above it. Matplotlib is imported
+only when a picture is asked for.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bins import ReliabilityBins, ratio
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.files import atomic_output
-from covcal_cli.maths.softmax import Array
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
+# The hatch tells the two without colour too; lines, since SVG has a path for every dot.
+_OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
+_DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # metadata left out, by format
 _MAX_ROWS_OF_TEXT = 15
 
 
@@ -29,36 +32,23 @@ def check_diagram(path: Path) -> None:
         raise CovcalError(f"{path}: a diagram ends in {', '.join(FORMATS)}")
 
 
-def accuracy_above(bins: ReliabilityBins) -> tuple[Array, Array]:
-    """Return accuracy, and share of rows, with a confidence above every lower bin edge.
-
-    Both have shape (bins,); the accuracy is NaN where no row is above the edge.
-    """
-    counts = np.cumsum(bins.counts[::-1])[::-1]
-    hits = np.cumsum(bins.hits[::-1])[::-1]
-    return ratio(hits, counts), counts / bins.n
-
-
 def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, force: bool) -> None:
     """Draw one row of panels per calibration and write the picture, whole or not at all."""
     check_diagram(path)
+    import matplotlib as mpl
+
     figure = _figure(metrics, title)
     kind = path.suffix.lower().lstrip(".")
-    with atomic_output(path, force=force) as partial:
-        # No dates and fixed ids inside the file: the same numbers give the same bytes.
-        undated: dict[str, Any] = {
-            "png": {"Software": None},
-            "svg": {"Date": None},
-            "pdf": {"CreationDate": None},
-        }
-        figure.savefig(partial, format=kind, metadata=undated[kind], dpi=110)
+    # No dates and fixed ids inside the file: the same numbers give the same bytes. Letters stay
+    # text in SVG, not outlines, which would be most of the file.
+    settings: dict[Any, str] = {"svg.hashsalt": "covcal", "svg.fonttype": "none"}
+    with atomic_output(path, force=force) as partial, mpl.rc_context(settings):
+        figure.savefig(partial, format=kind, metadata={_DATES[kind]: None}, dpi=110)
 
 
 def _figure(metrics: Mapping[str, Metrics], title: str) -> Any:
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    mpl.rcParams["svg.hashsalt"] = "covcal"
     figure = Figure(figsize=(9.0, 0.6 + 3.9 * len(metrics)), layout="constrained")
     figure.suptitle(title)
     grid = figure.add_gridspec(
@@ -86,8 +76,8 @@ def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
     axes.bar(left, accuracy, width, align="edge", color=_BAR, edgecolor="white")
     legend = [Patch(color=_BAR, label="accuracy")]
     for chosen, colour, hatch, label in (
-        (over, _OVER, "//", f"over-confident ({entry.over_ece:.2%})"),
-        (~over, _UNDER, "..", f"under-confident ({entry.under_ece:.2%})"),
+        (over, _OVER, _OVER_HATCH, f"over-confident ({entry.over_ece:.2%})"),
+        (~over, _UNDER, _UNDER_HATCH, f"under-confident ({entry.under_ece:.2%})"),
     ):
         outline: dict[str, Any] = {
             "facecolor": "none",
@@ -128,6 +118,16 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
     axes.tick_params(labelbottom=False)
     below.step([*edges, 1.0], [*share, share[-1]], where="post", color=_LINE)
     below.set(xlabel="confidence threshold", ylabel="share", ylim=(0, 1.05))
+
+
+def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
+    """Return accuracy, and share of rows, with a confidence above every lower bin edge.
+
+    Both have shape (bins,); the accuracy is NaN where no row is above the edge.
+    """
+    counts = np.cumsum(bins.counts[::-1])[::-1]
+    hits = np.cumsum(bins.hits[::-1])[::-1]
+    return ratio(hits, counts), counts / bins.n
 
 
 def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:

@@ -1,4 +1,8 @@
-"""Groups of rows: by class, by predicted label, or by what a column says."""
+"""The metrics of calibrations on labelled target rows, in one pass over the file in blocks.
+
+Besides ``calibrate/labelled.py`` this is the only place where target labels are read; the rows that
+it used are left out here.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.bins import GroupBins
 from covcal_cli.evaluate.bootstrap import intervals
@@ -15,95 +19,47 @@ from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.evaluate.result import Evaluation, Predictions
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import Domain, FeatureFile, Rows
+from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.formats.forecaster import NONE, ScaledLogits, forecaster_logits, scaled_logits
 from covcal_cli.formats.target_labels import target_labels
-from covcal_cli.maths.softmax import Array, Softmax, class_major, softmax
+from covcal_cli.maths.softmax import Softmax, class_major, softmax
 from covcal_cli.records import Input
 
-BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_GROUPS = 1000
-Numbers = Callable[[Rows, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """The groups of rows."""
-
-    names: Sequence[str]  # by number
-    numbers: Numbers  # of m rows' groups, from their row numbers, true labels and judged labels
-
-
-def grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> Grouping:
-    """Return the groups of `rows`, which `by` may not cut into more than a thousand."""
-    if by == BY_CLASS:
-        return Grouping(classes, lambda _rows, labels, _judged: labels)
-    if by == BY_PREDICTED:
-        return Grouping(classes, lambda _rows, _labels, judged: judged)
-    if by not in target.columns:
-        known = ", ".join([*target.columns, BY_CLASS, BY_PREDICTED])
-        raise CovcalError(f"{target.path} has no target column {by!r} to group by: take {known}")
-    values = np.empty(0, dtype=target.column(by, rows[:1]).dtype)
-    for block in target.blocks(rows):
-        values = np.union1d(values, target.column(by, block))
-        if len(values) > MAX_GROUPS:
-            raise CovcalError(
-                f"{target.path}: column {by!r} has more than {MAX_GROUPS} values, so its groups "
-                "would be single rows: group by another column"
-            )
-
-    def numbers(
-        block: Rows, _labels: NDArray[np.int64], _judged: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        return np.searchsorted(values, target.column(by, block)).astype(np.int64)
-
-    return Grouping([_text(value) for value in values.tolist()], numbers)
-
-
-def _text(value: Any) -> str:
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value}"
-    return text or "(empty)"
-
-
-# The metrics of calibrations on labelled target rows.
-#
-# One pass over the file in blocks, whatever the number of calibrations. Besides `labelled` this
-# is the only place where target labels are read; the rows that it used are left out here.
-
+_BY_CLASS, _BY_PREDICTED = "class", "predicted"
 _CACHED_VALUES = 1 << 16  # so many float64 logits at a time stay in the processor's cache
-Labels = NDArray[np.int64]
 
 
 def evaluate(
-    path: Path,
+    path: str | Path,
     calibrations: Mapping[str, Calibration],
     *,
     split: str = "test",
     bins: int = 15,
     predictions: Predictions = "original",
-    documents: Sequence[Path] = (),
+    documents: Sequence[str | Path] = (),
     by: str | None = None,
     resamples: int = 0,
     seed: int = 0,
-    networks: Path | None = None,
+    networks: str | Path | None = None,
 ) -> Evaluation:
     """Measure calibrations, and the uncalibrated classifier beside them, on target rows.
 
     Parameters
     ----------
-    path : Path
+    path : str or Path
         A features or adapted file with labelled target rows in `split`.
     calibrations : mapping of str to Calibration
-        By the name to report them under; see `namedcalibrations`.
+        By the name to report them under, as `read_named` gives them.
     predictions : {"original", "own"}
         Judge the confidence in the classifier's label, or in the forecaster's own.
-    documents : sequence of Path
+    documents : sequence of str or Path
         The files that hold the calibrations, in the same order, for the record and for messages.
     by : str, optional
         ``"class"``, ``"predicted"`` or a column of the file: metrics by group, too.
     resamples, seed : int
         Of the bootstrap; 0 resamples: no intervals.
-    networks : Path, optional
+    networks : str or Path, optional
         For methods on aligned logits and a file without them: the adapted file with the networks,
         if it is not where the calibration says.
 
@@ -114,27 +70,38 @@ def evaluate(
     CovcalError
         If the split is empty, a calibration does not fit the file, or `by` is unknown.
     """
+    path, files = Path(path), [Path(document) for document in documents]
+    networks = None if networks is None else Path(networks)
     with FeatureFile(path) as file:
         judged = {
             NONE: ScaledLogits("original", 1.0),
-            **scaled_logits(file, calibrations, documents, networks),
+            **scaled_logits(file, calibrations, files, networks),
         }
+        # The rows to judge, and how they are grouped.
         target = file.require_target()
         rows = target.require_rows(split)
         rows, left_out = _without_fitted(target, rows, calibrations)
-        groups = None if by is None else grouping(target, by, rows, file.classes)
+        groups = None if by is None else _grouping(target, by, rows, file.classes)
+        # One pass over the file, whatever the number of calibrations.
         collected = {
-            name: _Collected(bins, len(file.classes), groups, keep_losses=resamples > 0)
+            name: MetricsAccumulator(bins, len(file.classes), keep_losses=resamples > 0)
             for name in judged
         }
-        unlabelled = _collect(target, rows, judged, collected, predictions)
+        grouped = {name: GroupBins(bins, len(groups.names)) for name in judged if groups}
+
+        def count(name: str, forecast: Softmax, chosen: Labels, labels: Labels, part: Rows) -> None:
+            counted = collected[name].add(forecast, chosen, labels)
+            if groups is not None:
+                grouped[name].add(counted, groups.numbers(part, labels, chosen))
+
+        unlabelled = _read(target, rows, judged, predictions, count)
         if unlabelled == len(rows):
-            given = "".join(f" -c {document}" for document in documents or (Path("cal.json"),))
+            given = "".join(f" -c {document}" for document in files or ("cal.json",))
             raise UnlabelledError(
                 f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
                 f"needs them; covcal estimate {path}{given} prints what to expect without labels"
             )
-        metrics = {name: entry.metrics.result() for name, entry in collected.items()}
+        metrics = {name: entry.result() for name, entry in collected.items()}
         role = "adapted" if file.is_adapted else "features"
         return Evaluation(
             split=split,
@@ -145,7 +112,7 @@ def evaluate(
             temperatures={name: entry.temperature for name, entry in judged.items()},
             inputs=(
                 Input(role, path, file.sha256()),
-                *(Input("calibration", document, sha256_of(document)) for document in documents),
+                *(Input("calibration", document, sha256_of(document)) for document in files),
             ),
             classes={
                 name: entry.by_class.result(file.classes)
@@ -154,9 +121,7 @@ def evaluate(
             },
             by=by,
             groups={
-                name: entry.groups.result(groups.names)
-                for name, entry in collected.items()
-                if groups is not None and entry.groups is not None
+                name: counts.result(groups.names) for name, counts in grouped.items() if groups
             },
             resamples=resamples,
             seed=seed,
@@ -165,34 +130,21 @@ def evaluate(
                 for name, entry in metrics.items()
                 if resamples
             },
-            notes=tuple(_notes_on_fitted(target, calibrations, documents)),
+            notes=tuple(_notes_on_fitted(target, calibrations, files)),
         )
 
 
-class _Collected:
-    """What is counted for one calibration."""
-
-    def __init__(
-        self, bins: int, n_classes: int, by: Grouping | None, *, keep_losses: bool
-    ) -> None:
-        self.metrics = MetricsAccumulator(bins, n_classes, keep_losses=keep_losses)
-        self.by = by
-        self.groups = None if by is None else GroupBins(bins, len(by.names))
-
-    def add(self, forecast: Softmax, judged: Labels, labels: Labels, rows: Rows) -> None:
-        counted = self.metrics.add(forecast, judged, labels)
-        if self.groups is not None and self.by is not None:
-            self.groups.add(counted, self.by.numbers(rows, labels, judged))
-
-
-def _collect(
+def _read(
     target: Domain,
     rows: Rows,
     judged: Mapping[str, ScaledLogits],
-    collected: Mapping[str, _Collected],
     predictions: Predictions,
+    count: Callable[[str, Softmax, Labels, Labels, Rows], None],
 ) -> int:
-    """Count every labelled row for every calibration, and return how many have no label."""
+    """Call `count` with every labelled row for every calibration; return how many have no label.
+
+    It gets the calibration's name, its forecast, the labels to judge, the true ones and the rows.
+    """
     unlabelled = 0
     size = max(256, _CACHED_VALUES // target.n_classes)
     for block in target.blocks(rows, *{entry.reads for entry in judged.values()}):
@@ -201,11 +153,13 @@ def _collect(
         if not known.all():
             unlabelled += int((~known).sum())
             block, labels = block[known], labels[known]
-        logits: dict[str, NDArray[np.floating[Any]]] = {"original": target.logits(block)}
+        # The logits of the block that the calibrations scale, each made once.
+        logits: dict[str, Floats] = {"original": target.logits(block)}
         for entry in judged.values():
             if entry.key not in logits:
                 aligned = forecaster_logits(target, block, entry.forecaster, entry.networks)
                 logits[entry.key] = aligned.T
+        # Then in parts that stay in the cache, every calibration on each.
         for start in range(0, len(block), size):
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
@@ -213,11 +167,11 @@ def _collect(
             for name, entry in judged.items():
                 forecast = softmax(parts[entry.key], entry.temperature)
                 chosen = top if predictions == "original" else _top_class(parts[entry.key])
-                collected[name].add(forecast, chosen, labels[part], block[part])
+                count(name, forecast, chosen, labels[part], block[part])
     return unlabelled
 
 
-def _top_class(logits: Array) -> Labels:
+def _top_class(logits: Float64s) -> Labels:
     """Return the first class whose logit is 0, the highest.
 
     Comparing bytes class by class is many times faster than argmax along the first axis.
@@ -275,3 +229,43 @@ def _notes_on_fitted(
                 "id: if they are there under other ids they are judged too"
             )
     return notes
+
+
+# Groups of rows: by class, by predicted label, or by what a column says.
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    names: Sequence[str]  # by number
+    # Of m rows' groups, from their row numbers, true labels and judged labels.
+    numbers: Callable[[Rows, Labels, Labels], Integers]
+
+
+def _grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> _Grouping:
+    """Return the groups of `rows`, which `by` may not cut into more than a thousand."""
+    if by == _BY_CLASS:
+        return _Grouping(classes, lambda _rows, labels, _judged: labels)
+    if by == _BY_PREDICTED:
+        return _Grouping(classes, lambda _rows, _labels, judged: judged)
+    if by not in target.columns:
+        known = ", ".join([*target.columns, _BY_CLASS, _BY_PREDICTED])
+        raise CovcalError(f"{target.path} has no target column {by!r} to group by: take {known}")
+    # The values in order: a row's group is the place of its own among them.
+    values = np.empty(0, dtype=target.column(by, rows[:1]).dtype)
+    for block in target.blocks(rows):
+        values = np.union1d(values, target.column(by, block))
+        if len(values) > MAX_GROUPS:
+            raise CovcalError(
+                f"{target.path}: column {by!r} has more than {MAX_GROUPS} values, so its groups "
+                "would be single rows: group by another column"
+            )
+
+    def numbers(block: Rows, _labels: Labels, _judged: Labels) -> Integers:
+        return np.searchsorted(values, target.column(by, block)).astype(np.int64)
+
+    return _Grouping([_text(value) for value in values.tolist()], numbers)
+
+
+def _text(value: Any) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value}"
+    return text or "(empty)"

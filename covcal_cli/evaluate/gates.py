@@ -1,9 +1,9 @@
-"""Gates as a JUnit report, which GitLab, Jenkins and others show as tests."""
+"""An evaluation held to gates, what is said of each gate, and a JUnit report of them all."""
 
 import math
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,97 +19,15 @@ from covcal_cli.evaluate.limits import (
     Verdict,
     compare,
     judge,
-    other_rows,
     read_baseline,
-    require_comparable,
 )
 from covcal_cli.evaluate.result import Evaluation, Predictions, write_metrics
 from covcal_cli.files import check_output, write_text
 from covcal_cli.formats.forecaster import read_named, require_unchanged
 
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_TYPES = {"failure": "gate", "error": "error"}  # of what makes a test red
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-@dataclass(frozen=True)
-class GateCase:
-    """One gate applied to one calibration."""
-
-    calibration: str
-    gate: str  # such as ``ece <= 0.05``
-    sentence: str  # what was found
-    failed: bool
-
-
-def junit_report(cases: Sequence[GateCase]) -> str:
-    """Return the XML: one suite, one test case per gate and calibration; no times, no host."""
-    root, suite = _suite(tests=len(cases), failures=sum(case.failed for case in cases), errors=0)
-    for case in cases:
-        name, sentence = _clean(f"{case.calibration}: {case.gate}"), _clean(case.sentence)
-        element = ET.SubElement(suite, "testcase", {"classname": "covcal.evaluate", "name": name})
-        if case.failed:
-            failure = ET.SubElement(element, "failure", {"type": "gate", "message": sentence})
-            failure.text = sentence
-        else:
-            ET.SubElement(element, "system-out").text = sentence
-    return _text(root)
-
-
-def error_report(message: str) -> str:
-    """Return the XML of an evaluation that failed before any gate was judged: one error."""
-    root, suite = _suite(tests=1, failures=0, errors=1)
-    names = {"classname": "covcal.evaluate", "name": "evaluation"}
-    case = ET.SubElement(suite, "testcase", names)
-    error = ET.SubElement(case, "error", {"type": "error", "message": _clean(message)})
-    error.text = _clean(message)
-    return _text(root)
-
-
-@contextmanager
-def errors_reported(path: Path | None, *, force: bool) -> Iterator[None]:
-    """Report a `CovcalError` of the block at `path` too, so that no earlier report looks green.
-
-    Only an earlier report is replaced, and only with `force`: the block may fail before it is known
-    which files are its inputs.
-    """
-    try:
-        yield
-    except CovcalError as error:
-        if path is not None and _may_be_written(path, force=force):
-            write_text(path, error_report(str(error)), force=force)
-        raise
-
-
-def _may_be_written(path: Path, *, force: bool) -> bool:
-    if not path.exists():
-        return path.parent.is_dir()
-    if not (force and path.is_file()):
-        return False
-    with path.open("rb") as handle:
-        return handle.read(len(_DECLARATION)) == _DECLARATION.encode()
-
-
-def _suite(**counts: int) -> tuple[ET.Element, ET.Element]:
-    """Return the root, and the one suite in it."""
-    attributes = {"name": "covcal evaluate"}
-    attributes |= {name: str(count) for name, count in counts.items()} | {"skipped": "0"}
-    root = ET.Element("testsuites", attributes)
-    return root, ET.SubElement(root, "testsuite", attributes)
-
-
-def _text(root: ET.Element) -> str:
-    ET.indent(root)
-    return _DECLARATION + ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _clean(text: str) -> str:
-    """Replace what no XML document may hold; a calibration is named by its file."""
-    return _NOT_XML.sub("\ufffd", text)
-
-
-# An evaluation under gates: limits, regressions, and what is said of each.
-
-_HERE = Path("cal.json")
 
 
 @dataclass(frozen=True)
@@ -137,6 +55,16 @@ class Outputs:
 
 
 @dataclass(frozen=True)
+class GateCase:
+    """One gate applied to one calibration."""
+
+    calibration: str
+    gate: str  # such as ``ece <= 0.05``
+    sentence: str  # what was found
+    failed: bool
+
+
+@dataclass(frozen=True)
 class Judged:
     """An evaluation with what its gates found."""
 
@@ -148,10 +76,8 @@ class Judged:
     def cases(self) -> list[GateCase]:
         """Every gate as it is reported, limits first."""
         intervals = self.evaluation.intervals
-        return [
-            *(_of_limit(one, intervals) for one in self.verdicts),
-            *map(_of_change, self.changes),
-        ]
+        limits = [_of_limit(verdict, intervals) for verdict in self.verdicts]
+        return limits + [_of_change(change) for change in self.changes]
 
     @property
     def failed(self) -> bool:
@@ -183,7 +109,7 @@ def judged(
     documents : sequence of Path
         Calibrations; for no `path` and none given, cal.json.
     split, bins, predictions, by, resamples, seed, networks
-        As `evaluation.evaluate` has them.
+        As `evaluate` has them.
     tell : function
         Called with every note, as soon as it is known.
 
@@ -195,10 +121,10 @@ def judged(
     UnusedOptionError
         If `networks` are given and no calibration needs any.
     """
-    with errors_reported(outputs.junit, force=outputs.force):
+    with _errors_reported(outputs.junit, force=outputs.force):
         # Whatever can be refused is refused before the work starts.
         if path is None and not documents:
-            documents = [_HERE]
+            documents = [Path("cal.json")]
         calibrations = read_named(documents, networks)
         if path is None:
             first = next(iter(calibrations.values()))
@@ -211,8 +137,7 @@ def judged(
             check_output(output, force=outputs.force, inputs=[path, *documents, *given])
         baseline = None if gates.baseline is None else read_baseline(gates.baseline)
         if baseline is not None:
-            settings = {"split": split, "bins": bins, "predictions": predictions}
-            require_comparable(baseline, settings)
+            baseline.require_settings(split=split, bins=bins, predictions=predictions)
 
         evaluation = evaluate(
             path,
@@ -239,9 +164,9 @@ def judged(
 
 def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
     yield from evaluation.notes
-    differing = None if baseline is None else other_rows(baseline, evaluation.n)
-    if differing is not None:
-        yield differing
+    other_rows = None if baseline is None else baseline.note_on_rows(evaluation.n)
+    if other_rows is not None:
+        yield other_rows
     if evaluation.unlabelled:
         yield f"{evaluation.unlabelled} rows without a label are left out"
     if evaluation.left_out:
@@ -260,21 +185,80 @@ def _write(found: Judged, outputs: Outputs, *, title: str) -> None:
 
 
 def _of_limit(verdict: Verdict, intervals: Mapping[str, Mapping[str, Interval]]) -> GateCase:
-    limit, name = verdict.limit, verdict.calibration
-    gate = f"{limit.metric} <= {limit.limit:g}"
+    name, gate = verdict.calibration, f"{verdict.metric} <= {verdict.limit:g}"
     state = "EXCEEDED" if verdict.exceeded else "kept"
     sentence = f"limit {gate} {state} by {name}: {verdict.value:.6g}"
-    low, high = intervals.get(name, {}).get(limit.metric, (math.inf, math.inf))
-    if low <= limit.limit < high:
+    low, high = intervals.get(name, {}).get(verdict.metric, (math.inf, math.inf))
+    if low <= verdict.limit < high:
         sentence += f" (the 95 % interval, {low:.4g} to {high:.4g}, holds the limit)"
     return GateCase(name, gate, sentence, verdict.exceeded)
 
 
 def _of_change(change: Change) -> GateCase:
-    gate = f"{change.limit.metric} worse by <= {change.limit.limit:g}"
+    gate = f"{change.metric} worse by <= {change.limit:g}"
     state = "EXCEEDED" if change.exceeded else "kept"
     direction = "worse" if change.worse_by > 0 else "better"
     found = "the same" if change.worse_by == 0 else f"{direction} by {abs(change.worse_by):.6g}"
-    values = f"{change.before:.6g} -> {change.now:.6g}, {found}"
+    values = f"{change.before:.6g} -> {change.value:.6g}, {found}"
     sentence = f"regression {gate} {state} by {change.calibration}: {values}"
     return GateCase(change.calibration, gate, sentence, change.exceeded)
+
+
+# The JUnit report, which GitLab, Jenkins and others show: no times, no host.
+
+
+def junit_report(cases: Sequence[GateCase]) -> str:
+    """Return the XML: one suite, one test case per gate and calibration."""
+    return _junit(
+        (f"{one.calibration}: {one.gate}", "failure" if one.failed else "system-out", one.sentence)
+        for one in cases
+    )
+
+
+@contextmanager
+def _errors_reported(path: Path | None, *, force: bool) -> Iterator[None]:
+    """Report a `CovcalError` of the block at `path` too, so that no earlier report looks green.
+
+    Only an earlier report is replaced, and only with `force`: the block may fail before it is known
+    which files are its inputs.
+    """
+    try:
+        yield
+    except CovcalError as error:
+        if path is not None and _may_be_written(path, force=force):
+            write_text(path, _junit([("evaluation", "error", str(error))]), force=force)
+        raise
+
+
+def _may_be_written(path: Path, *, force: bool) -> bool:
+    if not path.exists():
+        return path.parent.is_dir()
+    if not (force and path.is_file()):
+        return False
+    with path.open("rb") as handle:
+        return handle.read(len(_DECLARATION)) == _DECLARATION.encode()
+
+
+def _junit(cases: Iterable[tuple[str, str, str]]) -> str:
+    """Return the XML of cases: a name, the element that tells the outcome, and its sentence."""
+    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    root = ET.Element("testsuites")
+    suite = ET.SubElement(root, "testsuite")
+    for name, outcome, sentence in cases:
+        named = {"classname": "covcal.evaluate", "name": _clean(name)}
+        told = ET.SubElement(ET.SubElement(suite, "testcase", named), outcome)
+        told.text = _clean(sentence)
+        counts["tests"] += 1
+        if outcome in _TYPES:
+            counts[f"{outcome}s"] += 1
+            told.attrib |= {"type": _TYPES[outcome], "message": told.text}
+    for element in (root, suite):
+        element.attrib |= {"name": "covcal evaluate"}
+        element.attrib |= {name: str(count) for name, count in counts.items()}
+    ET.indent(root)
+    return _DECLARATION + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _clean(text: str) -> str:
+    """Replace what no XML document may hold; a calibration is named by its file."""
+    return _NOT_XML.sub("\ufffd", text)

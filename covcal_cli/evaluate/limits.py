@@ -1,4 +1,4 @@
-"""Gates: what ``--fail-above`` allows, and which calibration exceeds it."""
+"""Gates: the limits of ``--fail-above`` and ``--fail-regression``, and what exceeds them."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -14,20 +14,21 @@ from covcal_cli.records import Document, at, read_document
 
 @dataclass(frozen=True)
 class Limit:
-    """A gate: `metric` may not exceed `limit` (a fraction)."""
+    """A gate: `metric` may not exceed `limit`, or may not be worse than it was by more."""
 
     metric: str
-    limit: float
+    limit: float  # a fraction
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A gate applied to one calibration; exceeded means strictly greater."""
+    """A limit applied to one calibration, as metrics.json has it."""
 
-    limit: Limit
+    metric: str
+    limit: float
     calibration: str
     value: float
-    exceeded: bool
+    exceeded: bool  # strictly greater
 
 
 def parse_limit(text: str) -> Limit:
@@ -43,10 +44,18 @@ def parse_limit(text: str) -> Limit:
             f"{metric} is better for being higher, so being above a limit is no failure (limits "
             f"are for {allowed}): use --baseline with --fail-regression {metric}=0.01"
         )
-    return parse_metric(text)
+    return _parse_metric(text)
 
 
-def parse_metric(text: str) -> Limit:
+def parse_regression(text: str) -> Limit:
+    """Read ``METRIC=CHANGE`` of ``--fail-regression``; raise ValueError saying what is wrong."""
+    limit = _parse_metric(text)
+    if METRICS[limit.metric].better == "neither":
+        raise ValueError(f"{limit.metric} is neither better nor worse for being higher")
+    return limit
+
+
+def _parse_metric(text: str) -> Limit:
     """Read ``METRIC=NUMBER`` for any metric; raise ValueError saying what is wrong."""
     metric, equals, number = text.partition("=")
     if not equals or metric not in METRICS:
@@ -78,35 +87,25 @@ def judge(
             value = metrics[name].value(limit.metric)
             if value is None or not math.isfinite(value):
                 raise CovcalError(f"{limit.metric} of {name} has no value, so it cannot be judged")
-            verdicts.append(Verdict(limit, name, value, value > limit.limit))
+            exceeded = value > limit.limit
+            verdicts.append(Verdict(limit.metric, limit.limit, name, value, exceeded))
     return verdicts
 
 
-# Gates against an earlier metrics.json: what ``--fail-regression`` allows.
+# Gates against an earlier metrics.json.
 
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of one calibration, then and now."""
+    """A metric of one calibration, then and now, as metrics.json has it."""
 
-    limit: Limit  # by how much the metric may get worse
+    metric: str
+    limit: float  # by how much the metric may get worse
     calibration: str
     before: float
-    now: float
+    value: float  # now
     worse_by: float  # negative where it got better
     exceeded: bool  # strictly more than the limit
-
-    def to_json(self) -> dict[str, str | float | bool]:
-        """Return everything under its public name."""
-        return {
-            "metric": self.limit.metric,
-            "limit": self.limit.limit,
-            "calibration": self.calibration,
-            "before": self.before,
-            "value": self.now,
-            "worse_by": self.worse_by,
-            "exceeded": self.exceeded,
-        }
 
 
 @dataclass(frozen=True)
@@ -127,54 +126,34 @@ class Baseline:
     """An earlier metrics.json."""
 
     path: Path
-    n: int  # rows that were judged
-    settings: Mapping[str, Any]  # ``split``, ``predictions`` and ``bins``: the same now
-    metrics: Mapping[str, Mapping[str, Any]]  # of every calibration, by name
+    read: WrittenMetrics
 
+    def require_settings(self, **settings: Any) -> None:
+        """Refuse other ``split``, ``predictions`` or ``bins`` than the baseline's."""
+        bins = len(self.read.edges) - 1
+        known = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
+        for name, value in settings.items():
+            if known[name] != value:
+                raise CovcalError(
+                    f"{self.path} was made with --{name} {known[name]}, not {value}, so its "
+                    f"metrics do not compare: pass --{name} {known[name]}, or make a new baseline"
+                )
 
-def parse_regression(text: str) -> Limit:
-    """Read ``METRIC=CHANGE``, such as ``ece=0.005``; raise ValueError saying what is wrong."""
-    limit = parse_metric(text)
-    if METRICS[limit.metric].better == "neither":
-        raise ValueError(f"{limit.metric} is neither better nor worse for being higher")
-    return limit
+    def note_on_rows(self, n: int) -> str | None:
+        """Return a note where the baseline judged another number of rows than the `n` of now."""
+        if self.read.n == n:
+            return None
+        return (
+            f"{self.path} judged {self.read.n} rows, this evaluation {n}: a change may come from "
+            "the rows, not from the calibration"
+        )
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read an earlier metrics.json.
-
-    Raises
-    ------
-    CovcalError
-        If it is missing, or is none.
-    """
+    """Read an earlier metrics.json; raise `CovcalError` if it is missing, or is none."""
     remedy = "write it with covcal evaluate -o"
-    read = read_document(
-        WrittenMetrics, path, remedy=remedy, again="write it again with covcal evaluate -o"
-    )
-    settings = {"split": read.split, "predictions": read.predictions, "bins": len(read.edges) - 1}
-    return Baseline(path, read.n, settings, read.metrics)
-
-
-def other_rows(baseline: Baseline, n: int) -> str | None:
-    """Return a note where the baseline judged another number of rows than the `n` of now."""
-    if baseline.n == n:
-        return None
-    return (
-        f"{baseline.path} judged {baseline.n} rows, this evaluation {n}: a change may come from "
-        "the rows, not from the calibration"
-    )
-
-
-def require_comparable(baseline: Baseline, settings: Mapping[str, Any]) -> None:
-    """Refuse a baseline whose split, predictions or bins are not those of now."""
-    for name, value in settings.items():
-        old = baseline.settings[name]
-        if old != value:
-            raise CovcalError(
-                f"{baseline.path} was made with --{name} {old}, not {value}, so its metrics do not "
-                f"compare: pass --{name} {old}, or make a new baseline"
-            )
+    again = "write it again with covcal evaluate -o"
+    return Baseline(path, read_document(WrittenMetrics, path, remedy=remedy, again=again))
 
 
 def compare(
@@ -192,17 +171,19 @@ def compare(
     changes = []
     for limit in limits:
         for name in judged:
-            if name not in baseline.metrics:
-                known = ", ".join(baseline.metrics) or "nothing"
+            if name not in baseline.read.metrics:
+                known = ", ".join(baseline.read.metrics) or "nothing"
                 raise CovcalError(
                     f"{baseline.path} has no calibration {name!r} (it has {known}): make a new "
                     "baseline"
                 )
-            before = _value(baseline.metrics[name].get(limit.metric), limit, name, baseline.path)
+            then = baseline.read.metrics[name].get(limit.metric)
+            before = _value(then, limit, name, baseline.path)
             now = _value(metrics[name].value(limit.metric), limit, name, "this evaluation")
             higher = METRICS[limit.metric].better == "higher"
             worse_by = before - now if higher else now - before
-            changes.append(Change(limit, name, before, now, worse_by, worse_by > limit.limit))
+            exceeded = worse_by > limit.limit
+            changes.append(Change(limit.metric, limit.limit, name, before, now, worse_by, exceeded))
     return changes
 
 

@@ -1,13 +1,8 @@
 """The one table of metrics of how honest a confidence is, and what each is made of.
 
-- The confidence of a row is the probability of the label that the classifier predicted; the row is
-  a hit when that label is right.
-- Bins are (c_{b-1}, c_b], equally wide, the first closed at 0: the values 0, 1 and every edge land
-  in exactly one bin. (The paper prints left-closed bins; its code closes them on the right.)
-- ECE = sum_b n_b/n |conf_b - acc_b|. The over-confident ECE counts only bins with conf_b > acc_b,
-  the under-confident ECE is the rest.
-- Counts are integers and sums are float64; four bytes are kept for each row, see `rankedrows`.
-- The further errors of calibration (adaptive, class-wise, debiased, smooth) have a module each.
+The confidence of a row is the probability of the label that the classifier predicted; the row is a
+hit when that label is right. Metrics are read off rows counted in bins (``bins.py``) or ranked by
+confidence (``ranked.py``); counts are integers and sums float64 (ARCHITECTURE 3.7).
 
 To add a metric, give it an entry in `METRICS` and a property of `Metrics` of the same name, or a
 field of it where sums over all rows are needed, which `MetricsAccumulator` then collects.
@@ -19,8 +14,8 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Labels
 from covcal_cli.evaluate.bins import (
     Bins,
     ClasswiseBins,
@@ -51,7 +46,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Metric:
-    """What every user of a metric needs to know of it."""
+    """An entry of the table: where a metric is shown, and what a gate may ask of it."""
 
     name: str  # of the attribute of `Metrics`, in metrics.json and on the command line
     screen: Shown | None  # as the head of a column of ``covcal evaluate``; None: not there
@@ -59,6 +54,7 @@ class Metric:
     better: Literal["lower", "higher", "neither"] = "lower"
     # How chance enters: a share of rows, a mean over rows, or gaps of bins; None: no interval.
     interval: Literal["share", "mean", "gaps"] | None = None
+    bins: Literal["bins", "adaptive"] = "bins"  # whose gaps; an attribute of `Metrics`
     main: bool = False  # on screen without ``--metrics all`` too
     highest: float = 1.0  # that a limit may be
 
@@ -66,10 +62,15 @@ class Metric:
 _TABLE = (
     Metric("accuracy", Shown("accuracy"), Shown("Accuracy"), "higher", "share", main=True),
     Metric(
-        "mean_confidence", Shown("confidence"), Shown("Mean confidence"), "neither", "mean", True
+        "mean_confidence",
+        Shown("confidence"),
+        Shown("Mean confidence"),
+        better="neither",
+        interval="mean",
+        main=True,
     ),
     Metric("ece", Shown("ECE"), Shown("ECE"), interval="gaps", main=True),
-    Metric("over_ece", Shown("over ECE"), Shown("over-confident ECE"), "lower", "gaps", main=True),
+    Metric("over_ece", Shown("over ECE"), Shown("over-confident ECE"), interval="gaps", main=True),
     Metric("under_ece", Shown("under ECE"), Shown("under-confident ECE"), interval="gaps"),
     Metric(
         "nll",
@@ -91,7 +92,11 @@ _TABLE = (
     Metric("sharpness", None, None, "higher"),
     Metric("agreement", Shown("agreement", late=1), None, "higher"),
     Metric(
-        "adaptive_ece", Shown("adaptive ECE"), Shown("ECE, bins of equal mass"), "lower", "gaps"
+        "adaptive_ece",
+        Shown("adaptive ECE"),
+        Shown("ECE, bins of equal mass"),
+        interval="gaps",
+        bins="adaptive",
     ),
     Metric("classwise_ece", Shown("class-wise ECE"), Shown("class-wise ECE", late=1)),
     Metric("debiased_ece", Shown("debiased ECE"), Shown("ECE without the part of chance")),
@@ -101,10 +106,8 @@ _TABLE = (
         "aurc", Shown("AURC"), Shown("Area under the risk-coverage curve", late=4, percent=False)
     ),
 )
+# By name, in the order of metrics.json.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
-
-
-"""Every metric by name, in the order of metrics.json."""
 
 
 def on_screen() -> list[tuple[str, Shown, Metric]]:
@@ -223,7 +226,7 @@ class MetricsAccumulator:
         self._edges = bin_edges(bins)
         self._n_classes = n_classes
         self._few = bins * n_classes <= _MAX_CELLS
-        cells = bins * n_classes * n_classes
+        cells = bins * n_classes * n_classes  # by predicted label, bin and true label
         self._cells = np.zeros(cells, dtype=np.int64) if cells <= _MAX_CELLS else None
         self._counts = GroupBins(bins, n_classes if self._few else 1)
         self._classwise = ClasswiseBins(bins, n_classes) if self._few else None
@@ -233,9 +236,7 @@ class MetricsAccumulator:
         self._nll = self._brier = 0.0
         self._agreeing = 0
 
-    def add(
-        self, forecast: Softmax, predictions: NDArray[np.int64], labels: NDArray[np.int64]
-    ) -> JudgedRows:
+    def add(self, forecast: Softmax, predictions: Labels, labels: Labels) -> JudgedRows:
         """Count a block of m rows.
 
         `predictions` are the labels whose confidence is judged, `labels` the true ones, both of
@@ -244,6 +245,7 @@ class MetricsAccumulator:
         probabilities = forecast.probabilities
         m = len(labels)
         columns = np.arange(m)
+        # The confidence in the label that is judged, and its bin.
         logs = forecast.logs_at(predictions * m + columns)
         rows = judged_rows(exp(logs), predictions == labels, self._edges)
         # Sums of the proper scores: the Brier score is p.p - 2 p_y + 1 of every row.
@@ -255,7 +257,7 @@ class MetricsAccumulator:
         # The highest log probability of a row is minus its log sum.
         self._agreeing += int(np.count_nonzero(logs == -forecast.log_sums))
         self._rows.add(rows.confidence, rows.correct)
-        if self._losses:
+        if self._losses:  # of every row, for metrics whose interval is that of a mean
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
             of_rows = {"mean_confidence": rows.confidence, "nll": losses, "brier": scores}
             for name, cells in self._losses.items():
@@ -265,9 +267,7 @@ class MetricsAccumulator:
         self._count(rows, predictions, labels)
         return rows
 
-    def _count(
-        self, rows: JudgedRows, predictions: NDArray[np.int64], labels: NDArray[np.int64]
-    ) -> None:
+    def _count(self, rows: JudgedRows, predictions: Labels, labels: Labels) -> None:
         """Count rows once, in the finest cells kept; `result` adds the coarser ones up."""
         counts = self._counts
         if self._cells is None:

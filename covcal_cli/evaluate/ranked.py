@@ -1,4 +1,4 @@
-"""Confidence and correctness of every row, ranked: what binned counts cannot tell.
+"""Rows ranked by confidence, and the metrics that bins of equal width cannot give.
 
 Four bytes a row: the bits of a float32 in [0, 1], as an integer, order like its value and leave the
 highest one unused; shifted by one they make room for whether the row is right. Sorting those
@@ -6,14 +6,14 @@ integers sorts the rows, far faster than an index sort.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
 from covcal_cli.evaluate.bins import Bins, require_rows
-from covcal_cli.maths.softmax import Array
 
+Keys = NDArray[np.uint32]  # confidence and correctness of rows; see `confidence_of`, `correct_of`
 _CHUNK = 1 << 16  # rows whose arrays stay in the processor's cache
 
 
@@ -21,18 +21,18 @@ _CHUNK = 1 << 16  # rows whose arrays stay in the processor's cache
 class RankedRows:
     """Rows by ascending confidence."""
 
-    keys: NDArray[np.uint32]  # shape (n,), ascending; see `confidence_of` and `correct_of`
+    keys: Keys  # shape (n,), ascending
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def starts_of(self, values: Array) -> NDArray[np.int64]:
+    def starts_of(self, values: Float64s) -> Integers:
         """Return the number of rows below each of ascending `values` within [0, 1]."""
         lowest = values.astype(np.float32)
         lowest = np.where(lowest < values, np.nextafter(lowest, np.float32(2)), lowest)
         return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
 
-    def sums_from(self, starts: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
+    def sums_from(self, starts: Integers) -> tuple[Float64s, Integers]:
         """Return confidence and right rows, summed from each of `starts` to the next.
 
         `starts` are row numbers, strictly ascending from 0; both results have their shape.
@@ -56,9 +56,9 @@ class RowCollector:
     """Collects rows block by block, in any order."""
 
     def __init__(self) -> None:
-        self._blocks: list[NDArray[np.uint32]] = []
+        self._blocks: list[Keys] = []
 
-    def add(self, confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_]) -> None:
+    def add(self, confidence: Floats, correct: Booleans) -> None:
         """Keep a block of rows; their confidence, between 0 and 1, as float32."""
         bits = (np.asarray(confidence).astype(np.float32) + np.float32(0)).view(np.uint32)
         self._blocks.append((bits << np.uint32(1)) | np.asarray(correct, dtype=np.uint32))
@@ -71,12 +71,12 @@ class RowCollector:
         return RankedRows(keys)
 
 
-def confidence_of(keys: NDArray[np.uint32]) -> Array:
+def confidence_of(keys: Keys) -> Float64s:
     """Return the confidence of keys, float64."""
     return (keys >> np.uint32(1)).view(np.float32).astype(np.float64)
 
 
-def correct_of(keys: NDArray[np.uint32]) -> NDArray[np.bool_]:
+def correct_of(keys: Keys) -> Booleans:
     """Return whether the rows of keys are right."""
     return (keys & np.uint32(1)).astype(bool)
 
@@ -116,7 +116,7 @@ def aurc(rows: RankedRows) -> float:
     orders, so that the order of the rows in the file does not matter.
     """
     n = require_rows(len(rows))
-    area, before, errors_before = 0.0, 0, 0
+    area, before, errors_before = 0.0, 0, 0  # before: rows, and errors among them, already summed
     stop = n
     while stop > 0:
         # From the most confident row down; a chunk ends where a value does.
@@ -128,6 +128,7 @@ def aurc(rows: RankedRows) -> float:
         sizes = np.diff(last, prepend=-1)
         wrong = errors_before + np.cumsum(~correct_of(keys), dtype=np.int64).take(last)
         errors = np.diff(wrong, prepend=errors_before)
+        # The sum of 1/k over the ranks k of a run.
         inverse = np.diff(
             np.cumsum(1 / np.arange(before + 1.0, before + len(keys) + 1)).take(last), prepend=0.0
         )
@@ -155,12 +156,12 @@ def aurc(rows: RankedRows) -> float:
 # Above 65 536 rows those within 1/128 000 of confidence count as rows of their mean, which moves
 # the result by far less than that.
 
-_MAX_ATOMS = 1 << 16
-_FINE = 128_000
-_HALVINGS = 10
+_MAX_ATOMS = 1 << 16  # rows that are taken one by one
+_FINE = 128_000  # cells of [0, 1] otherwise
+_HALVINGS = 10  # to find the bandwidth, from 1 down
 _LEAST_BANDWIDTH = 0.001
-_EVALUATIONS = 200
-_DENSITY_OFFSET = 1e-4
+_EVALUATIONS = 200  # points of the integral, at least
+_DENSITY_OFFSET = 1e-4  # keeps the quotient finite where no row is
 
 
 def smooth_ece(rows: RankedRows) -> float:
@@ -184,9 +185,9 @@ def smooth_ece(rows: RankedRows) -> float:
 class Mass:
     """Rows, or groups of rows, as the kernel sees them; each array has shape (m,)."""
 
-    positions: Array  # their confidence
-    residuals: Array  # sum of (confidence - correct) at each position
-    rows: Array  # number of rows at each position
+    positions: Float64s  # their confidence
+    residuals: Float64s  # sum of (confidence - correct) at each position
+    rows: Float64s  # number of rows at each position
 
 
 def smooth_ece_at(bandwidth: float, mass: Mass) -> float:
@@ -217,25 +218,26 @@ def _mass_of(rows: RankedRows) -> Mass:
     return Mass(sums / counts, sums - hits, counts)
 
 
-def _on_grid(mass: Mass, nodes: int) -> tuple[Array, Array]:
+def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
     """Split residuals and rows between the two nodes around their position, in proportion."""
     scaled = mass.positions * (nodes - 1)
     left = np.minimum(scaled.astype(np.int64), nodes - 2)
     right_share = scaled - left
     left_share = 1 - right_share
 
-    def split(values: Array) -> Array:
-        nodes_of: Array = np.bincount(left, left_share * values, minlength=nodes).astype(float)
-        nodes_of += np.bincount(left + 1, right_share * values, minlength=nodes)
-        return nodes_of
+    def split(values: Float64s) -> Float64s:
+        shares: Float64s = np.bincount(left, left_share * values, minlength=nodes).astype(float)
+        shares += np.bincount(left + 1, right_share * values, minlength=nodes)
+        return shares
 
     return split(mass.residuals), split(mass.rows)
 
 
-def _reflected(values: Array, kernel: Array) -> Array:
+def _reflected(values: Float64s, kernel: Float64s) -> Float64s:
     """Convolve with a kernel as wide as the grid, the values mirrored at both ends."""
     nodes = len(values)
     mirrored = np.concatenate([values, values[-2:0:-1]])  # one period of the even extension
+    # The kernel's centre goes to 0, so that the product of the spectra does not shift the values.
     centred = np.zeros(len(mirrored))
     centred[: len(kernel)] = kernel
     centred = np.roll(centred, -(nodes // 2))

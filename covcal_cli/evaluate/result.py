@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.evaluate.bins import GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval
 from covcal_cli.evaluate.limits import Change, Verdict, WrittenMetrics
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.formats.forecaster import NONE
-from covcal_cli.maths.softmax import Array
 from covcal_cli.records import Input, write_document
 
 Predictions = Literal["original", "own"]
@@ -74,16 +74,7 @@ def metrics_document(
         "classes": evaluation.classes,
         "by": evaluation.by,
         "groups": evaluation.groups,
-        "limits": [
-            {
-                "metric": verdict.limit.metric,
-                "limit": verdict.limit.limit,
-                "calibration": verdict.calibration,
-                "value": verdict.value,
-                "exceeded": verdict.exceeded,
-            }
-            for verdict in verdicts
-        ],
+        "limits": verdicts,
         "regressions": changes,
         "inputs": evaluation.inputs,
     }
@@ -101,5 +92,5 @@ def write_metrics(
     write_document(metrics_document(evaluation, verdicts, changes), path, force=force)
 
 
-def _nullable(values: Array) -> list[float | None]:
+def _nullable(values: Float64s) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]

@@ -1,18 +1,13 @@
-"""The content of a report, gathered from a file and its calibrations; nothing is drawn here."""
+"""The content of a report, and the commands that lead to it; nothing is drawn here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from covcal_cli.calibrate.estimate import Estimation, estimate
-from covcal_cli.calibrate.problem import EstimateSettings
-from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import SPLITS, FeatureFile
-from covcal_cli.formats.forecaster import read_named
 
 
 @dataclass(frozen=True)
@@ -39,60 +34,6 @@ class ReportContent:
     def calibration(self) -> Calibration:
         """The calibration that the verdict is about."""
         return self.calibrations[self.name]
-
-
-def gather(
-    path: Path,
-    documents: Sequence[Path],
-    *,
-    split: str,
-    bins: int,
-    resamples: int,
-    seed: int,
-    networks: Path | None,
-) -> ReportContent:
-    """Evaluate where there are labels, estimate where there can be estimates."""
-    calibrations = read_named(documents)
-    with FeatureFile(path) as file:
-        attributes = {
-            name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
-            for name, value in sorted(file.attributes.items())
-        }
-        rows = {
-            domain.name: ", ".join(f"{len(domain.rows(name))} {name}" for name in SPLITS)
-            for domain in (file.source, file.target)
-            if domain is not None
-        }
-    evaluation: Evaluation | None
-    try:
-        evaluation = evaluate(
-            path,
-            calibrations,
-            split=split,
-            bins=bins,
-            documents=documents,
-            resamples=resamples,
-            seed=seed,
-            networks=networks,
-        )
-    except UnlabelledError:
-        evaluation = None
-    try:
-        estimation = estimate(path, EstimateSettings(seed=seed))
-    except CovcalError:  # a target alone, say; the report does without
-        estimation = None
-    return ReportContent(
-        path=path,
-        documents=tuple(documents),
-        calibrations=calibrations,
-        evaluation=evaluation,
-        estimation=estimation,
-        attributes=attributes,
-        rows=rows,
-        split=split,
-        resamples=resamples,
-        seed=seed,
-    )
 
 
 def commands(content: ReportContent) -> list[str]:

@@ -1,24 +1,31 @@
 """The one function behind ``covcal report``."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.calibrate.estimate import Estimation, estimate
+from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.errors import CovcalError, UnlabelledError
+from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
-from covcal_cli.report.content import ReportContent, gather
+from covcal_cli.formats.features import SPLITS, FeatureFile
+from covcal_cli.formats.forecaster import read_named
+from covcal_cli.report.content import ReportContent
 from covcal_cli.report.page import page
 
 
 def report(
-    path: Path,
-    documents: Sequence[Path],
-    output: Path,
+    path: str | Path,
+    documents: Sequence[str | Path],
+    output: str | Path,
     *,
     split: str = "test",
     bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
-    networks: Path | None = None,
+    networks: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
     """Write one self-contained HTML page about calibrations of a file.
@@ -28,11 +35,11 @@ def report(
 
     Parameters
     ----------
-    path : Path
+    path : str or Path
         A features or adapted file.
-    documents : sequence of Path
+    documents : sequence of str or Path
         Calibrations; the verdict is about the first.
-    output : Path
+    output : str or Path
         The page to write.
     split, bins, resamples, seed, networks
         As `evaluate` has them.
@@ -42,17 +49,48 @@ def report(
     CovcalError
         If the file or a calibration cannot be used, or the output cannot be written.
     """
+    path, output, files = Path(path), Path(output), [Path(document) for document in documents]
     if output.suffix.lower() not in (".html", ".htm"):
         raise CovcalError(f"{output}: a report is a web page: give -o a name that ends in .html")
-    check_output(output, force=force, inputs=[path, *documents])
-    content = gather(
-        path,
-        documents,
+    check_output(output, force=force, inputs=[path, *files])
+    calibrations = read_named(files)
+    with FeatureFile(path) as file:
+        attributes = {
+            name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
+            for name, value in sorted(file.attributes.items())
+        }
+        rows = {
+            domain.name: ", ".join(f"{len(domain.rows(name))} {name}" for name in SPLITS)
+            for domain in (file.source, file.target)
+            if domain is not None
+        }
+    # What can be measured where there are labels, and estimated where there is enough for it.
+    evaluation: Evaluation | None = None
+    with suppress(UnlabelledError):
+        evaluation = evaluate(
+            path,
+            calibrations,
+            split=split,
+            bins=bins,
+            documents=files,
+            resamples=resamples,
+            seed=seed,
+            networks=networks,
+        )
+    estimation: Estimation | None = None
+    with suppress(CovcalError):  # of a target alone, say; the report does without
+        estimation = estimate(path, EstimateSettings(seed=seed))
+    content = ReportContent(
+        path=path,
+        documents=tuple(files),
+        calibrations=calibrations,
+        evaluation=evaluation,
+        estimation=estimation,
+        attributes=attributes,
+        rows=rows,
         split=split,
-        bins=bins,
         resamples=resamples,
         seed=seed,
-        networks=networks,
     )
     write_text(output, page(content), force=force)
     return content

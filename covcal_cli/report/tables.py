@@ -1,4 +1,4 @@
-"""A table of text, before it is drawn as text, Markdown or HTML."""
+"""Tables of text, and those of a report as HTML; every text from outside is escaped here."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,16 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
 
+MAX_CLASSES = 50  # rows of the table by class
+
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, and rows of as many cells."""
+    """Columns, and rows of as many cells, to be drawn as text, Markdown or HTML."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     texts: Collection[int] = (0,)  # columns of text, to the left; the others are numbers
-
-
-# The tables of a report as HTML; every text from outside is escaped here.
-
-MAX_CLASSES = 50
 
 
 def html(table: Table, *, long_words: bool = False) -> str:
@@ -71,7 +68,7 @@ def metrics_table(evaluation: Evaluation) -> str:
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
     """Return the rows by predicted class, most over-confident first, and how many are left out."""
     filled = [group for group in groups if group.n]
-    if len(filled) > MAX_CLASSES:
+    if len(filled) > MAX_CLASSES:  # fewer stay in the order of the file
         filled = sorted(filled, key=lambda group: -(group.over_ece or 0.0) * group.n)
     rows = [
         [
@@ -158,16 +155,11 @@ def estimates_table(estimation: Estimation) -> str:
 
 def provenance_table(content: ReportContent) -> str:
     """Return where everything comes from: files with their hashes, versions, seeds."""
-    inputs = {
-        (entry.role, str(entry.path), entry.sha256)
-        for found in content.calibrations.values()
-        for entry in found.inputs
-    }
+    named = [entry for found in content.calibrations.values() for entry in found.inputs]
     if content.evaluation is not None:
-        inputs |= {
-            (entry.role, str(entry.path), entry.sha256) for entry in content.evaluation.inputs
-        }
-    rows = [[role, f"{path}, sha256 {digest}"] for role, path, digest in sorted(inputs)]
+        named += content.evaluation.inputs
+    inputs = sorted({(entry.role, str(entry.path), entry.sha256) for entry in named})
+    rows = [[role, f"{path}, sha256 {digest}"] for role, path, digest in inputs]
     rows += [[f"{name} rows", text] for name, text in content.rows.items()]
     hidden = {"schema", "complete", "training"}
     rows += [[name, text] for name, text in content.attributes.items() if name not in hidden]

@@ -61,6 +61,7 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
     else:
         sentences.append(f"The confidence is off by {_off(after, new)} on average.")
     sentences.append(_direction(after))
+    # The headline: harm first, then whether the interval contradicts an honest confidence.
     if compared == "bad":
         return Verdict("bad", "The calibration does harm on this data", tuple(sentences))
     if new is not None and new[0] < NEGLIGIBLE:

@@ -1,1 +1,1 @@
-"""``covcal run``: all steps in one folder; ``journal.py`` knows which results still stand."""
+"""``covcal run``: all steps in one folder."""

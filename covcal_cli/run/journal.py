@@ -7,7 +7,8 @@ folder, ``run.json``; it is written around every step, so that a run that was cu
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,16 +39,10 @@ class Results(Document):
 class Journal:
     """The results that a folder holds, by file name.
 
-    Raises
-    ------
-    CovcalError
-        If the file is no journal.
+    `path` is the journal's own file, which may be missing; `CovcalError` if it is something else.
     """
 
-    def __init__(
-        self,
-        path: Path,  # the journal's own file; it may be missing
-    ) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._entries: dict[str, Entry] = {}
         self._begun: dict[str, str] = {}
@@ -85,7 +80,39 @@ class Journal:
         write_document(content, self._path, force=True)
 
 
+# What a key is made of.
+
+
 def step_key(**parts: Any) -> str:
     """Return one hash over settings and input hashes, whatever their order."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def data_digest(path: Path) -> str:
+    """Return a sha256 over a file, or over every visible file below a folder.
+
+    Names count as well as contents: a file in another class folder is other data. Times do not.
+    Links are followed, hidden files and folders left out as readers do.
+    """
+    if not path.is_dir():
+        return sha256_of(path)
+    digest = hashlib.sha256()
+    for file in _files_below(path, frozenset()):
+        name = os.fsencode(file.relative_to(path).as_posix())
+        digest.update(f"{len(name)}:".encode() + name)
+        digest.update(sha256_of(file).encode())
+    return digest.hexdigest()
+
+
+def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
+    real = folder.resolve()
+    if real in above:  # a link that leads back up
+        return
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _files_below(entry, above | {real})
+        elif entry.is_file():
+            yield entry

@@ -5,11 +5,10 @@ its own command would give it. It is made again only when its settings or what i
 changed, which the journal knows.
 """
 
-import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from covcal_cli import __version__
@@ -26,14 +25,15 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.records import write_document
-from covcal_cli.run.journal import Journal, step_key
+from covcal_cli.report.report import report
+from covcal_cli.run.journal import Journal, data_digest, step_key
 
 JOURNAL = "run.json"
 _RESAMPLES = 1000
+# What extraction reads of its own accord where it lies beside the model.
 _CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json", "config.json")
 _RESULT_FREE = {"batch", "threads"}  # settings that change no result
-# Writes a result, and returns what is to be said about it.
-Make = Callable[[Path], Iterable[str] | None]
+Make = Callable[[Path], Iterable[str] | None]  # writes a result; returns what is to be said of it
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class RunReport:
 
 def run(
     model: str | Path,
-    source: Path,
-    target: Path,
-    folder: Path,
+    source: str | Path,
+    target: str | Path,
+    folder: str | Path,
     settings: RunSettings,
     *,
     tell: Callable[[Step], None],
@@ -86,12 +86,11 @@ def run(
     ----------
     model : str or Path
         The classifier: a file, or ``module:function``.
-    source, target : Path
+    source, target : str or Path
         The data.
-    folder : Path
+    folder : str or Path
         Where the results lie; made if it is missing.
     settings : RunSettings
-        How to take the steps.
     tell : callable
         Called with every `Step` when it is done.
     force : bool
@@ -105,12 +104,13 @@ def run(
         If a step fails, or `folder` holds something else. What was made before stays, and the
         next run goes on there.
     """
+    folder = Path(folder)
     if not folder.exists():
         folder.mkdir(parents=True)
     elif not folder.is_dir() or (any(folder.iterdir()) and not (folder / JOURNAL).exists()):
         raise CovcalError(f"{folder} exists and covcal run did not make it: name another with -o")
     steps = _Steps(folder, settings, tell, progress, Journal(folder / JOURNAL), force)
-    features = steps.extract(model, source, target)
+    features = steps.extract(model, Path(source), Path(target))
     file = steps.adapt(features)
     document, calibration = steps.calibrate(file)
     evaluation = steps.evaluate(file, document)
@@ -147,8 +147,8 @@ class _Steps:
         for name, path in _read_beside(model, source, target, settings):
             inputs[name] = data_digest(path)
         kept = {name: value for name, value in asdict(settings).items() if name not in _RESULT_FREE}
-        output, key = self.folder / "features.h5", _key(inputs, kept)
-        goes_on = self.journal.was_begun(output, key) and was_stopped(output)
+        output = self.folder / "features.h5"
+        goes_on = self.journal.was_begun(output, _key(inputs, kept)) and was_stopped(output)
 
         def make(output: Path) -> Iterable[str]:
             report = extract(
@@ -164,7 +164,7 @@ class _Steps:
             skipped = (entry for domain in report.domains for entry in domain.skipped)
             return [*report.warnings, *(f"skipped {name}: {reason}" for name, reason in skipped)]
 
-        return self._step(output, key, make)
+        return self._step(output.name, inputs, make, kept)
 
     def adapt(self, features: Path) -> Path:
         """Return adapted.h5, or `features` where there is nothing to adapt or no use for it."""
@@ -178,6 +178,8 @@ class _Steps:
         ):
             return features
 
+        settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
+
         def make(output: Path) -> Iterable[str]:
             from covcal_cli.adapt.adapt import adapt
             from covcal_cli.adapt.settings import AdaptSettings
@@ -185,21 +187,18 @@ class _Steps:
             asked = AdaptSettings(**settings)
             return adapt(features, output, asked, force=True, progress=self.progress).warnings
 
-        settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
-        inputs = {"features": sha256_of(features)}
-        return self._step(self.folder / "adapted.h5", _key(inputs, settings), make)
+        return self._step("adapted.h5", {"features": sha256_of(features)}, make, settings)
 
     def calibrate(self, file: Path) -> tuple[Path, Calibration]:
         """Return cal.json and what it holds."""
+        settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
 
         def make(output: Path) -> Iterable[str]:
             found = calibrate(file, CalibrateSettings(**settings))
             write_document(found, output, force=True)
             return found.warnings
 
-        settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
-        inputs = {"file": sha256_of(file)}
-        document = self._step(self.folder / "cal.json", _key(inputs, settings), make)
+        document = self._step("cal.json", {"file": sha256_of(file)}, make, settings)
         return document, read_calibration(document)
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | None:
@@ -222,7 +221,7 @@ class _Steps:
             write_metrics(found, [], output, force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        self._step(self.folder / "metrics.json", _key(inputs, {"seed": seed}), make)
+        self._step("metrics.json", inputs, make, {"seed": seed})
         return found
 
     def export(self, model: str | Path, document: Path) -> Path:
@@ -240,21 +239,28 @@ class _Steps:
                 force=True,
             )
 
-        inputs = {"calibration": sha256_of(document)}
-        return self._step(self.folder / default_output(model), _key(inputs, {}), make)
+        name = default_output(model).name
+        return self._step(name, {"calibration": sha256_of(document)}, make)
 
     def report(self, file: Path, document: Path) -> Path:
         """Return report.html."""
-        from covcal_cli.report.report import report
 
         def make(output: Path) -> None:
             seed = self.settings.seed
             report(file, [document], output, resamples=_RESAMPLES, seed=seed, force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        return self._step(self.folder / "report.html", _key(inputs, {}), make)
+        return self._step("report.html", inputs, make)
 
-    def _step(self, output: Path, key: str, make: Make) -> Path:
+    def _step(
+        self,
+        name: str,
+        inputs: Mapping[str, str],
+        make: Make,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Path:
+        """Make a result, unless one of the same inputs and settings stands, and return its file."""
+        output, key = self.folder / name, _key(inputs, settings)
         entry = None if self.force else self.journal.standing(output, key)
         reused = entry is not None
         if entry is None:
@@ -265,7 +271,7 @@ class _Steps:
 
 
 def _key(inputs: Mapping[str, str], settings: Mapping[str, Any]) -> str:
-    return step_key(version=__version__, inputs=inputs, settings=settings)
+    return step_key(version=__version__, inputs=inputs, settings=dict(settings))
 
 
 def _read_beside(
@@ -279,32 +285,3 @@ def _read_beside(
     for path in (*files, Path(settings.preprocess or "")):
         if path.is_file():
             yield path.name, path
-
-
-def data_digest(path: Path) -> str:
-    """Return a sha256 over a file, or over every visible file below a folder.
-
-    Names count as well as contents: a file in another class folder is other data. Times do not.
-    Links are followed, hidden files and folders left out as readers do.
-    """
-    if not path.is_dir():
-        return sha256_of(path)
-    digest = hashlib.sha256()
-    for file in _files_below(path, frozenset()):
-        name = os.fsencode(file.relative_to(path).as_posix())
-        digest.update(f"{len(name)}:".encode() + name)
-        digest.update(sha256_of(file).encode())
-    return digest.hexdigest()
-
-
-def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
-    real = folder.resolve()
-    if real in above:  # a link that leads back up
-        return
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            yield from _files_below(entry, above | {real})
-        elif entry.is_file():
-            yield entry

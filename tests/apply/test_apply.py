@@ -16,12 +16,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.special import softmax
 
 from covcal_cli.apply import apply as apply_module
 from covcal_cli.apply import writers
 from covcal_cli.apply.apply import apply
+from covcal_cli.arrays import Floats, Labels
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
@@ -29,7 +29,6 @@ from tests.cli_runner import command_line, covcal
 from tests.made_files import Arrays, made_domain, write_adapted, write_features
 
 ENDINGS = ("csv", "parquet", "npz", "h5")
-Floats = NDArray[np.floating[Any]]
 
 
 @dataclass
@@ -38,7 +37,7 @@ class Table:
 
     ids: list[str]
     labels: list[str]
-    index: NDArray[np.int64]
+    index: Labels
     confidence: Floats
     probabilities: Floats
     columns: list[str]
@@ -639,6 +638,14 @@ class TestCommand:
         assert joined["confidence"].notna().all()
         assert table.dtypes["confidence"] == "float64"
         assert table.filter(like="p_").sum(axis=1).sub(1).abs().max() < 1e-6
+
+
+def test_files_may_be_named_by_strings(small_files: Path, tmp_path: Path) -> None:
+    """As from Python; what is written is the same."""
+    file, document = small_files / "adapted.h5", small_files / "temp.json"
+    apply(file, document, tmp_path / "one.csv")
+    apply(str(file), str(document), str(tmp_path / "two.csv"))
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
 
 
 def test_the_module_stays_clear_of_heavy_packages() -> None:

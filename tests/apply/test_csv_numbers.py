@@ -4,12 +4,12 @@ import io
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from covcal_cli.apply.writers import AppliedRows, Layout, write_csv
+from covcal_cli.arrays import Float32s
 
 
-def texts(values: NDArray[np.float32]) -> list[str]:
+def texts(values: Float32s) -> list[str]:
     n = len(values)
     ids, labels = np.array([b"an id"] * n, dtype="S5"), np.zeros(n, dtype=np.int64)
     layout = Layout(n, ("cat", "dog"), ids.dtype, with_probabilities=True, provenance={})

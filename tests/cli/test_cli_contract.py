@@ -372,7 +372,7 @@ class TestStreams:
 
 
 class TestShortForms:
-    """Commands without their arguments; test_demo.py runs those of extract and adapt."""
+    """They work as they stand; test_demo.py runs extract and adapt."""
 
     def test_calibrate_prefers_the_adapted_file(self, adapted: Path, features: Path) -> None:
         """``covcal calibrate`` takes adapted.h5 if there is one, else features.h5, and says so."""

@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.evaluate.bins import Bins, ValueCells, over, under
 from covcal_cli.evaluate.bootstrap import ece_interval, intervals, mean_interval, wilson
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import class_major, softmax
 
-Floats = NDArray[np.float64]
 BINS, REPEATS = 15, 500
 
 
@@ -22,8 +22,8 @@ BINS, REPEATS = 15, 500
 class World:
     """A forecaster of known calibration: confidences, and how likely each is right."""
 
-    draw: Callable[[np.random.Generator, int], Floats]
-    accuracy: Callable[[Floats], Floats]
+    draw: Callable[[np.random.Generator, int], Float64s]
+    accuracy: Callable[[Float64s], Float64s]
 
     def sample(self, n: int, seed: int) -> Bins:
         """Return a sample in bins."""
@@ -40,14 +40,14 @@ class World:
         return float(np.abs(gap).sum()), float(gap[gap > 0].sum()), float(-gap[gap < 0].sum())
 
 
-def binned(confidence: Floats, correct: NDArray[Any]) -> Bins:
+def binned(confidence: Float64s, correct: NDArray[Any]) -> Bins:
     index = np.ceil(confidence * BINS).astype(int) - 1
     hits = np.bincount(index, correct, BINS).astype(int)
     sums = np.bincount(index, confidence, BINS).astype(np.float64)
     return Bins(np.bincount(index, minlength=BINS), hits, sums)
 
 
-def skewed(rng: np.random.Generator, n: int) -> Floats:
+def skewed(rng: np.random.Generator, n: int) -> Float64s:
     return np.asarray(0.1 + 0.9 * rng.beta(5, 1.2, size=n))
 
 
@@ -60,7 +60,7 @@ def covered(
     world: World,
     n: int,
     truth: float,
-    part: Callable[[Floats], Floats] = np.abs,
+    part: Callable[[Float64s], Float64s] = np.abs,
     repeats: int = REPEATS,
 ) -> float:
     """Return the share of samples whose 95 % interval holds the true value."""
@@ -87,7 +87,7 @@ class TestCoverage:
 
     @pytest.mark.parametrize(("number", "part"), [(0, np.abs), (1, over), (2, under)])
     def test_over_in_some_bins_and_under_in_others(
-        self, number: int, part: Callable[[Floats], Floats]
+        self, number: int, part: Callable[[Float64s], Float64s]
     ) -> None:
         """Mixed signs: the ECE and either part are covered at least as often as promised."""
         truth = MIXED.errors()[number]

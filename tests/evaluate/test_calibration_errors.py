@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import integrate, stats
 
+from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.evaluate.bins import ClasswiseBins, debiased_ece
 from covcal_cli.evaluate.ranked import (
     RowCollector,
@@ -19,12 +19,10 @@ from covcal_cli.evaluate.ranked import (
 )
 from tests.evaluate.made_bins import binned, ranked
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 KINDS = ("spread", "ties", "sure")
 
 
-def made_rows(kind: str, n: int, seed: int = 0, gap: float = 0.06) -> tuple[Floats, Flags]:
+def made_rows(kind: str, n: int, seed: int = 0, gap: float = 0.06) -> tuple[Float64s, Booleans]:
     """Return confidences (float32 values) and correctness of an over-confident forecaster."""
     rng = np.random.default_rng([seed, n])
     confidence = rng.beta(5, 1.2, size=n)
@@ -189,7 +187,7 @@ class TestDebiased:
             debiased_ece(empty)
 
 
-def smooth_by_definition(confidence: Floats, correct: Flags, bandwidth: float) -> float:
+def smooth_by_definition(confidence: Float64s, correct: Booleans, bandwidth: float) -> float:
     """Return the integral of |mean residual under the reflected Gaussian|, row by row.
 
     A row at 0 or 1 is its own mirror image, and like relplot's counts once, so half.
@@ -227,7 +225,7 @@ class TestSmoothECE:
         assert smooth_ece(ranked(confidence, ~right)) > 0.9
 
 
-def aurc_by_shuffling(confidence: Floats, correct: Flags, orders: int) -> float:
+def aurc_by_shuffling(confidence: Float64s, correct: Booleans, orders: int) -> float:
     """Return the mean AURC over random orders of equally confident rows."""
     rng = np.random.default_rng(1)
     areas = []

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -67,6 +68,14 @@ class TestFile:
         assert first.startswith(STARTS[kind])
         assert len(first) > 10_000
         assert first == second
+
+    def test_the_letters_of_an_svg_are_text(self, features: Path) -> None:
+        """They can be searched, and do not outweigh the drawing; no setting is left changed."""
+        path, before = features.with_name("r.svg"), dict(mpl.rcParams)
+        covcal("evaluate", features, "--diagram", path).require_success()
+        assert ">accuracy above</text>" in path.read_text()
+        assert path.stat().st_size < 80_000
+        assert dict(mpl.rcParams) == before
 
     def test_upper_case_endings(self, features: Path) -> None:
         """The ending is read in any case."""

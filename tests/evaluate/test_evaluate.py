@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.errors import UnlabelledError
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.forecaster import read_named
 from tests.cli_runner import Argument, Outcome, covcal, printed_json
 from tests.made_files import made_domain, write_features
 
-Floats = NDArray[np.float64]
 CLOSE = 1e-6
 
 
@@ -33,14 +34,12 @@ def rows_of(path: Path, split: int = 2) -> dict[str, NDArray[Any]]:
     return found
 
 
-def softmax(logits: NDArray[np.floating[Any]], temperature: float) -> Floats:
+def softmax(logits: Floats, temperature: float) -> Float64s:
     powers = np.exp((logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)) / temperature)
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-def by_hand(
-    probabilities: Floats, judged: NDArray[np.int64], labels: NDArray[np.int64], bins: int
-) -> dict[str, float]:
+def by_hand(probabilities: Float64s, judged: Labels, labels: Labels, bins: int) -> dict[str, float]:
     """Return the metrics by a plain loop over bins."""
     n = len(labels)
     rows = np.arange(n)
@@ -145,6 +144,15 @@ class TestNumbers:
         )
         for name, value in whole["metrics"]["fl+iw+temp"].items():
             assert pieces["metrics"]["fl+iw+temp"][name] == pytest.approx(value, rel=1e-12)
+
+    def test_files_may_be_named_by_strings(self, small_files: Path) -> None:
+        """As from Python; what is found is the same."""
+        path, document = small_files / "adapted.h5", small_files / "fl+temp.json"
+        named = read_named([document])
+        found = evaluate(str(path), named, documents=[str(document)])
+        expected = evaluate(path, named, documents=[document])
+        assert found.inputs == expected.inputs
+        assert found.metrics["fl+temp"].to_json() == expected.metrics["fl+temp"].to_json()
 
 
 class TestRows:

@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Booleans, Float64s, Labels
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import Softmax, class_major, log_softmax, softmax
 from tests.evaluate.made_bins import binned
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 BIN_COUNTS = (1, 7, 10, 15, 49, 100)
 
 
-def loop_ece(confidence: Floats, correct: NDArray[np.bool_], bins: int) -> tuple[float, float]:
+def loop_ece(confidence: Float64s, correct: Booleans, bins: int) -> tuple[float, float]:
     """Return over- and under-confident ECE by plain loops with the rule (a, b], first closed."""
     edges = [number / bins for number in range(bins + 1)]
     over = under = 0.0
@@ -35,7 +33,7 @@ def loop_ece(confidence: Floats, correct: NDArray[np.bool_], bins: int) -> tuple
     return over, under
 
 
-def made_rows(n: int = 500, classes: int = 4, seed: int = 0) -> tuple[Floats, Labels, Labels]:
+def made_rows(n: int = 500, classes: int = 4, seed: int = 0) -> tuple[Float64s, Labels, Labels]:
     """Return log probabilities (K, n), the classifier's predictions and labels."""
     rng = np.random.default_rng(seed)
     truth = 1.5 * rng.normal(size=(n, classes))
@@ -44,12 +42,12 @@ def made_rows(n: int = 500, classes: int = 4, seed: int = 0) -> tuple[Floats, La
     return log_softmax(class_major(logits), 1.3), truth.argmax(axis=1), labels
 
 
-def forecast(logs: Floats) -> Softmax:
+def forecast(logs: Float64s) -> Softmax:
     """Return probabilities of their logarithms."""
     return softmax(class_major(logs.T), 1.0)
 
 
-def metrics_of(logs: Floats, predictions: Labels, labels: Labels, bins: int = 15) -> Metrics:
+def metrics_of(logs: Float64s, predictions: Labels, labels: Labels, bins: int = 15) -> Metrics:
     accumulator = MetricsAccumulator(bins, len(logs))
     accumulator.add(forecast(logs), predictions, labels)
     return accumulator.result()

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.run.journal import Journal, step_key
-from covcal_cli.run.run import data_digest
+from covcal_cli.run.journal import Journal, data_digest, step_key
 
 
 def folder(path: Path) -> Path:
