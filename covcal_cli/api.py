@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.errors import CovcalError
-    from covcal_cli.evaluate.evaluate import evaluate
+    from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
     from covcal_cli.export.export import export
     from covcal_cli.extract.extract import extract
     from covcal_cli.extract.settings import ExtractSettings
@@ -40,6 +40,7 @@ __all__ = [
     "Calibrator",
     "CovcalError",
     "EstimateSettings",
+    "EvaluateSettings",
     "ExtractSettings",
     "adapt",
     "apply",
@@ -59,6 +60,7 @@ _HOMES = {
     "Calibrator": "calibrate.calibrator",
     "CovcalError": "errors",
     "EstimateSettings": "calibrate.problem",
+    "EvaluateSettings": "evaluate.evaluate",
     "ExtractSettings": "extract.settings",
     "adapt": "adapt.adapt",
     "apply": "apply.apply",

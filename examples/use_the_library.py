@@ -22,7 +22,9 @@ def on_a_file(features: Path, folder: Path) -> None:
     print(f"accuracy {expected.accuracy:.1%}, {expected.low:.1%} to {expected.high:.1%}")
     covcal.write_document(calibration, folder / "cal.json", force=True)
     covcal.apply(features, folder / "cal.json", folder / "probabilities.csv")
-    evaluation = covcal.evaluate(features, {"auto": calibration}, resamples=500)
+    evaluation = covcal.evaluate(
+        features, {"auto": calibration}, covcal.EvaluateSettings(resamples=500)
+    )
     for name, metrics in evaluation.metrics.items():
         low, high = evaluation.intervals[name]["ece"]
         print(f"{name}: ECE {metrics.ece:.2%} (true value {low:.2%} to {high:.2%})")

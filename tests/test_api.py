@@ -92,7 +92,7 @@ class TestFiles:
         assert found.metrics["temp"].ece < found.metrics["none"].ece
         covcal.apply(features, document, str(tmp_path / "p.csv"))
         covcal.export(sets[0], document, str(tmp_path / "c.onnx"))
-        covcal.report(features, [document], str(tmp_path / "r.html"), resamples=20)
+        covcal.report(features, [document], str(tmp_path / "r.html"), covcal.EvaluateSettings())
         for name in ("p.csv", "c.onnx", "r.html"):
             assert (tmp_path / name).stat().st_size > 0
 

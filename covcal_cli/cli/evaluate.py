@@ -109,6 +109,7 @@ def evaluate(
     """
     from covcal_cli.cli.render import as_markdown, rendered_evaluation
     from covcal_cli.errors import LimitExceededError, UnusedOptionError
+    from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, Outputs, judged
     from covcal_cli.evaluate.limits import parse_limit, parse_regression
 
@@ -128,16 +129,19 @@ def evaluate(
         raise typer.BadParameter("needs --fail-above or --fail-regression", param_hint="--junit")
 
     outputs = Outputs(document, diagram, junit, force)
+    settings = EvaluateSettings(
+        split=split.value,
+        bins=bins,
+        predictions=predictions.value,
+        by=by,
+        resamples=bootstrap,
+        seed=seed,
+    )
     try:
         found = judged(
             file,
             calibration or [],
-            split=split.value,
-            bins=bins,
-            predictions=predictions.value,
-            by=by,
-            resamples=bootstrap,
-            seed=seed,
+            settings,
             networks=networks,
             gates=Gates(limits, allowed, baseline),
             outputs=outputs,

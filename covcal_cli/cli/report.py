@@ -48,6 +48,7 @@ def report(
       covcal report adapted.h5 -c cal.json -o report.html
       covcal report adapted.h5 -c cal.json -c temp.json --bootstrap 2000
     """
+    from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.forecaster import require_unchanged
     from covcal_cli.report.report import report as write
@@ -62,10 +63,7 @@ def report(
         file,
         documents,
         output,
-        split=split.value,
-        bins=bins,
-        resamples=bootstrap,
-        seed=seed,
+        EvaluateSettings(split=split.value, bins=bins, resamples=bootstrap, seed=seed),
         networks=networks,
         force=force,
     )

@@ -30,17 +30,28 @@ _BY_CLASS, _BY_PREDICTED = "class", "predicted"
 _CACHED_VALUES = 1 << 16  # so many float64 logits at a time stay in the processor's cache
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings:
+    """What ``covcal evaluate`` can be told of rows and measures."""
+
+    split: str = "test"  # of the target
+    bins: int = 15  # of confidence
+    # Judge the confidence in the classifier's label, or in the forecaster's own.
+    predictions: Predictions = "original"
+    by: str | None = None  # "class", "predicted" or a column: metrics by group, too
+    resamples: int = 0  # of the bootstrap; 0: no intervals
+    seed: int = 0  # of the bootstrap
+
+
+_AS_IT_COMES = EvaluateSettings()
+
+
 def evaluate(
     path: str | Path,
     calibrations: Mapping[str, Calibration],
+    settings: EvaluateSettings = _AS_IT_COMES,
     *,
-    split: str = "test",
-    bins: int = 15,
-    predictions: Predictions = "original",
     documents: Sequence[str | Path] = (),
-    by: str | None = None,
-    resamples: int = 0,
-    seed: int = 0,
     networks: str | Path | None = None,
 ) -> Evaluation:
     """Measure calibrations, and the uncalibrated classifier beside them, on target rows.
@@ -48,17 +59,12 @@ def evaluate(
     Parameters
     ----------
     path : str or Path
-        A features or adapted file with labelled target rows in `split`.
+        A features or adapted file with labelled target rows in the split.
     calibrations : mapping of str to Calibration
         By the name to report them under, as `read_named` gives them.
-    predictions : {"original", "own"}
-        Judge the confidence in the classifier's label, or in the forecaster's own.
+    settings : EvaluateSettings
     documents : sequence of str or Path
         The files that hold the calibrations, in the same order, for the record and for messages.
-    by : str, optional
-        ``"class"``, ``"predicted"`` or a column of the file: metrics by group, too.
-    resamples, seed : int
-        Of the bootstrap; 0 resamples: no intervals.
     networks : str or Path, optional
         For methods on aligned logits and a file without them: the adapted file with the networks,
         if it is not where the calibration says.
@@ -68,10 +74,11 @@ def evaluate(
     UnlabelledError
         If no row of the split has a label.
     CovcalError
-        If the split is empty, a calibration does not fit the file, or `by` is unknown.
+        If the split is empty, a calibration does not fit the file, or the groups are unknown.
     """
     path, files = Path(path), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
+    split, by, resamples = settings.split, settings.by, settings.resamples
     with FeatureFile(path) as file:
         judged = {
             NONE: ScaledLogits("original", 1.0),
@@ -84,17 +91,17 @@ def evaluate(
         groups = None if by is None else _grouping(target, by, rows, file.classes)
         # One pass over the file, whatever the number of calibrations.
         collected = {
-            name: MetricsAccumulator(bins, len(file.classes), keep_losses=resamples > 0)
+            name: MetricsAccumulator(settings.bins, len(file.classes), keep_losses=resamples > 0)
             for name in judged
         }
-        grouped = {name: GroupBins(bins, len(groups.names)) for name in judged if groups}
+        grouped = {name: GroupBins(settings.bins, len(groups.names)) for name in judged if groups}
 
         def count(name: str, forecast: Softmax, chosen: Labels, labels: Labels, part: Rows) -> None:
             counted = collected[name].add(forecast, chosen, labels)
             if groups is not None:
                 grouped[name].add(counted, groups.numbers(part, labels, chosen))
 
-        unlabelled = _read(target, rows, judged, predictions, count)
+        unlabelled = _read(target, rows, judged, settings.predictions, count)
         if unlabelled == len(rows):
             given = "".join(f" -c {document}" for document in files or ("cal.json",))
             raise UnlabelledError(
@@ -105,7 +112,7 @@ def evaluate(
         role = "adapted" if file.is_adapted else "features"
         return Evaluation(
             split=split,
-            predictions=predictions,
+            predictions=settings.predictions,
             unlabelled=unlabelled,
             left_out=left_out,
             metrics=metrics,
@@ -124,9 +131,9 @@ def evaluate(
                 name: counts.result(groups.names) for name, counts in grouped.items() if groups
             },
             resamples=resamples,
-            seed=seed,
+            seed=settings.seed,
             intervals={
-                name: intervals(entry, resamples=resamples, seed=seed)
+                name: intervals(entry, resamples=resamples, seed=settings.seed)
                 for name, entry in metrics.items()
                 if resamples
             },

@@ -11,7 +11,7 @@ from pathlib import Path
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bootstrap import Interval
 from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
-from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.limits import (
     Baseline,
     Change,
@@ -21,7 +21,7 @@ from covcal_cli.evaluate.limits import (
     judge,
     read_baseline,
 )
-from covcal_cli.evaluate.result import Evaluation, Predictions, write_metrics
+from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.files import check_output, write_text
 from covcal_cli.formats.forecaster import read_named, require_unchanged
 
@@ -88,13 +88,8 @@ class Judged:
 def judged(
     path: Path | None,
     documents: Sequence[Path],
+    settings: EvaluateSettings,
     *,
-    split: str = "test",
-    bins: int = 15,
-    predictions: Predictions = "original",
-    by: str | None = None,
-    resamples: int = 0,
-    seed: int = 0,
     networks: Path | None = None,
     gates: Gates = Gates(),
     outputs: Outputs = Outputs(),
@@ -108,7 +103,7 @@ def judged(
         A features or adapted file; None: the one that the first calibration was fitted on.
     documents : sequence of Path
         Calibrations; for no `path` and none given, cal.json.
-    split, bins, predictions, by, resamples, seed, networks
+    settings, networks
         As `evaluate` has them.
     tell : function
         Called with every note, as soon as it is known.
@@ -137,20 +132,11 @@ def judged(
             check_output(output, force=outputs.force, inputs=[path, *documents, *given])
         baseline = None if gates.baseline is None else read_baseline(gates.baseline)
         if baseline is not None:
-            baseline.require_settings(split=split, bins=bins, predictions=predictions)
+            baseline.require_settings(
+                split=settings.split, bins=settings.bins, predictions=settings.predictions
+            )
 
-        evaluation = evaluate(
-            path,
-            calibrations,
-            split=split,
-            bins=bins,
-            predictions=predictions,
-            documents=documents,
-            by=by,
-            resamples=resamples,
-            seed=seed,
-            networks=networks,
-        )
+        evaluation = evaluate(path, calibrations, settings, documents=documents, networks=networks)
         found = Judged(
             evaluation,
             judge(evaluation.metrics, gates.limits, calibrations),
@@ -158,7 +144,7 @@ def judged(
         )
         for note in _notes(evaluation, baseline):
             tell(note)
-        _write(found, outputs, title=f"{path.name}, target {split} rows")
+        _write(found, outputs, title=f"{path.name}, target {settings.split} rows")
         return found
 
 

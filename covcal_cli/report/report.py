@@ -7,7 +7,7 @@ from pathlib import Path
 from covcal_cli.calibrate.estimate import Estimation, estimate
 from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
 from covcal_cli.formats.features import SPLITS, FeatureFile
@@ -15,16 +15,15 @@ from covcal_cli.formats.forecaster import read_named
 from covcal_cli.report.content import ReportContent
 from covcal_cli.report.page import page
 
+_MEASURES = EvaluateSettings(resamples=1000)
+
 
 def report(
     path: str | Path,
     documents: Sequence[str | Path],
     output: str | Path,
+    settings: EvaluateSettings = _MEASURES,
     *,
-    split: str = "test",
-    bins: int = 15,
-    resamples: int = 1000,
-    seed: int = 0,
     networks: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
@@ -41,7 +40,7 @@ def report(
         Calibrations; the verdict is about the first.
     output : str or Path
         The page to write.
-    split, bins, resamples, seed, networks
+    settings, networks
         As `evaluate` has them.
 
     Raises
@@ -67,19 +66,10 @@ def report(
     # What can be measured where there are labels, and estimated where there is enough for it.
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
-        evaluation = evaluate(
-            path,
-            calibrations,
-            split=split,
-            bins=bins,
-            documents=files,
-            resamples=resamples,
-            seed=seed,
-            networks=networks,
-        )
+        evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
     estimation: Estimation | None = None
     with suppress(CovcalError):  # of a target alone, say; the report does without
-        estimation = estimate(path, EstimateSettings(seed=seed))
+        estimation = estimate(path, EstimateSettings(seed=settings.seed))
     content = ReportContent(
         path=path,
         documents=tuple(files),
@@ -88,9 +78,9 @@ def report(
         estimation=estimation,
         attributes=attributes,
         rows=rows,
-        split=split,
-        resamples=resamples,
-        seed=seed,
+        split=settings.split,
+        resamples=settings.resamples,
+        seed=settings.seed,
     )
     write_text(output, page(content), force=force)
     return content

@@ -16,7 +16,7 @@ from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
@@ -204,14 +204,9 @@ class _Steps:
     def evaluate(self, file: Path, document: Path) -> Evaluation | None:
         """Write metrics.json and return it; None where the target's test rows have no labels."""
         seed = self.settings.seed
+        settings = EvaluateSettings(resamples=_RESAMPLES, seed=seed)
         try:
-            found = evaluate(
-                file,
-                read_named([document]),
-                documents=[document],
-                resamples=_RESAMPLES,
-                seed=seed,
-            )
+            found = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
             # Those of labels that have gone would be taken for measured.
             (self.folder / "metrics.json").unlink(missing_ok=True)
@@ -247,7 +242,13 @@ class _Steps:
 
         def make(output: Path) -> None:
             seed = self.settings.seed
-            report(file, [document], output, resamples=_RESAMPLES, seed=seed, force=True)
+            report(
+                file,
+                [document],
+                output,
+                EvaluateSettings(resamples=_RESAMPLES, seed=seed),
+                force=True,
+            )
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
         return self._step("report.html", inputs, make)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.report.report import report
 from tests.cli_runner import covcal, printed_json
 from tests.made_files import clusters_domain, made_domain, write_features
@@ -242,8 +243,8 @@ addEventListener("load", () => {{
 def test_files_may_be_named_by_strings(folder: Path) -> None:
     """As from Python; the page is the same as that of paths."""
     files = [folder / "features.h5", calibrated(folder)]
-    report(files[0], files[1:], folder / "one.html", resamples=20)
-    report(str(files[0]), [str(files[1])], str(folder / "two.html"), resamples=20)
+    report(files[0], files[1:], folder / "one.html", EvaluateSettings(resamples=20))
+    report(str(files[0]), [str(files[1])], str(folder / "two.html"), EvaluateSettings(resamples=20))
     pages = [(folder / name).read_text().splitlines() for name in ("one.html", "two.html")]
     assert pages[0] == pages[1]
 

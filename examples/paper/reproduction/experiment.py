@@ -19,7 +19,7 @@ from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.estimators.guards import MAX_HALF_WIDTH, MAX_PLAUSIBLE_DRIFT, MIN_SIGMA
 from covcal_cli.evaluate.bins import ReliabilityBins
 from covcal_cli.evaluate.diagram import draw_diagram
-from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.files import write_text
 from covcal_cli.formats.calibration import Calibration
@@ -226,7 +226,9 @@ def _measured(metrics: Metrics, calibration: Calibration | None) -> Record:
 def _none_on_all_rows(path: Path) -> Record:
     """Return the uncalibrated error over every target row, of all splits."""
     splits = ("train", "validation", "test")
-    parts = [evaluate(path, {}, split=split).metrics["none"].bins for split in splits]
+    parts = [
+        evaluate(path, {}, EvaluateSettings(split=split)).metrics["none"].bins for split in splits
+    ]
     together = ReliabilityBins(
         np.sum([part.counts for part in parts], axis=0),
         np.sum([part.hits for part in parts], axis=0),
