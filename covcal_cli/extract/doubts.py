@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Labels = NDArray[np.int64]
+from covcal_cli.arrays import Float64s, Labels
+
 FEW_ROWS = 50  # what holds for fewer may be luck
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4
@@ -146,10 +147,10 @@ def _are_same(source: Any, target: Any) -> bool:
     return all(np.array_equal(_some(source[name]), _some(target[name])) for name in names)
 
 
-def _confidences(logits: Any) -> NDArray[np.float64]:
+def _confidences(logits: Any) -> Float64s:
     exact = _some(logits).astype(np.float64)
     exact -= exact.max(axis=1, keepdims=True, initial=-math.inf)
-    found: NDArray[np.float64] = 1 / np.exp(exact).sum(axis=1)
+    found: Float64s = 1 / np.exp(exact).sum(axis=1)
     return found
 
 

@@ -4,9 +4,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from covcal_cli.arrays import Rows
 from covcal_cli.extract.domain import DomainExtraction, DomainReport
 from covcal_cli.extract.plan import ExtractPlan, prepare
-from covcal_cli.extract.settings import ExtractSettings, Rows
+from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import check_output
 
 _LABEL_AND_SPLIT = 9  # bytes per row

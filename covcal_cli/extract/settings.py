@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Rows
 from covcal_cli.data.outputs import OutputKind
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.splits import DEFAULT_FRACTIONS, Fractions
 from covcal_cli.errors import CovcalError
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
