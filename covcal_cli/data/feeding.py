@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import ModelInput, Rows
 from covcal_cli.data.classes import listed
 from covcal_cli.data.rows import GROUP_PREFIX, is_reserved
-from covcal_cli.data.stores.store import Entry, Rows, Store
+from covcal_cli.data.stores.store import Entry, Store
 from covcal_cli.errors import CovcalError
 
 _ROWS_NAME = "x"

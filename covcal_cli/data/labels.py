@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Labels
 from covcal_cli.data.classes import ClassMap, NumberedNames
 from covcal_cli.errors import CovcalError
 
 UNKNOWN = -1
 
 
-class Labels:
+class RowLabels:
     """Labels of n rows, not yet classes of a model.
 
     Numbers are class indices, unless the classes are themselves called by numbers (angles, or
@@ -53,7 +54,7 @@ class Labels:
         """The number of classes that the labels show."""
         return len(np.unique(self._codes[self._codes != UNKNOWN]))
 
-    def indices(self, classes: ClassMap) -> NDArray[np.int64]:
+    def indices(self, classes: ClassMap) -> Labels:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         if self.names is not None and not self._are_plain_numbers(classes):
             found = np.full(len(self.names) + 1, UNKNOWN)
@@ -99,7 +100,7 @@ class Labels:
             and all(classes.index(name) is None for name in self.names)
         )
 
-    def _whole(self, values: NDArray[Any]) -> NDArray[np.int64]:
+    def _whole(self, values: NDArray[Any]) -> Labels:
         known = np.where(np.isnan(values), UNKNOWN, values)
         wrong = np.flatnonzero(known != np.floor(known))
         if len(wrong) or not np.isfinite(known).all():
@@ -138,9 +139,9 @@ class Labels:
         return CovcalError(f"{self._path}: {what}")
 
 
-def unlabelled(n: int, path: Path) -> Labels:
+def unlabelled(n: int, path: Path) -> RowLabels:
     """Return labels that are all unknown."""
-    return Labels(np.full(n, UNKNOWN, dtype=np.int64), path, "label")
+    return RowLabels(np.full(n, UNKNOWN, dtype=np.int64), path, "label")
 
 
 def _is_whole(text: str) -> bool:

@@ -1,4 +1,11 @@
-"""The column ``domain`` of a table: which rows are the source's and which the target's."""
+"""Tables of a classifier's outputs without the classifier: logits or probabilities of every row.
+
+Files of arrays hold them as ``logits`` or ``probabilities``, whose columns an array ``classes`` may
+name; tables as one column per class, called as in `LAYOUTS`. Beside them may lie features, labels,
+split, ids and groups. `find_outputs` tells by the names what lies where, `OutputFile` adds what is
+known of the rows, and `OutputTable` is the data of a domain, once both have their classes in one
+order (`open_outputs`). Probabilities become logits by their logarithm.
+"""
 
 import re
 from collections.abc import Generator, Mapping, Sequence
@@ -9,86 +16,32 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.data.arrays import count_rows
+from covcal_cli.arrays import Float64s, Labels, Rows
 from covcal_cli.data.classes import ClassMap, listed, read_classes
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.rows import (
+    DOMAIN,
+    DOMAINS,
     GROUP_PREFIX,
     LABEL_NAMES,
     PATH_NAMES,
     RowFacts,
+    count_rows,
+    domain_of_rows,
+    holds_both_domains,
     is_reserved,
     note_on_ids,
     note_on_index,
+    require_domain,
 )
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.data.stores.hdf5 import HDF5Store
 from covcal_cli.data.stores.open import open_store
-from covcal_cli.data.stores.store import Rows, Store, regrouped, suffix_of
+from covcal_cli.data.stores.store import Store, regrouped, suffix_of
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA
 
-DOMAINS = ("source", "target")
-_NAME = "domain"
-
-
-def domain_of_rows(store: Store) -> NDArray[Any] | None:
-    """Return the column ``domain`` in lower case, shape (n,); None where there is none."""
-    # Without an axis it says of no row what it is: `apply` notes there which rows it was given.
-    name = next((n for n, e in store.entries.items() if n.lower() == _NAME and e.shape), None)
-    if name is None:
-        return None
-    values = store.whole(name).ravel().tolist()
-    return np.array([str(value).strip().lower() for value in values], dtype=str)
-
-
-def holds_both_domains(store: Store) -> bool:
-    """Return whether a table has rows of the source and of the target in a column ``domain``."""
-    rows = domain_of_rows(store)
-    found = sorted(set(() if rows is None else rows.tolist()))
-    other = [value for value in found if value not in DOMAINS]
-    if other:
-        raise CovcalError(
-            f"{store.path}: domain holds {other[0]!r}: source and target are allowed; call the "
-            f"column {GROUP_PREFIX}domain where it means something else"
-        )
-    return len(found) == len(DOMAINS)
-
-
-def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bool) -> None:
-    """Refuse a table, given as a domain beside the `other`, of which rows are the other domain's.
-
-    Where tables hold `outputs`, one may serve for both.
-    """
-    found = domain_of_rows(store)
-    opposite = DOMAINS[1 - DOMAINS.index(domain)]
-    if found is None or opposite not in found:
-        return
-    beside = "alone" if other is None else f"beside {other}"
-    both = set(DOMAINS) <= set(found.tolist())
-    if not both and other is not None:
-        remedy = "give it in the other place, or drop the column"
-    elif outputs and both:
-        remedy = "give this one table alone, or drop the column"
-    elif outputs:
-        remedy = f"give it as the {opposite} with a {domain} beside it, or drop the column"
-    else:
-        remedy = f"save the rows of each domain as a table of their own, or call it {GROUP_PREFIX}"
-        remedy += "domain"
-    raise CovcalError(
-        f"{store.path} is given as the {domain} {beside}, and its column domain says {opposite} of "
-        f"{(found == opposite).sum()} of {len(found)} rows: {remedy}"
-    )
-
-
-# Tables of a classifier's outputs, without the classifier: logits or probabilities of every row.
-#
-# Files of arrays hold them as ``logits`` or ``probabilities``, whose columns an array ``classes``
-# may name; tables as one column per class, called as in `LAYOUTS`. Beside them may lie features,
-# labels, split, ids and groups. Probabilities become logits by their logarithm.
-
 OutputKind = Literal["logits", "probabilities"]
-Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -175,23 +128,9 @@ class OutputFile:
                     "per example"
                 )
         paths = [name for name in store.entries if name.lower() in PATH_NAMES]
-        used = {*columns.outputs, *columns.features, columns.named_by, *paths}
-        others = {
-            name: entry
-            for name, entry in store.entries.items()
-            if name not in used
-            and name.lower() != columns.truth
-            and (not is_reserved(name) or name.startswith(GROUP_PREFIX))
-        }
-        self.groups = {
-            name.removeprefix(GROUP_PREFIX): name
-            for name, entry in others.items()
-            if entry.shape == (n,) and entry.dtype.kind in "fiubSUO" and "/" not in name
-        }
+        used = {*columns.outputs, *columns.features, columns.named_by, *paths, DOMAIN}
         truth = (*LABEL_NAMES, columns.truth)
-        self.facts = facts = RowFacts(store, n, self.groups.values(), truth)
-        self.ids_known = facts.has_ids or bool(paths)
-        self.ids = store.texts(paths[0]) if paths and not facts.has_ids else facts.ids
+        self.facts = facts = RowFacts(store, n, used, truth)
         if columns.width == 1 and facts.labels.n_classes > 2:
             raise CovcalError(
                 f"{path}: {columns.outputs[0]} is one number a row, the labels show "
@@ -201,8 +140,12 @@ class OutputFile:
         # Numbers that might be features, where none are; groups say that they are none.
         numbers = [
             name
-            for name, entry in others.items()
-            if entry.dtype.kind in "fiu" and entry.shape[:1] == (n,) and not is_reserved(name)
+            for name, entry in store.entries.items()
+            if entry.dtype.kind in "fiu"
+            and entry.shape[:1] == (n,)
+            and name not in used
+            and name.lower() != columns.truth
+            and not is_reserved(name)
         ]
         unread = () if columns.features else _unread(store, numbers)
         self.notes = (*answer, *unread)
@@ -223,7 +166,7 @@ class OutputTable:
         self._store, self._kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels = file.facts.labels
         given = file.facts.given_split
-        self.ids = [file.ids[row] for row in rows]
+        self.ids = [file.facts.ids[row] for row in rows]
         self.split_names = self.ids
         self.given_split: NDArray[np.uint8] | None = None if given is None else given[rows]
         self.n_classes = len(columns.order)
@@ -231,14 +174,14 @@ class OutputTable:
         self.class_names = columns.names
         self.class_folders = file.facts.labels.names
         self.columns: Mapping[str, NDArray[Any]] = {
-            name: file.facts.columns[key][rows] for name, key in file.groups.items()
+            name: values[rows] for name, values in file.facts.groups.items()
         }
         self.index_notes = note_on_index(file.store)
         remarks = (*notes, *self._checked())
-        of_ids = note_on_ids(self.path, self.ids) if file.ids_known else ()
+        of_ids = note_on_ids(self.path, self.ids) if file.facts.has_ids else ()
         self.notes: tuple[str, ...] = (*(f"{self.path}: {note}" for note in remarks), *of_ids)
 
-    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+    def labels(self, classes: ClassMap) -> Labels:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         return self._labels.indices(classes)[self._rows]
 
@@ -296,7 +239,9 @@ class OutputTable:
         halves = max(1, min(self._columns.width // 2, 10)) if hundredths else 1
         return self._decided(low, high, total, _ROUNDED * halves)
 
-    def _decided(self, low: Column, high: Column, total: Column, rounded: float) -> tuple[str, ...]:
+    def _decided(
+        self, low: Float64s, high: Float64s, total: Float64s, rounded: float
+    ) -> tuple[str, ...]:
         """Decide by the extremes and sums of all rows, (n,) each, what the outputs are."""
         columns, several = self._columns, self._columns.width > 1
         are_logits = self._kind == "logits"

@@ -17,7 +17,7 @@ from covcal_cli.arrays import ModelInput
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.folder import IMAGE_SUFFIXES
 from covcal_cli.data.images import ImageFiles, Opener
-from covcal_cli.data.labels import Labels
+from covcal_cli.data.labels import RowLabels
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
@@ -102,7 +102,7 @@ class TarData(ImageFiles):
         if not self.ids:
             raise CovcalError(f"{path} holds no images: {SHARD_REMEDY}")
         self.split_names = self.ids
-        self._labels = Labels(np.array(texts, dtype=str), path, "label", texts_are_numbers=True)
+        self._labels = RowLabels(np.array(texts, dtype=str), path, "label", texts_are_numbers=True)
         self.class_folders = self._labels.names
         self.given_split: NDArray[np.uint8] | None = (
             None if -1 in splits else np.array(splits, dtype=np.uint8)
