@@ -96,6 +96,7 @@ class ArrayData:
         facts = file.facts
         self.path, self.ids, self.given_split = file.path, file.ids, facts.given_split
         self.split_names = file.ids
+        self.way_to_label = facts.way_to_label
         self.class_folders = facts.labels.names
         self.columns = facts.groups
         self._file, self._feeds = file, feeds or []

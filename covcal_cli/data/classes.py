@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
@@ -177,7 +177,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     return ClassMap(tuple(ordered), by_number=False, whose="the source", is_assumed=True)
 
 
-def missing_classes(path: Path, labels: NDArray[np.int64], classes: ClassMap) -> str | None:
+def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None:
     """Return a note that names the classes without rows; None for unlabelled or complete data."""
     present = np.unique(labels[labels >= 0])
     missing = sorted(set(range(len(classes.names))) - set(present.tolist()))

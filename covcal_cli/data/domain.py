@@ -65,6 +65,7 @@ class DomainData(Protocol):
     split_names: list[str]  # the names that decide a row's split where none is given
     given_split: NDArray[np.uint8] | None  # shape (n,): the data's own splits
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
+    way_to_label: str  # how its rows are given labels, for messages
     columns: Mapping[str, NDArray[Any]]  # groups, shape (n,), for ``covcal evaluate --by``
     notes: tuple[str, ...]  # what a user should know about how the data was read
     holds_images: bool  # whether the rows need preprocessing to become the model's inputs

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import Labels, ModelInput
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.images import ImageFiles, Opener
 from covcal_cli.data.splits import SPLIT_NAMES
@@ -27,6 +27,8 @@ _NO_CLASS = -1
 
 class FolderData(ImageFiles):
     """An image folder."""
+
+    way_to_label = "put its images in class folders"
 
     def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         super().__init__(path, wanted)
@@ -49,7 +51,7 @@ class FolderData(ImageFiles):
         self.class_folders: tuple[str, ...] | None = tuple(self._class_numbers)
         self.notes: tuple[str, ...] = tuple(self._remarks())
 
-    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+    def labels(self, classes: ClassMap) -> Labels:
         """Return the class index of every row by its folder's name; -1 outside class folders."""
         indices = [classes.require(self.path, name) for name in self._class_numbers]
         return np.array([*indices, _NO_CLASS], dtype=np.int64)[self._classes]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import ModelInput, Rows
 from covcal_cli.data.domain import Batch, ImagePipeline, RowShape, require_one_input
 from covcal_cli.errors import one_line
 
@@ -55,7 +55,7 @@ class _Pending:
     """A batch in the making: its buffer, its row numbers, and the runs that fill it."""
 
     buffer: NDArray[Any]
-    rows: NDArray[np.int64]
+    rows: Rows
     runs: list[Future[_Run]]
 
 
@@ -76,7 +76,7 @@ class ImageFiles:
     def batches(
         self,
         pipeline: ImagePipeline | None,
-        rows: NDArray[np.int64],
+        rows: Rows,
         *,
         size: int,
         threads: int,
@@ -86,9 +86,7 @@ class ImageFiles:
         return decode_batches(openers, rows, self._input, pipeline, threads=threads)
 
 
-def openers_of(
-    opener: Callable[[int], Opener], rows: NDArray[np.int64], size: int
-) -> Iterator[list[Opener]]:
+def openers_of(opener: Callable[[int], Opener], rows: Rows, size: int) -> Iterator[list[Opener]]:
     """Yield what opens the images of `rows`, `size` at a time."""
     for start in range(0, len(rows), size):
         yield [opener(row) for row in rows[start : start + size].tolist()]
@@ -96,7 +94,7 @@ def openers_of(
 
 def decode_batches(
     openers: Iterable[Sequence[Opener]],
-    rows: NDArray[np.int64],
+    rows: Rows,
     name: str,
     pipeline: ImagePipeline | None,
     *,

@@ -20,6 +20,7 @@ from covcal_cli.data.rows import (
     numbering_columns,
     require_domain,
 )
+from covcal_cli.data.stores.open import SUFFIXES
 from covcal_cli.data.stores.parquet import holds_parts, refuse_unnamed_parts
 from covcal_cli.data.tar import TarData, holds_shards
 from covcal_cli.errors import CovcalError
@@ -65,8 +66,8 @@ def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
 def _opened(path: Path, wanted: Sequence[ModelInput]) -> FolderData | TarData | ArrayFile:
     if not path.exists():
         raise CovcalError(
-            f"{path} does not exist: give a folder of images or an .npz file, or .npy, .h5, .csv, "
-            ".parquet or .tar"
+            f"{path} does not exist: give a folder of images or an {SUFFIXES[0]} file, or "
+            f"{', '.join(SUFFIXES[1:])} or .tar"
         )
     if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
         return TarData(path, wanted)

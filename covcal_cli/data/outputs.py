@@ -36,8 +36,8 @@ from covcal_cli.data.rows import (
 )
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.data.stores.hdf5 import HDF5Store
-from covcal_cli.data.stores.open import open_store
-from covcal_cli.data.stores.store import Store, regrouped, suffix_of
+from covcal_cli.data.stores.open import format_of, open_store
+from covcal_cli.data.stores.store import Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA
 
@@ -172,6 +172,7 @@ class OutputTable:
         self.n_classes = len(columns.order)
         self.n_features = columns.n_features
         self.class_names = columns.names
+        self.way_to_label = file.facts.way_to_label
         self.class_folders = file.facts.labels.names
         self.columns: Mapping[str, NDArray[Any]] = {
             name: values[rows] for name, values in file.facts.groups.items()
@@ -537,9 +538,10 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
 def _open(path: Path) -> Store:
     if not path.exists():
         raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
-    if path.is_file() and suffix_of(path) in (".h5", ".hdf5"):
+    kind = format_of(path) if path.is_file() else None
+    if kind == ".h5":
         return _HDF5Outputs(path)
-    if path.is_file() and suffix_of(path) in (".csv", ".tsv", ".csv.gz"):
+    if kind == ".csv":
         return CSVStore(path, of_images=False)
     return open_store(path)
 

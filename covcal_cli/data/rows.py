@@ -25,6 +25,8 @@ PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
 DOMAIN, DOMAINS = "domain", ("source", "target")
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
+_TO_TABLE = "add a column label with class numbers or names"
+_TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
 # What pandas calls the index of a table: in CSV, in one that was read and saved again, in Parquet.
 _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
@@ -73,6 +75,7 @@ class RowFacts:
         ]
         label = self._only(label_names)
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
+        self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
         # Ids are what is called so, else paths, else an index that pandas saved, else row numbers.
         named = self._only(ID_NAMES)
         index = next((name for name in store.entries if is_index(name)), None)

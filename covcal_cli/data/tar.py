@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import Labels, ModelInput
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.folder import IMAGE_SUFFIXES
 from covcal_cli.data.images import ImageFiles, Opener
@@ -77,6 +77,8 @@ class TarData(ImageFiles):
     without its suffix and the key, such as ``train-000/n01_17``.
     """
 
+    way_to_label = "add a .cls file for each image"
+
     def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         super().__init__(path, wanted)
         self._shards = find_shards(path)
@@ -116,7 +118,7 @@ class TarData(ImageFiles):
                 "class folders, or add a .cls file to each image",
             )
 
-    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+    def labels(self, classes: ClassMap) -> Labels:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         return self._labels.indices(classes)
 

@@ -1,7 +1,6 @@
-"""A table of outputs in the place of a classifier.
+"""The plan of an extraction: all that is decided and checked before the first row is run.
 
-``extract --logits`` then shares everything else with an extraction that runs a model: choice of
-rows, shards, splits, labels, statistics and the file.
+``extract`` and ``extract --dry-run`` start from the same plan.
 """
 
 import hashlib
@@ -17,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli import __version__
-from covcal_cli.arrays import ModelInput
-from covcal_cli.classifiers.classifier import Classifier, Floats, Inputs, OpenedClassifier
+from covcal_cli.arrays import Float32s, Inputs, Labels, ModelInput
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
@@ -28,10 +27,6 @@ from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.splits import check_fractions, hashed_split
-from covcal_cli.data.stores.open import SUFFIXES
-from covcal_cli.data.stores.parquet import holds_parts
-from covcal_cli.data.stores.store import suffix_of
-from covcal_cli.data.tar import holds_shards
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
 from covcal_cli.extract.doubts import doubt_on_place
@@ -39,66 +34,6 @@ from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
 from covcal_cli.formats.writer import Attribute
-
-
-class TableClassifier:
-    """Gives the outputs that it is fed: opened and proved, as there is nothing to be proved.
-
-    See `covcal_cli.classifiers.classifier.OpenedClassifier` and `Classifier`.
-    """
-
-    name, sha256 = "logits", ""
-    logits_tensor = "logits"
-    tail: str | None = "none"
-    fixed_batch: int | None = None
-    weight: Floats | None = None
-    bias: Floats | None = None
-
-    def __init__(self, table: OutputTable, kind: OutputKind, notes: tuple[str, ...]) -> None:
-        self.n_classes: int = table.n_classes
-        self.n_features: int | None = table.n_features
-        self.class_names: tuple[str, ...] | None = table.class_names
-        self.inputs: tuple[ModelInput, ...] = (
-            ModelInput("logits", (None, table.n_classes), np.dtype(np.float32)),
-        )
-        self.metadata: Mapping[str, str] = {}
-        self.features_tensor: str | None = None if table.n_features is None else "features"
-        self.notes: tuple[str, ...] = (
-            "no model is known: what is fitted to these "
-            f"{kind} holds for tables of the same classifier alone",
-            *notes,
-        )
-        self.proof = Proof()
-        self._kind = kind
-
-    def prove(self, batch: Inputs | None) -> "TableClassifier":
-        """Return itself: the outputs are what is given."""
-        del batch
-        return self
-
-    def run(self, batch: Inputs) -> tuple[Floats | None, Floats]:
-        """Return features, where there are any, and logits."""
-        return batch.get("features"), batch["logits"]
-
-    def describe(self) -> str:
-        """Return what there is, in one line."""
-        logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
-        width = "no features" if self.n_features is None else f"{self.n_features} features"
-        return f"none: {self.n_classes} classes as given{logged}, {width}"
-
-
-def open_tables(
-    source: Path | None, target: Path, kind: OutputKind, classes: Path | None = None
-) -> tuple[TableClassifier, dict[str, OutputTable]]:
-    """Open tables of outputs; see `covcal_cli.data.outputs.open_outputs`."""
-    tables = open_outputs(source, target, kind, classes)
-    notes = dict.fromkeys(note for table in tables.values() for note in table.index_notes)
-    return TableClassifier(next(iter(tables.values())), kind, tuple(notes)), tables
-
-
-# The plan of an extraction: all that is decided and checked before the first row is run.
-#
-# ``extract`` and ``extract --dry-run`` start from the same plan.
 
 _NAMES = 1 << 16
 _BATCH_BYTES = 16 << 20
@@ -275,13 +210,13 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def source_labels(data: DomainData, classes: ClassMap) -> NDArray[np.int64]:
+def source_labels(data: DomainData, classes: ClassMap) -> Labels:
     """Return the labels of a source, refusing one that shows nothing about confidence."""
     labels = data.labels(classes)
     known = np.unique(labels[labels != UNKNOWN_LABEL])
     if len(known) == 0:
         raise CovcalError(
-            f"{data.path} has no labels, and the source needs them: {_way_to_label(data)}"
+            f"{data.path} has no labels, and the source needs them: {data.way_to_label}"
         )
     if len(known) == 1:
         raise CovcalError(
@@ -301,7 +236,8 @@ def _opened(
     if settings.outputs is not None:
         if model is not None or target is None:
             raise CovcalError("tables of outputs need a target and no model")
-        return *open_tables(source, target, settings.outputs, settings.classes), ()
+        tables = open_outputs(source, target, settings.outputs, settings.classes)
+        return TableClassifier(list(tables.values()), settings.outputs), tables, ()
     if model is None:
         raise CovcalError("there is no model: give one, or say that the data holds logits")
     classifier = open_classifier(
@@ -382,17 +318,6 @@ def _hashed_split(names: Sequence[str], settings: ExtractSettings) -> NDArray[np
     return np.concatenate(pieces)
 
 
-def _way_to_label(data: DomainData) -> str:
-    suffix = suffix_of(data.path)
-    if suffix in (".npz", ".npy", ".h5", ".hdf5"):
-        return "save an array y of class numbers or names beside the rows, in an .npz or .h5"
-    if suffix in SUFFIXES or holds_parts(data.path):
-        return "add a column label with class numbers or names"
-    if suffix == ".tar" or holds_shards(data.path):
-        return "add a .cls file for each image"
-    return "put its images in class folders"
-
-
 def _listing(data: DomainData) -> str:
     """Return a digest of which rows there are, and of a single file's size and age."""
     digest = hashlib.sha256()
@@ -412,3 +337,54 @@ def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) ->
     fewest, most = _BATCH_RANGE
     fitting = _BATCH_BYTES // max(1, elements * classifier.inputs[0].dtype.itemsize)
     return min(most, max(fewest, 1 << max(0, fitting.bit_length() - 1)))
+
+
+# A table of outputs in the place of a classifier: ``extract --logits`` shares everything else with
+# an extraction that runs a model: choice of rows, shards, splits, labels, statistics and the file.
+
+
+class TableClassifier:
+    """Gives the outputs that it is fed: opened and proved, as there is nothing to be proved.
+
+    See `covcal_cli.classifiers.classifier.OpenedClassifier` and `Classifier`.
+    """
+
+    name, sha256 = "logits", ""
+    logits_tensor = "logits"
+    tail: str | None = "none"
+    fixed_batch: int | None = None
+    weight: Float32s | None = None
+    bias: Float32s | None = None
+
+    def __init__(self, tables: Sequence[OutputTable], kind: OutputKind) -> None:
+        table = tables[0]
+        self.n_classes: int = table.n_classes
+        self.n_features: int | None = table.n_features
+        self.class_names: tuple[str, ...] | None = table.class_names
+        self.inputs: tuple[ModelInput, ...] = (
+            ModelInput("logits", (None, table.n_classes), np.dtype(np.float32)),
+        )
+        self.metadata: Mapping[str, str] = {}
+        self.features_tensor: str | None = None if table.n_features is None else "features"
+        self.notes: tuple[str, ...] = (
+            "no model is known: what is fitted to these "
+            f"{kind} holds for tables of the same classifier alone",
+            *dict.fromkeys(note for one in tables for note in one.index_notes),
+        )
+        self.proof = Proof()
+        self._kind = kind
+
+    def prove(self, batch: Inputs | None) -> "TableClassifier":
+        """Return itself: the outputs are what is given."""
+        del batch
+        return self
+
+    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
+        """Return features, where there are any, and logits."""
+        return batch.get("features"), batch["logits"]
+
+    def describe(self) -> str:
+        """Return what there is, in one line."""
+        logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
+        width = "no features" if self.n_features is None else f"{self.n_features} features"
+        return f"none: {self.n_classes} classes as given{logged}, {width}"

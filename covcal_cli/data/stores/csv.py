@@ -17,8 +17,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float64s, Rows
 from covcal_cli.data.rows import GROUP_PREFIX, PATH_NAMES, is_reserved
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Rows, Store, suffix_of
+from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 from covcal_cli.errors import CovcalError
 
 _DELIMITERS = ",;\t"
@@ -93,10 +94,10 @@ class CSVStore(Store):
             raise self._error("it was cut short while it was read: copy it again")
         return taken, stop
 
-    def _numbers(self, records: list[Any], columns: list[int], rows: Rows) -> NDArray[np.float64]:
+    def _numbers(self, records: list[Any], columns: list[int], rows: Rows) -> Float64s:
         if self._one_line_each:
             try:
-                values: NDArray[np.float64] = np.loadtxt(
+                values: Float64s = np.loadtxt(
                     records,
                     delimiter=self._delimiter,
                     quotechar='"',
@@ -212,7 +213,7 @@ class CSVStore(Store):
             raise self._error(f"it is not a readable CSV file ({error}): save it again") from error
 
     def _opened(self) -> IO[str]:
-        if suffix_of(self.path) == ".csv.gz":
+        if self.path.suffix.lower() == ".gz":
             return gzip.open(self.path, "rt", encoding="utf-8-sig", newline="")
         return self.path.open(encoding="utf-8-sig", newline="")
 

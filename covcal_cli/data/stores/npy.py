@@ -10,7 +10,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Rows, Store, windows
+from covcal_cli.arrays import Rows
+from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
 from covcal_cli.errors import CovcalError, one_line
 
 
