@@ -7,7 +7,7 @@ batch influence each other, as under dynamic quantisation, whose scale is that o
 each row is run alone.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,7 @@ class DomainExtraction:
         self._require_readable(spool.skipped)
         if spool.done == len(self.rows):
             return
+        # A resumed run goes on behind the rows of the spool, read, run or skipped.
         with closing(self.batches(self.rows[spool.done :])) as batches:
             for piece in batches:
                 self._require_readable([*spool.skipped, *piece.skipped])
@@ -103,6 +104,7 @@ class DomainExtraction:
 
     def write(self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier) -> None:
         """Write the group ``/NAME`` from a spool that holds every row, and count as it passes."""
+        # Only now it is known which rows were readable: everything else is chosen by them.
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
@@ -113,6 +115,7 @@ class DomainExtraction:
             f"columns/{name}": _storable(np.asarray(values)[self.kept])
             for name, values in self.data.columns.items()
         }
+        # Numbers stay in the spool until it is their turn; what else is known lies in memory.
         part = Part(
             path=self.data.path,
             rows=self.kept,
@@ -137,11 +140,10 @@ class DomainExtraction:
 
     def report(self) -> DomainReport:
         """Return what was read."""
-        counts = np.bincount(self._split[self.kept], minlength=len(SPLITS))
         return DomainReport(
             name=self.name,
             path=self.data.path,
-            rows=dict(zip(SPLITS, map(int, counts), strict=True)),
+            rows=rows_per_split(self._split[self.kept]),
             labelled=int((self.labels[self.kept] != UNKNOWN_LABEL).sum()),
             skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
         )
@@ -152,37 +154,33 @@ class DomainExtraction:
         known = labels != UNKNOWN_LABEL
         return float((self.statistics.predictions == labels)[known].mean()) if known.any() else None
 
-    def warnings(self) -> list[str]:
-        """Return what a user should look into, one line each."""
-        found = list(self.data.notes)
-        rows = self.report().rows
+    def warnings(self) -> Iterator[str | None]:
+        """Yield what a user should look into, one line each."""
+        yield from self.data.notes
+        rows = rows_per_split(self._split[self.kept])
         empty = [name for name in ("train", "validation") if not rows[name]]
         if empty:
             hashed = self.data.given_split is None
             remedy = "pass other --fractions" if hashed else "the data's own splits leave them out"
             if len(self.kept) < len(self.labels):
                 remedy = "choose more rows"
-            found.append(
-                f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
-            )
+            yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
-            found.append(
+            yield (
                 f"every confidence on the {self.name} exceeds {_SATURATED}: "
                 f"{self._doubt_on_scale()}"
             )
-        if self.name == "source":
-            labels = self.labels[self.kept]
+        if self.name == "source":  # what labels of the target say is for evaluate alone
+            labels, statistics = self.labels[self.kept], self.statistics
             known = labels != UNKNOWN_LABEL
             if len(np.unique(labels[known])) < 2 and len(self.kept) < len(self.labels):
-                found.append(
+                yield (
                     f"the rows chosen from {self.data.path} show fewer than two classes, which "
                     "says nothing about confidence: --sample draws from all of them"
                 )
-            doubt = doubt_on_labels(
-                labels[known], self.statistics.predictions[known], self.statistics.n_classes
+            yield doubt_on_labels(
+                labels[known], statistics.predictions[known], statistics.n_classes
             )
-            found += [doubt] if doubt else []
-        return found
 
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):
@@ -216,6 +214,12 @@ class DomainExtraction:
                     f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
                     f"check {remedy} and the model"
                 )
+
+
+def rows_per_split(split: Splits) -> dict[str, int]:
+    """Return how many rows each split has, by its name."""
+    counts = np.bincount(split, minlength=len(SPLITS))
+    return dict(zip(SPLITS, map(int, counts), strict=True))
 
 
 def _storable(values: NDArray[Any]) -> NDArray[Any]:

@@ -24,6 +24,11 @@ _ROWS = 4096  # of each domain, evenly spread
 _SHOWS_NOTHING = "there is no shift to find, which is right for a check of the tools alone"
 
 
+def once(*texts: str | None) -> tuple[str, ...]:
+    """Return what there is to say, each thing once, as both domains may lie in one file."""
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
 def doubt_on_labels(labels: Labels, predictions: Labels, n_classes: int) -> str | None:
     """Return what the known labels of the source say against the run, in one line.
 
@@ -97,9 +102,9 @@ def is_one_place(source: Path, target: Path) -> bool:
     return source.exists() and target.exists() and source.samefile(target)
 
 
-def doubt_on_place(source: Path, target: Path) -> str | None:
+def doubt_on_place(source: Path | None, target: Path | None) -> str | None:
     """Return a warning if one place is given as both domains."""
-    if not is_one_place(source, target):
+    if source is None or target is None or not is_one_place(source, target):
         return None
     return f"{target} is the source and the target: {_SHOWS_NOTHING}; else give other data"
 
@@ -107,12 +112,7 @@ def doubt_on_place(source: Path, target: Path) -> str | None:
 def doubt_on_rows(file: Any, paths: Mapping[str, Path]) -> str | None:
     """Return what the rows of both domains say against how they were given, in one line.
 
-    Parameters
-    ----------
-    file : h5py.File
-        The features file, with every row written.
-    paths : mapping of str to Path
-        Where the data of each domain lies.
+    `file` is the features file, with every row written; the data of each domain lie in `paths`.
     """
     source, target = file["source"], file["target"]
     if _are_same(source, target):

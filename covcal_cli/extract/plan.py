@@ -29,7 +29,7 @@ from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.splits import check_fractions, hashed_split
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
-from covcal_cli.extract.doubts import doubt_on_place
+from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
@@ -64,12 +64,12 @@ class ExtractPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know."""
-        notes = (*self.classifier.notes, *self.classifier.proof.remarks)
-        found = [*notes, self.origin, self.classes.note, self.runner.note]
-        found += self.remarks
+        of_model = (*self.classifier.notes, *self.classifier.proof.remarks)
+        missing = None
         if (target := self.domains.get("target")) is not None:
-            found.append(missing_classes(target.data.path, target.labels, self.classes))
-        return tuple(note for note in found if note)
+            missing = missing_classes(target.data.path, target.labels, self.classes)
+        settled = (self.origin, self.classes.note, self.runner.note)
+        return once(*of_model, *settled, *self.remarks, missing)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -132,6 +132,7 @@ def prepare(
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
         raise CovcalError("there is neither a source nor a target: give at least one")
+    # Open the classifier, and the data as its inputs; then classes go by the first who names them.
     threads = settings.threads or available_cores()
     opened, data, remarks = _opened(model, source, target, settings, threads)
     asked = read_classes(settings.classes, opened.n_classes) if settings.classes else None
@@ -142,11 +143,12 @@ def prepare(
         opened.n_classes,
         "the model" if settings.outputs is None else "the columns",
     )
+    # Settle what is done to images; a preprocessing file may lie beside the model's.
     path = Path(model) if model is not None and Path(model).is_file() else None
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, path)
-    doubt = None if source is None or target is None else doubt_on_place(source, target)
     size = settings.batch or _batch_size(opened, pipeline)
 
+    # Choose the rows of each domain, whose labels must fit the classes, and split them.
     def extraction(name: str) -> DomainExtraction:
         domain = data[name]
         chosen = settings.selection.chosen(domain.ids, settings.seed)
@@ -155,7 +157,7 @@ def prepare(
             name,
             domain,
             pipeline,
-            labels=domain.labels(classes) if name == "target" else source_labels(domain, classes),
+            labels=domain.labels(classes) if name == "target" else _source_labels(domain, classes),
             split=_hashed_split(domain.split_names, settings) if given is None else given,
             rows=settings.selection.of_shard(chosen),
             chosen=len(chosen),
@@ -165,6 +167,7 @@ def prepare(
         )
 
     domains = {name: extraction(name) for name in data}
+    # Prove the last linear layer on the first rows that can be read.
     runner = _proved(opened, domains, size, classes)
     return ExtractPlan(
         settings=settings,
@@ -174,7 +177,7 @@ def prepare(
         runner=runner,
         threads=threads,
         domains=domains,
-        warnings=(*warnings, *([doubt] if doubt else [])),
+        warnings=once(*warnings, doubt_on_place(source, target)),
         origin=origin,
         remarks=remarks,
     )
@@ -210,7 +213,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def source_labels(data: DomainData, classes: ClassMap) -> Labels:
+def _source_labels(data: DomainData, classes: ClassMap) -> Labels:
     """Return the labels of a source, refusing one that shows nothing about confidence."""
     labels = data.labels(classes)
     known = np.unique(labels[labels != UNKNOWN_LABEL])
@@ -369,7 +372,7 @@ class TableClassifier:
         self.notes: tuple[str, ...] = (
             "no model is known: what is fitted to these "
             f"{kind} holds for tables of the same classifier alone",
-            *dict.fromkeys(note for one in tables for note in one.index_notes),
+            *(note for one in tables for note in one.index_notes),
         )
         self.proof = Proof()
         self._kind = kind
