@@ -11,10 +11,9 @@ from io import BytesIO, FileIO
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.arrays import Labels, ModelInput
+from covcal_cli.arrays import Labels, ModelInput, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.images import ImageFiles, Opener
 from covcal_cli.data.splits import SPLIT_NAMES
@@ -45,7 +44,7 @@ class FolderData(ImageFiles):
         self.split_names = [row[1] for row in found]
         self._classes = np.array([row[2] for row in found], dtype=np.int64)
         splits = [row[3] for row in found]
-        self.given_split: NDArray[np.uint8] | None = (
+        self.given_split: Splits | None = (
             None if splits[0] is None else np.array(splits, dtype=np.uint8)
         )
         self.class_folders: tuple[str, ...] | None = tuple(self._class_numbers)

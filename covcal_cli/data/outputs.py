@@ -16,9 +16,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float64s, Labels, Rows
+from covcal_cli.arrays import Float64s, Labels, Rows, Splits
 from covcal_cli.data.classes import ClassMap, listed, read_classes
 from covcal_cli.data.domain import Batch, ImagePipeline
+from covcal_cli.data.feeding import plain_numbers
 from covcal_cli.data.rows import (
     DOMAIN,
     DOMAINS,
@@ -168,7 +169,7 @@ class OutputTable:
         given = file.facts.given_split
         self.ids = [file.facts.ids[row] for row in rows]
         self.split_names = self.ids
-        self.given_split: NDArray[np.uint8] | None = None if given is None else given[rows]
+        self.given_split: Splits | None = None if given is None else given[rows]
         self.n_classes = len(columns.order)
         self.n_features = columns.n_features
         self.class_names = columns.names
@@ -251,14 +252,16 @@ class OutputTable:
 
         if several and (low >= 0).all() and (np.abs(total - 100) < 1).all():
             also = " and pass --probabilities" if are_logits else ""
-            raise self._error(f"every row sums to 100, as percentages do: divide by 100{also}")
+            raise self._store.error(
+                f"every row sums to 100, as percentages do: divide by 100{also}"
+            )
 
         if are_logits:
             like = bounded & sums_to_1
             if several and like.mean() >= _NEARLY_ALL:
                 rows = "every row sums" if like.all() else f"{like.sum()} of {len(like)} rows sum"
                 names = "the array probabilities" if len(columns.outputs) == 1 else "them prob_NAME"
-                raise self._error(
+                raise self._store.error(
                     f"{rows} to 1, as probabilities do: pass --probabilities and name {names}"
                 )
             if bounded.all():
@@ -272,13 +275,13 @@ class OutputTable:
             row = int(np.argmin(bounded))
             found = low[row] if low[row] < -_BELOW else high[row]
             percent = ", or divide by 100 where they are percentages" if found > 1 else ""
-            raise self._error(
+            raise self._store.error(
                 f"{self._place(row)} holds {found:g}, which is no probability: pass --logits where "
                 f"these are logits{percent}"
             )
         if several and not sums_to_1.all():
             row = int(np.argmin(sums_to_1))
-            raise self._error(
+            raise self._store.error(
                 f"the probabilities of {self._place(row)} sum to {total[row]:g}, not 1, where "
                 f"{1 - rounded:g} to {1 + rounded:g} is taken for rounding: give one column per "
                 f"class, of a softmax, with more digits ({listed(columns.outputs)} were read)"
@@ -308,16 +311,13 @@ class OutputTable:
             return
         row, column = np.argwhere(~np.isfinite(values))[0]
         name = names[column] if len(names) > 1 else names[0]
-        raise self._error(
+        raise self._store.error(
             f"{name} of {self._store.place(int(rows[row]))} is missing, NaN or infinite: every "
             "value must be a finite number"
         )
 
     def _place(self, row: int) -> str:
         return self._store.place(int(self._rows[row]))
-
-    def _error(self, what: str) -> CovcalError:
-        return CovcalError(f"{self.path}: {what}")
 
 
 def open_outputs(
@@ -375,8 +375,8 @@ def find_outputs(store: Store, kind: OutputKind, known: Sequence[str]) -> Output
         raise _nothing_found(store, kind)
     for name in found:
         if store.entries[name].is_text:
-            raise CovcalError(
-                f"{store.path}: {name} holds the text {store.texts(name)[0][:40]!r}: give one "
+            raise store.error(
+                f"{name} holds the text {store.texts(name)[0][:40]!r}: give one "
                 f"column of numbers {_COLUMN[kind]} per class, or call it {GROUP_PREFIX}{name} "
                 f"where it holds no {kind}"
             )
@@ -420,11 +420,7 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 def _called_like_classes(store: Store, known: Sequence[str]) -> dict[str, str]:
     """Return the columns called like all classes of the labels, as in pandas' ``predict_proba``."""
-    numbers = {
-        name
-        for name, entry in store.entries.items()
-        if entry.dtype.kind in "fiub" and len(entry.shape) == 1 and not is_reserved(name)
-    }
+    numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
     texts = store.texts(label) if label is not None else []
     labels = {text.strip().removesuffix(".0") for text in texts} - {"", "-1", "nan"}
@@ -458,8 +454,8 @@ def _named_by_array(store: Store, found: OutputColumns) -> OutputColumns:
     if entry is None or found.width < 2:
         return found
     if entry.shape != (found.width,) and entry.is_text and entry.shape != rows:
-        raise CovcalError(
-            f"{store.path}: {_CLASSES} has shape {list(entry.shape)} and {found.outputs[0]} has "
+        raise store.error(
+            f"{_CLASSES} has shape {list(entry.shape)} and {found.outputs[0]} has "
             f"{found.width} columns: give one name per column"
         )
     if entry.shape != (found.width,) or not (entry.is_text or entry.dtype.kind in "iu"):

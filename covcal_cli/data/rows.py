@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Splits
 from covcal_cli.data.labels import RowLabels, unlabelled
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.data.stores.store import Store
@@ -112,10 +113,10 @@ class RowFacts:
         """Return the one array of these names, in any case, or None."""
         found = [name for name in self._store.entries if name.lower() in names]
         if len(found) > 1:
-            raise self._error(f"both {found[0]} and {found[1]} are there: keep one of them")
+            raise self._store.error(f"both {found[0]} and {found[1]} are there: keep one of them")
         return found[0] if found else None
 
-    def _split(self, name: str) -> NDArray[np.uint8]:
+    def _split(self, name: str) -> Splits:
         values = self._column(name)
         allowed: dict[Any, int] = {str(number): number for number in range(3)} | SPLIT_NAMES
         codes = np.empty(len(values), dtype=np.uint8)
@@ -125,7 +126,7 @@ class RowFacts:
                 row = int(np.flatnonzero(values == value)[0])
                 found = repr(str(value)) if values.dtype.kind == "U" else value
                 kind = "" if values.dtype.kind in "iuU" else f" ({values.dtype})"
-                raise self._error(
+                raise self._store.error(
                     f"split holds {found}{kind} in {self._store.place(row)}: train, validation and "
                     "test, or 0, 1 and 2, are allowed"
                 )
@@ -136,7 +137,9 @@ class RowFacts:
         entry = self._store.entries[name]
         self._require_one_each(name)
         if not entry.is_text and entry.dtype.kind not in "iu":
-            raise self._error(f"{name or 'the index'} holds {entry.dtype}: save texts or integers")
+            raise self._store.error(
+                f"{name or 'the index'} holds {entry.dtype}: save texts or integers"
+            )
         return self._store.texts(name)
 
     def _column(self, name: str) -> NDArray[Any]:
@@ -151,12 +154,9 @@ class RowFacts:
                 if len(shape) > 1 and name.lower() in LABEL_NAMES
                 else f"give one {name} per row"
             )
-            raise self._error(
+            raise self._store.error(
                 f"{name} has shape {list(shape)} and there are {self._n} rows: {remedy}"
             )
-
-    def _error(self, what: str) -> CovcalError:
-        return CovcalError(f"{self._store.path}: {what}")
 
 
 def count_rows(store: Store) -> int:
@@ -170,15 +170,11 @@ def count_rows(store: Store) -> int:
         raise CovcalError(f"{store.path} holds nothing: save the rows as x")
     entry = entries[first]
     if entry.dtype.kind == "O":
-        raise CovcalError(f"{store.path}: it holds Python objects: save plain numeric arrays")
+        raise store.error("it holds Python objects: save plain numeric arrays")
     if first == "x" and entry.is_text and not store.is_table:
-        raise CovcalError(
-            f"{store.path}: x holds {entry.dtype}, not numbers: save plain numeric arrays"
-        )
+        raise store.error(f"x holds {entry.dtype}, not numbers: save plain numeric arrays")
     if len(entry.shape) < (1 if store.is_table or first != "x" else 2) or entry.shape[0] == 0:
-        raise CovcalError(
-            f"{store.path}: {first} has shape {list(entry.shape)}: give one row per example"
-        )
+        raise store.error(f"{first} has shape {list(entry.shape)}: give one row per example")
     return entry.shape[0]
 
 
@@ -201,8 +197,8 @@ def holds_both_domains(store: Store) -> bool:
     found = sorted(set(() if rows is None else rows.tolist()))
     other = [value for value in found if value not in DOMAINS]
     if other:
-        raise CovcalError(
-            f"{store.path}: domain holds {other[0]!r}: source and target are allowed; call the "
+        raise store.error(
+            f"domain holds {other[0]!r}: source and target are allowed; call the "
             f"column {GROUP_PREFIX}domain where it means something else"
         )
     return len(found) == len(DOMAINS)

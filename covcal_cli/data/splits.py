@@ -8,8 +8,8 @@ import hashlib
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Splits
 from covcal_cli.errors import CovcalError
 
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
@@ -28,7 +28,7 @@ def check_fractions(fractions: Fractions) -> None:
         )
 
 
-def hashed_split(names: Iterable[str], fractions: Fractions, seed: int) -> NDArray[np.uint8]:
+def hashed_split(names: Iterable[str], fractions: Fractions, seed: int) -> Splits:
     """Assign each name to train (0), validation (1) or test (2); uint8, shape (n,).
 
     A name is a file's path below its class folder, or a row's id. Another seed gives another,

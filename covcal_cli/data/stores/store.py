@@ -62,6 +62,10 @@ class Store(Protocol):
         """
         ...
 
+    def error(self, what: str) -> CovcalError:
+        """Return the error that says `what` of the file."""
+        return CovcalError(f"{self.path}: {what}")
+
     def place(self, row: int) -> str:
         """Return where a row is, in the file's own terms, such as ``line 12``."""
         return f"row {row}"
