@@ -8,7 +8,7 @@ order (`open_outputs`). Probabilities become logits by their logarithm.
 """
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -117,6 +117,7 @@ class OutputFile:
 
     def __init__(self, path: Path, kind: OutputKind, known: Sequence[str] = ()) -> None:
         self.path, self.kind = path, kind
+        # Where outputs and features lie, and that they have a value for every row.
         self.store = store = _open(path)
         answer = _without_answer(store)
         self.columns = columns = find_outputs(store, kind, known)
@@ -128,6 +129,7 @@ class OutputFile:
                     f"{path}: {name} has shape {list(shape)} and there are {n} rows: give one row "
                     "per example"
                 )
+        # What the rest says of the rows.
         paths = [name for name in store.entries if name.lower() in PATH_NAMES]
         used = {*columns.outputs, *columns.features, columns.named_by, *paths, DOMAIN}
         truth = (*LABEL_NAMES, columns.truth)
@@ -160,9 +162,7 @@ class OutputTable:
 
     holds_images = False  # outputs are finished
 
-    def __init__(
-        self, file: OutputFile, columns: OutputColumns, rows: Rows, notes: Sequence[str]
-    ) -> None:
+    def __init__(self, file: OutputFile, columns: OutputColumns, rows: Rows) -> None:
         self.path = file.path
         self._store, self._kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels = file.facts.labels
@@ -179,7 +179,7 @@ class OutputTable:
             name: values[rows] for name, values in file.facts.groups.items()
         }
         self.index_notes = note_on_index(file.store)
-        remarks = (*notes, *self._checked())
+        remarks = (*columns.notes, *file.notes, *self._checked())
         of_ids = note_on_ids(self.path, self.ids) if file.facts.has_ids else ()
         self.notes: tuple[str, ...] = (*(f"{self.path}: {note}" for note in remarks), *of_ids)
 
@@ -225,6 +225,7 @@ class OutputTable:
 
     def _checked(self) -> tuple[str, ...]:
         """Read all outputs, refuse what is not what was asked for, and return notes."""
+        # Of a row its extremes and sum tell, and whether all its values have two decimals.
         outputs = self._columns.outputs
         low, high, total = np.empty((3, len(self._rows)))
         hundredths, start = True, 0
@@ -237,40 +238,43 @@ class OutputTable:
             hundreds = 100 * values
             hundredths = hundredths and bool((np.abs(hundreds - np.rint(hundreds)) < 1e-4).all())
             start = stop
-        # Each of K values with two decimals may be half a hundredth off.
-        halves = max(1, min(self._columns.width // 2, 10)) if hundredths else 1
-        return self._decided(low, high, total, _ROUNDED * halves)
-
-    def _decided(
-        self, low: Float64s, high: Float64s, total: Float64s, rounded: float
-    ) -> tuple[str, ...]:
-        """Decide by the extremes and sums of all rows, (n,) each, what the outputs are."""
-        columns, several = self._columns, self._columns.width > 1
-        are_logits = self._kind == "logits"
-        bounded = (low >= -_BELOW) & (high <= 1 + _TOLERANCE)
-        sums_to_1 = np.abs(total - 1) <= rounded + 1e-6
-
-        if several and (low >= 0).all() and (np.abs(total - 100) < 1).all():
-            also = " and pass --probabilities" if are_logits else ""
+        # What all rows show decides.
+        width = self._columns.width
+        if width > 1 and (low >= 0).all() and (np.abs(total - 100) < 1).all():
+            also = " and pass --probabilities" if self._kind == "logits" else ""
             raise self._store.error(
                 f"every row sums to 100, as percentages do: divide by 100{also}"
             )
+        # Each of K values with two decimals may be half a hundredth off.
+        halves = max(1, min(width // 2, 10)) if hundredths else 1
+        check = self._checked_logits if self._kind == "logits" else self._checked_probabilities
+        return tuple(check(low, high, total, _ROUNDED * halves))
 
-        if are_logits:
-            like = bounded & sums_to_1
-            if several and like.mean() >= _NEARLY_ALL:
-                rows = "every row sums" if like.all() else f"{like.sum()} of {len(like)} rows sum"
-                names = "the array probabilities" if len(columns.outputs) == 1 else "them prob_NAME"
-                raise self._store.error(
-                    f"{rows} to 1, as probabilities do: pass --probabilities and name {names}"
-                )
-            if bounded.all():
-                return (
-                    "all outputs lie between 0 and 1; they are read as logits: pass "
-                    "--probabilities where they are probabilities",
-                )
-            return ()
+    def _checked_logits(
+        self, low: Float64s, high: Float64s, total: Float64s, rounded: float
+    ) -> Iterator[str]:
+        """Refuse probabilities by the extremes and sums of all rows, (n,) each; yield notes."""
+        outputs = self._columns.outputs
+        bounded = (low >= -_BELOW) & (high <= 1 + _TOLERANCE)
+        like = bounded & (np.abs(total - 1) <= rounded + 1e-6)
+        if self._columns.width > 1 and like.mean() >= _NEARLY_ALL:
+            rows = "every row sums" if like.all() else f"{like.sum()} of {len(like)} rows sum"
+            names = "the array probabilities" if len(outputs) == 1 else "them prob_NAME"
+            raise self._store.error(
+                f"{rows} to 1, as probabilities do: pass --probabilities and name {names}"
+            )
+        if bounded.all():
+            yield (
+                "all outputs lie between 0 and 1; they are read as logits: pass --probabilities "
+                "where they are probabilities"
+            )
 
+    def _checked_probabilities(
+        self, low: Float64s, high: Float64s, total: Float64s, rounded: float
+    ) -> Iterator[str]:
+        """Refuse what are no probabilities, by the same; yield notes on what is done to them."""
+        outputs, several = self._columns.outputs, self._columns.width > 1
+        bounded = (low >= -_BELOW) & (high <= 1 + _TOLERANCE)
         if not bounded.all():
             row = int(np.argmin(bounded))
             found = low[row] if low[row] < -_BELOW else high[row]
@@ -279,32 +283,29 @@ class OutputTable:
                 f"{self._place(row)} holds {found:g}, which is no probability: pass --logits where "
                 f"these are logits{percent}"
             )
-        if several and not sums_to_1.all():
-            row = int(np.argmin(sums_to_1))
+        off = np.abs(total - 1)
+        span = f"{1 - rounded:g} to {1 + rounded:g}"
+        if several and not (off <= rounded + 1e-6).all():
+            row = int(np.argmin(off <= rounded + 1e-6))
             raise self._store.error(
                 f"the probabilities of {self._place(row)} sum to {total[row]:g}, not 1, where "
-                f"{1 - rounded:g} to {1 + rounded:g} is taken for rounding: give one column per "
-                f"class, of a softmax, with more digits ({listed(columns.outputs)} were read)"
+                f"{span} is taken for rounding: give one column per class, of a softmax, with more "
+                f"digits ({listed(outputs)} were read)"
             )
-        notes = []
-        if several and (np.abs(total - 1) > _TOLERANCE).any():
-            notes.append(
-                f"rounded probabilities: rows sum to {1 - rounded:g} to {1 + rounded:g}, and are "
-                "divided by their sum"
-            )
+        if several and (off > _TOLERANCE).any():
+            yield f"rounded probabilities: rows sum to {span}, and are divided by their sum"
         if (low < 0).any():
-            notes.append("some probabilities are below 0, by no more than rounding, and count as 0")
+            yield "some probabilities are below 0, by no more than rounding, and count as 0"
         if (low < _SMALLEST).any() or (not several and (high >= 1).any()):
-            notes.append(
+            yield (
                 "some probabilities are 0 or below 1e-38 and count as 1e-38, as float32 holds "
                 "nothing smaller: where rounding made them 0, give more digits"
             )
         if not several and len(low) >= _FEW_ROWS and (low >= 0.5).all():
-            notes.append(
-                f"{columns.outputs[0]} is nowhere below 0.5 in {len(low)} rows: if it is the "
+            yield (
+                f"{outputs[0]} is nowhere below 0.5 in {len(low)} rows: if it is the "
                 "confidence of the answer, give the probability of one class instead"
             )
-        return tuple(notes)
 
     def _require_finite(self, values: NDArray[Any], names: Sequence[str], rows: Rows) -> None:
         if np.isfinite(values).all():
@@ -331,7 +332,6 @@ def open_outputs(
         None for the target alone, or where its column ``domain`` has rows of both.
     target : Path
     kind : {"logits", "probabilities"}
-        What the tables hold.
     classes : Path, optional
         What names the classes in order; see `covcal_cli.data.classes.read_classes`.
 
@@ -340,6 +340,7 @@ def open_outputs(
     CovcalError
         If a table does not hold what is asked for, or the two do not agree.
     """
+    # The source's classes help to find columns of the target that are called like them.
     files = {} if source is None else {"source": OutputFile(source, kind)}
     known = files["source"].columns.class_names() if source is not None else ()
     files["target"] = OutputFile(target, kind, known)
@@ -350,6 +351,7 @@ def open_outputs(
         others = {"source": target, "target": source}
         for name, file in files.items():
             require_domain(file.store, name, others[name], outputs=True)
+    # Classes go by name: in one order, and by the same names.
     order = _class_order(list(files.values()), classes)
     columns = {name: file.columns.in_order(order) for name, file in files.items()}
     _require_one_classifier(list(files.values()), list(columns.values()))
@@ -358,9 +360,7 @@ def open_outputs(
         rows = np.arange(file.n, dtype=np.int64)
         if shared:
             rows = np.flatnonzero(domain_of_rows(file.store) == name).astype(np.int64)
-        # One file says only once what there is to know of its columns.
-        notes = () if shared and tables else (*columns[name].notes, *file.notes)
-        tables[name] = OutputTable(file, columns[name], rows, notes)
+        tables[name] = OutputTable(file, columns[name], rows)
     return tables
 
 
