@@ -143,14 +143,15 @@ class CSVStore(Store):
         width = len(self._names)
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        kinds: dict[str, str] = {}
-        kept: list[tuple[list[str], int]] = []
-        open_columns = set(range(width))
-        for index, name in enumerate(self._names):
-            if is_reserved(name) or name in paths or about_images:
-                kinds[name] = "text"
-                kept.append((self._texts.setdefault(name, []), index))
-                open_columns.discard(index)
+        # Whatever says something of the rows is kept as text; beside images, that is all.
+        kinds = {
+            name: "text"
+            for name in self._names
+            if about_images or name in paths or is_reserved(name)
+        }
+        self._texts = {name: [] for name in kinds}
+        kept = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
+        undecided = [index for index, name in enumerate(self._names) if name not in kinds]
         n = 0
         for cells in reader:
             if len(cells) != width:
@@ -160,17 +161,17 @@ class CSVStore(Store):
                     f"line {reader.line_num} has {len(cells)} cells and the first line names "
                     f"{width} columns: correct or quote it"
                 )
-            if open_columns:
-                for index in sorted(open_columns):
-                    kind = _kind(cells[index])
-                    if kind is not None:
-                        open_columns.discard(index)
-                        kinds[self._names[index]] = kind
-                        if kind == "text":
-                            name, place = self._names[index], f"line {reader.line_num}"
-                            self._require_points(cells[index], name, place)
-                            texts = self._texts.setdefault(self._names[index], [""] * n)
-                            kept.append((texts, index))
+            # Of the other columns the first value tells the kind; up to a text there was none.
+            for index in tuple(undecided):
+                name, kind = self._names[index], _kind(cells[index])
+                if kind is None:
+                    continue
+                undecided.remove(index)
+                kinds[name] = kind
+                if kind == "text":
+                    self._require_points(cells[index], name, f"line {reader.line_num}")
+                    self._texts[name] = [""] * n
+                    kept.append((self._texts[name], index))
             for texts, index in kept:
                 texts.append(cells[index])
             n += 1
