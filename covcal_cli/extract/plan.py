@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covcal_cli import __version__
 from covcal_cli.arrays import Float32s, Inputs, Labels, ModelInput
@@ -35,7 +34,6 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
 from covcal_cli.formats.writer import Attribute
 
-_NAMES = 1 << 16
 _BATCH_BYTES = 16 << 20
 _BATCH_RANGE = (16, 256)
 _AS_THEY_ARE = "none: the rows go in as they are"
@@ -158,7 +156,9 @@ def prepare(
             domain,
             pipeline,
             labels=domain.labels(classes) if name == "target" else _source_labels(domain, classes),
-            split=_hashed_split(domain.split_names, settings) if given is None else given,
+            split=hashed_split(domain.split_names, settings.fractions, settings.seed)
+            if given is None
+            else given,
             rows=settings.selection.of_shard(chosen),
             chosen=len(chosen),
             size=size,
@@ -310,15 +310,6 @@ def _base(
             "the line input with what training did"
         )
     return Preprocessing(), None
-
-
-def _hashed_split(names: Sequence[str], settings: ExtractSettings) -> NDArray[np.uint8]:
-    """Hash the names in pieces: the hashes of a million at once would take 100 MB."""
-    pieces = [
-        hashed_split(names[start : start + _NAMES], settings.fractions, settings.seed)
-        for start in range(0, len(names), _NAMES)
-    ]
-    return np.concatenate(pieces)
 
 
 def _listing(data: DomainData) -> str:

@@ -82,12 +82,8 @@ def found_preprocessing(
     """Return the preprocessing that a model brings along, and where it was found in words.
 
     The model's own metadata come first, then a file beside it (or above it, where the model lies in
-    a folder ``onnx``, as exports for the browser have it).
-
-    Raises
-    ------
-    CovcalError
-        If there is a file that covcal cannot use as it is: guessing would be silent.
+    a folder ``onnx``, as exports for the browser have it). A file that covcal cannot use as it is
+    is refused: guessing would be silent.
     """
     if _is_ultralytics(metadata):
         return _ultralytics(metadata), "the model's own metadata (Ultralytics)"

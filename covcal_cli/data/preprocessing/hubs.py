@@ -109,6 +109,8 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
 
 
 class _Reader:
+    """An image processor's file, read as its class reads it."""
+
     def __init__(self, values: "_Values") -> None:
         self._values = values
         self._kind = values.text("image_processor_type", values.text("feature_extractor_type", ""))
@@ -123,6 +125,7 @@ class _Reader:
             scale = values.number("rescale_factor", 1 / 255)
         mean: tuple[float, ...] = ()
         std: tuple[float, ...] = ()
+        # Without normalisation there are no constants; EfficientNet adds to them in two ways.
         if values.flag("do_normalize", family.normalised):
             mean = self._constants("image_mean", family.mean)
             std = self._constants("image_std", family.std)
@@ -153,6 +156,7 @@ class _Reader:
         if not values.flag("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
+        # What some classes make of a shorter side: the crop itself, enlarged, or a share of it.
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
                 raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
