@@ -29,19 +29,9 @@ from covcal_cli.errors import CovcalError
 def open_domains(
     paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, DomainData], tuple[str, ...]]:
-    """Open the domains that a model is to run on.
+    """Open the domains that a model is to run on: ``"source"``, ``"target"`` or both.
 
-    Parameters
-    ----------
-    paths : mapping of str to Path
-        By ``"source"`` and ``"target"``, one or both.
-    wanted : sequence of ModelInput
-
-    Returns
-    -------
-    dict of str to DomainData
-    tuple of str
-        What a user should know of columns that number the rows.
+    What a user should know of columns that number the rows comes along.
 
     Raises
     ------

@@ -43,39 +43,29 @@ class DomainReport:
     skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
 
 
+@dataclass(eq=False)
 class DomainExtraction:
     """Runs the classifier over the chosen rows of one domain, and writes what it gave."""
 
-    def __init__(
-        self,
-        name: str,
-        data: DomainData,
-        pipeline: ImagePipeline | None,
-        *,
-        labels: Labels,
-        split: Splits,
-        rows: Rows,
-        chosen: int,
-        size: int,
-        threads: int,
-        skip_unreadable: bool,
-    ) -> None:
-        self.name = name  # "source" or "target"
-        self.data = data
-        self.labels = labels  # of all rows of the data, shape (n,); -1 where unknown
-        self.rows = rows  # those to run, ascending
-        self.chosen = chosen  # rows of which these are a shard; as many without sharding
-        self.kept = rows  # the rows written; all of `rows` until `write`
+    name: str  # "source" or "target"
+    data: DomainData
+    labels: Labels  # of all rows of the data, shape (n,); -1 where unknown
+    split: Splits  # of all rows of the data, shape (n,)
+    rows: Rows  # those to run, ascending
+    chosen: int  # rows of which these are a shard; as many without sharding
+    pipeline: ImagePipeline | None  # what is done to images
+    size: int  # rows of a batch
+    threads: int
+    skip_unreadable: bool
+
+    def __post_init__(self) -> None:
+        self.kept = self.rows  # the rows written; all of `rows` until `write`
         self.skipped: list[tuple[int, str]] = []  # number and reason of the others
         self.statistics = OutputStatistics(0)
-        self._pipeline, self._size, self._threads = pipeline, size, threads
-        self._split = split  # the index into `SPLITS` of all rows, shape (n,)
-        self._allowed = MAX_SKIPPED * chosen if skip_unreadable else 0
-        self._skip_unreadable = skip_unreadable
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
         """Yield some of the rows as the model is fed them, in order."""
-        batches = self.data.batches(self._pipeline, rows, size=self._size, threads=self._threads)
+        batches = self.data.batches(self.pipeline, rows, size=self.size, threads=self.threads)
         with closing(batches):  # an error in the caller must stop the decoding threads at once
             yield from batches
 
@@ -122,7 +112,7 @@ class DomainExtraction:
             content={
                 **spool.numbers(),
                 "labels": self.labels[self.kept],
-                "split": self._split[self.kept],
+                "split": self.split[self.kept],
                 "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
                 **columns,
             },
@@ -143,7 +133,7 @@ class DomainExtraction:
         return DomainReport(
             name=self.name,
             path=self.data.path,
-            rows=rows_per_split(self._split[self.kept]),
+            rows=rows_per_split(self.split[self.kept]),
             labelled=int((self.labels[self.kept] != UNKNOWN_LABEL).sum()),
             skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
         )
@@ -157,7 +147,7 @@ class DomainExtraction:
     def warnings(self) -> Iterator[str | None]:
         """Yield what a user should look into, one line each."""
         yield from self.data.notes
-        rows = rows_per_split(self._split[self.kept])
+        rows = rows_per_split(self.split[self.kept])
         empty = [name for name in ("train", "validation") if not rows[name]]
         if empty:
             hashed = self.data.given_split is None
@@ -185,16 +175,16 @@ class DomainExtraction:
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):
             return "the outputs may be rounded; give them as the classifier computes them"
-        if self._pipeline is not None:
+        if self.pipeline is not None:
             return "the pixels may be unscaled; check --scale, --mean and --std"
         return "the inputs may be unscaled; standardise them as for the model's training"
 
     def _require_readable(self, skipped: Sequence[tuple[int, str]]) -> None:
-        if len(skipped) <= self._allowed:
+        if len(skipped) <= (MAX_SKIPPED * self.chosen if self.skip_unreadable else 0):
             return
         shown = "; ".join(f"{self.data.ids[row]} ({reason})" for row, reason in skipped[:3])
         more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
-        if not self._skip_unreadable:
+        if not self.skip_unreadable:
             raise CovcalError(
                 f"{self.data.path}: {shown}{more} cannot be read: mend or remove it, or pass "
                 "--on-error skip"
@@ -209,7 +199,7 @@ class DomainExtraction:
             bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
             if len(bad):
                 known = self.data.ids[int(piece.rows[bad[0]])]
-                remedy = "its values" if self._pipeline is None else "the preprocessing (--scale)"
+                remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
                 raise CovcalError(
                     f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
                     f"check {remedy} and the model"

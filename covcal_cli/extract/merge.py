@@ -52,16 +52,7 @@ class MergeReport:
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
-    """Merge shards, or files of one domain each, into one features file.
-
-    Parameters
-    ----------
-    paths : sequence of Path
-        Features files, in any order.
-    output : Path
-        The file to write.
-    force : bool
-        Replace `output` if it exists.
+    """Merge shards, or files of one domain each, in any order, into one features file.
 
     Raises
     ------
@@ -84,11 +75,9 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in _COMMON}
-        fed = [
-            file.attributes[FEATURE_COLUMNS] for file in files if FEATURE_COLUMNS in file.attributes
-        ]
-        if fed:
-            attributes[FEATURE_COLUMNS] = str(fed[0])
+        fed = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
+        if fed is not None:
+            attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
         for name in domains:
             attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
         partial = stack.enter_context(atomic_output(output, force=force))

@@ -147,26 +147,25 @@ def prepare(
     size = settings.batch or _batch_size(opened, pipeline)
 
     # Choose the rows of each domain, whose labels must fit the classes, and split them.
-    def extraction(name: str) -> DomainExtraction:
-        domain = data[name]
+    domains = {}
+    for name, domain in data.items():
         chosen = settings.selection.chosen(domain.ids, settings.seed)
-        given = domain.given_split
-        return DomainExtraction(
+        labels = domain.labels(classes) if name == "target" else _source_labels(domain, classes)
+        split = domain.given_split
+        if split is None:
+            split = hashed_split(domain.split_names, settings.fractions, settings.seed)
+        domains[name] = DomainExtraction(
             name,
             domain,
-            pipeline,
-            labels=domain.labels(classes) if name == "target" else _source_labels(domain, classes),
-            split=hashed_split(domain.split_names, settings.fractions, settings.seed)
-            if given is None
-            else given,
+            labels,
+            split,
             rows=settings.selection.of_shard(chosen),
             chosen=len(chosen),
+            pipeline=pipeline,
             size=size,
             threads=threads,
             skip_unreadable=settings.skip_unreadable,
         )
-
-    domains = {name: extraction(name) for name in data}
     # Prove the last linear layer on the first rows that can be read.
     runner = _proved(opened, domains, size, classes)
     return ExtractPlan(
