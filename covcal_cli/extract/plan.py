@@ -269,13 +269,14 @@ def _image_pipeline(
     asked = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}
     if not any(images.values()):
-        if settings.preprocess is not None or not asked.is_default:
+        if settings.preprocess is not None:
+            raise CovcalError(
+                "--preprocess was given, and the rows already have the model's own shape: drop it"
+            )
+        if not asked.is_default:
             raise CovcalError(
                 "preprocessing was asked for, and the rows already have the model's own shape: "
                 "drop --size, --scale, --mean, --std, --color, --layout and --resample"
-                if settings.preprocess is None
-                else "--preprocess was given, and the rows already have the model's own shape: "
-                "drop it"
             )
         return None, None, []
     base, origin = _base(classifier, settings, model)

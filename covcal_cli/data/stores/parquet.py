@@ -378,6 +378,7 @@ def _partitions(folder: Path) -> list[Path]:
 
 _TEXT = np.dtype(str)
 _OTHER = np.dtype("V1")  # structs, nested lists: there, but neither numbers nor texts
+_BINARY = ("binary", "large_binary", "binary_view")
 _BYTES, _PATH = "bytes", "path"  # what Hugging Face calls the fields of an image
 Head = Callable[[str], list[Any]]  # returns the first values of a column, as Python has them
 
@@ -416,9 +417,13 @@ class ArrowColumns:
         number = self._number_type(kind)
         if number is not None:
             return Entry((n,), number, class_names=_class_names(feature))
-        if self._holds_files(kind):
-            said = feature.get("_type") == "Image"
-            return Entry((n,), _OTHER, is_encoded=said or self._are_images(kind, head(field.name)))
+        fields = self._fields(kind)
+        if str(fields.get(_BYTES) if fields else kind) in _BINARY:
+            values = head(field.name)
+            contents = [value and value[_BYTES] for value in values] if fields else values
+            shown = any(is_image_file(content) for content in contents if content is not None)
+            is_encoded = shown or feature.get("_type") == "Image"
+            return Entry((n,), _OTHER, is_encoded)
         return Entry((n,), _OTHER if types.is_nested(kind) or types.is_null(kind) else _TEXT)
 
     def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> NDArray[Any]:
@@ -493,20 +498,6 @@ class ArrowColumns:
             (path or None) if content is None else content
             for content, path in zip(contents, paths, strict=True)
         ]
-
-    def _holds_files(self, kind: Any) -> bool:
-        fields = self._fields(kind)
-        if not fields:
-            return self._is_bytes(kind)
-        return _BYTES in fields and self._is_bytes(fields[_BYTES])
-
-    def _are_images(self, kind: Any, values: list[Any]) -> bool:
-        if self._fields(kind):
-            values = [None if value is None else value[_BYTES] for value in values]
-        return any(is_image_file(value) for value in values if value is not None)
-
-    def _is_bytes(self, kind: Any) -> bool:
-        return str(kind) in ("binary", "large_binary", "binary_view")
 
     def _fields(self, kind: Any) -> dict[str, Any]:
         """Return the types of a struct's fields by name; nothing for other types."""
