@@ -22,6 +22,7 @@ from covcal_cli.errors import CovcalError
 _KINDS = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "ppm", "tif", "tiff", "webp")
 IMAGE_SUFFIXES = {f".{kind}" for kind in _KINDS}
 _NO_CLASS = -1
+_Entries = list[os.DirEntry[str]]
 
 
 class FolderData(ImageFiles):
@@ -89,8 +90,8 @@ class FolderData(ImageFiles):
     def _listed_classes(
         self,
         prefix: str,
-        folders: list["os.DirEntry[str]"],
-        files: list["os.DirEntry[str]"],
+        folders: _Entries,
+        files: _Entries,
         split: int | None,
     ) -> Iterator[tuple[str, str, int, int | None]]:
         for entry in self._images(files):
@@ -100,7 +101,7 @@ class FolderData(ImageFiles):
             for name in self._below(folder, frozenset()):
                 yield f"{prefix}{folder.name}/{name}", name, number, split
 
-    def _below(self, folder: "os.DirEntry[str]", above: frozenset[str]) -> Iterator[str]:
+    def _below(self, folder: os.DirEntry[str], above: frozenset[str]) -> Iterator[str]:
         real = os.path.realpath(folder)
         if real in above:  # a link that leads back up
             return
@@ -109,7 +110,7 @@ class FolderData(ImageFiles):
         for entry in folders:
             yield from (f"{entry.name}/{name}" for name in self._below(entry, above | {real}))
 
-    def _images(self, files: list["os.DirEntry[str]"]) -> list["os.DirEntry[str]"]:
+    def _images(self, files: _Entries) -> _Entries:
         images = [entry for entry in files if _suffix(entry.name) in IMAGE_SUFFIXES]
         self._ignored += len(files) - len(images)
         for entry in images:
@@ -125,8 +126,8 @@ def _open_image(path: str) -> Image.Image:
 
 
 def _entries(
-    folder: "Path | os.DirEntry[str]",
-) -> tuple[list["os.DirEntry[str]"], list["os.DirEntry[str]"]]:
+    folder: Path | os.DirEntry[str],
+) -> tuple[_Entries, _Entries]:
     """Return the visible folders and files in a folder, each sorted by name."""
     try:
         with os.scandir(folder) as found:
