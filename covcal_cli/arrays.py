@@ -1,5 +1,6 @@
 """One name for every kind of array that covcal passes about."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,11 @@ Float32s = NDArray[np.float32]  # as files keep logits and features
 Float64s = NDArray[np.float64]  # in mathematics: class-major logits, weights, losses
 Integers = NDArray[np.int64]  # counts; numbers of bins, groups or cells
 Labels = NDArray[np.int64]  # classes 0 .. K-1; -1 where a label is unknown
+Splits = NDArray[np.uint8]  # of rows: 0 train, 1 validation, 2 test
 Rows = NDArray[np.int64]  # row numbers of a domain, ascending
 Booleans = NDArray[np.bool_]
 AnyArray = NDArray[Any]  # of any kind: what a model is fed or gives
+Inputs = Mapping[str, AnyArray]  # what a model is fed, shape (m, ...), by input name
 
 
 # A model's inputs as it declares them: what data must become before it is fed.

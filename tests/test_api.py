@@ -82,8 +82,10 @@ class TestFiles:
     def test_the_commands_take_paths_as_text(self, digits: Path, tmp_path: Path) -> None:
         """From a model to probabilities and a page, without a command line."""
         features, document = str(tmp_path / "f.h5"), str(tmp_path / "cal.json")
-        sets = [str(digits / name) for name in ("digits.onnx", "source.npz", "target.npz")]
-        covcal.extract(*sets, features)
+        model, source, target = (
+            str(digits / name) for name in ("digits.onnx", "source.npz", "target.npz")
+        )
+        covcal.extract(model, source, target, features)
         calibration = covcal.calibrate(features, covcal.CalibrateSettings(method="temp"))
         covcal.write_document(calibration, document, force=False)
         assert covcal.read_calibration(document) == calibration
@@ -91,7 +93,7 @@ class TestFiles:
         found = covcal.evaluate(features, {"temp": calibration})
         assert found.metrics["temp"].ece < found.metrics["none"].ece
         covcal.apply(features, document, str(tmp_path / "p.csv"))
-        covcal.export(sets[0], document, str(tmp_path / "c.onnx"))
+        covcal.export(model, document, str(tmp_path / "c.onnx"))
         covcal.report(features, [document], str(tmp_path / "r.html"), covcal.EvaluateSettings())
         for name in ("p.csv", "c.onnx", "r.html"):
             assert (tmp_path / name).stat().st_size > 0

@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from covcal_cli.arrays import AnyArray, Float32s, ModelInput
+from covcal_cli.arrays import AnyArray, Float32s, Inputs, ModelInput
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.errors import CovcalError
-
-Inputs = Mapping[str, AnyArray]  # a batch: arrays of shape (m, ...) by the names of the inputs
 
 
 class OpenedClassifier(Protocol):

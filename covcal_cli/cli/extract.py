@@ -9,6 +9,7 @@ from covcal_cli.classifiers.kinds import MODEL_HELP
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
 from covcal_cli.cli.options import Force, Quiet, Verbose, output
+from covcal_cli.data.stores.open import SUFFIXES
 
 if TYPE_CHECKING:  # it needs NumPy and Pillow, and --help does not
     from covcal_cli.extract.extract import ExtractReport
@@ -28,8 +29,8 @@ def extract(
         Path | None,
         typer.Argument(
             metavar="SOURCE",
-            help="Data like the classifier's own, labelled: an image folder, .npz, .npy, .h5, "
-            ".csv, .parquet or .tar.",
+            help="Data like the classifier's own, labelled: an image folder, "
+            f"{', '.join(SUFFIXES)} or .tar.",
             show_default=False,
         ),
     ] = None,

@@ -6,16 +6,14 @@ that holds the bytes of such files, and are preprocessed; other numbers must hav
 shape and go in as they are.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import Labels, ModelInput, Rows
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
 from covcal_cli.data.feeding import (
@@ -29,11 +27,17 @@ from covcal_cli.data.feeding import (
 )
 from covcal_cli.data.images import Opener, decode_batches, openers_of
 from covcal_cli.data.preprocessing.pixels import Pixels
-from covcal_cli.data.rows import GROUP_PREFIX, PATH_NAMES, RowFacts, is_reserved, note_on_ids
+from covcal_cli.data.rows import (
+    GROUP_PREFIX,
+    RowFacts,
+    count_rows,
+    is_reserved,
+    note_on_ids,
+    path_column,
+)
 from covcal_cli.data.stores.open import open_store
 from covcal_cli.data.stores.store import (
     Piece,
-    Rows,
     Store,
     image_column,
     image_names,
@@ -50,29 +54,19 @@ class ArrayFile:
         self.path = path
         self.store = open_store(path)
         self.n = count_rows(self.store)
-        self.path_name = next(
-            (name for name in self.store.entries if name.lower() in PATH_NAMES), None
-        )
         self.image_name = image_column(self.store)
-        groups = self._groups()
-        facts = RowFacts(self.store, self.n, groups.values())
-        self.labels = facts.labels
-        self.given_split = facts.given_split
+        # A table's columns of numbers are features, unless its rows are images.
+        of_images = self.image_name is not None or path_column(self.store) is not None
+        features = plain_numbers(self.store) if self.store.is_table and not of_images else ()
+        self.facts = facts = RowFacts(self.store, self.n, features)
         self.ids = facts.ids
-        self.paths = [] if self.path_name is None else self.store.texts(self.path_name)
-        if self.path_name is not None and not facts.has_ids:
-            self.ids = self.paths
-        elif self.image_name is not None and not facts.has_ids:
+        if self.image_name is not None and not facts.has_ids:
             self.ids = image_names(self.store, self.image_name) or facts.ids
-        self.groups: Mapping[str, NDArray[Any]] = {
-            name: facts.columns[key] for name, key in groups.items()
-        }
-        known = facts.has_ids or self.path_name is not None
-        self.notes = note_on_ids(path, self.ids) if known else ()
+        self.notes = note_on_ids(path, self.ids) if facts.has_ids else ()
 
     def feeds(self, wanted: Sequence[ModelInput]) -> list[Feed] | None:
         """Return what every input of a model is made of; None where the rows are image files."""
-        if self.path_name is not None:
+        if self.facts.path_name is not None:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
@@ -83,22 +77,6 @@ class ArrayFile:
         except CovcalError:
             return None
         return feeds
-
-    def _groups(self) -> dict[str, str]:
-        """Return what is known of the rows beside their values: array by column's name."""
-        features = plain_numbers(self.store) if self.store.is_table else ()
-        if self.path_name is not None or self.image_name is not None:
-            features = ()
-        return {
-            name.removeprefix(GROUP_PREFIX): name
-            for name, entry in self.store.entries.items()
-            if entry.shape == (self.n,)
-            and entry.dtype.kind in "fiubSUO"
-            and "/" not in name
-            and name not in features
-            and name != self.path_name
-            and (not is_reserved(name) or name.startswith(GROUP_PREFIX) or name == "domain")
-        }
 
 
 class ArrayData:
@@ -115,10 +93,12 @@ class ArrayData:
         feeds: list[Feed] | None,
         remark: str | None = None,
     ) -> None:
-        self.path, self.ids, self.given_split = file.path, file.ids, file.given_split
+        facts = file.facts
+        self.path, self.ids, self.given_split = file.path, file.ids, facts.given_split
         self.split_names = file.ids
-        self.class_folders = file.labels.names
-        self.columns = file.groups
+        self.way_to_label = facts.way_to_label
+        self.class_folders = facts.labels.names
+        self.columns = facts.groups
         self._file, self._feeds = file, feeds or []
         self._input = wanted[0].name
         self.feature_columns = columns_of(feeds)  # those that go in side by side, in order
@@ -139,14 +119,14 @@ class ArrayData:
             *self._unused_notes(used),
         )
 
-    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+    def labels(self, classes: ClassMap) -> Labels:
         """Return the class index of every row, shape (n,); -1 where unknown."""
-        return self._file.labels.indices(classes)
+        return self._file.facts.labels.indices(classes)
 
     def batches(
         self,
         pipeline: ImagePipeline | None,
-        rows: NDArray[np.int64],
+        rows: Rows,
         *,
         size: int,
         threads: int,
@@ -190,16 +170,15 @@ class ArrayData:
                 files = arrays[file.image_name].tolist()
                 yield [partial(open_encoded, folder, value) for value in files]
         else:
-            yield from openers_of(
-                lambda row: partial(_open_file, folder / file.paths[row]), rows, size
-            )
+            paths = file.facts.paths
+            yield from openers_of(lambda row: partial(Image.open, folder / paths[row]), rows, size)
 
     def _unused_notes(self, used: Sequence[str]) -> tuple[str, ...]:
         unused = [
             name
             for name, entry in self._file.store.entries.items()
             if name not in used
-            and name != self._file.path_name
+            and name != self._file.facts.path_name
             and not is_reserved(name)
             and name.removeprefix(GROUP_PREFIX) not in self.columns
             and (used or entry.shape[:1] != (self._file.n,))
@@ -208,38 +187,11 @@ class ArrayData:
         return (f"{self.path}: {shown} not used",) if unused else ()
 
 
-def count_rows(store: Store) -> int:
-    """Return the number of rows of a file of arrays."""
-    entries = store.entries
-    wide = [
-        name for name, entry in entries.items() if len(entry.shape) > 1 and not is_reserved(name)
-    ]
-    first = next((name for name in ("x", *wide, *entries) if name in entries), None)
-    if first is None:
-        raise CovcalError(f"{store.path} holds nothing: save the rows as x")
-    entry = entries[first]
-    if entry.dtype.kind == "O":
-        raise CovcalError(f"{store.path}: it holds Python objects: save plain numeric arrays")
-    if first == "x" and entry.is_text and not store.is_table:
-        raise CovcalError(
-            f"{store.path}: x holds {entry.dtype}, not numbers: save plain numeric arrays"
-        )
-    if len(entry.shape) < (1 if store.is_table or first != "x" else 2) or entry.shape[0] == 0:
-        raise CovcalError(
-            f"{store.path}: {first} has shape {list(entry.shape)}: give one row per example"
-        )
-    return entry.shape[0]
-
-
 def _is_pixels(store: Store, feed: Feed) -> bool:
     entry = store.entries[feed.names[0]]
     axes = len(entry.shape)
     pixels = axes == 3 or (axes == 4 and entry.shape[3] in (1, 3, 4))
     return not feed.side_by_side and entry.dtype == np.uint8 and pixels
-
-
-def _open_file(path: Path) -> Image.Image:
-    return Image.open(path)
 
 
 def _opener(row: Pixels) -> Opener:

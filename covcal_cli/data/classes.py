@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
 _ASKED = "--classes"
+_SHOWN = 12  # names in a message
 _PLACEHOLDER = "LABEL_"  # what Hugging Face calls classes that nobody named
 
 
@@ -111,7 +112,7 @@ def choose_classes(
     count: int,
     whose: str = "the model",
 ) -> ClassMap:
-    """Return the model's classes from the first of: the user, the model, the source, numbers.
+    """Return the model's `count` classes from the first of: user, model, source, numbers.
 
     Parameters
     ----------
@@ -121,8 +122,6 @@ def choose_classes(
         What the model calls its classes; `whose` says where they come from, for messages.
     domains : sequence of NamesClasses
         The source first; the target where it is alone.
-    count : int
-        K, the classes of the model.
     """
     if asked is not None:
         return replace(asked, whose=_ASKED)
@@ -152,17 +151,17 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
                 f"{count}: name the model's classes with --classes FILE"
             )
         return replace(named_classes(folders), whose="the source")
-    numbered = {number: name for name in folders if (number := _number(name)) is not None}
-    if len(numbered) < sum(_number(name) is not None for name in folders):
+    numbers = {name: number for name in folders if (number := _number(name)) is not None}
+    if len(set(numbers.values())) < len(numbers):
         raise CovcalError(
             f"{path}: two classes have the same number ({listed(sorted(folders))}): merge them"
         )
-    if len(numbered) == len(folders):
-        if max(numbered, default=0) < count:
+    # Numbers are the indices where they can be, else they give the order, as the alphabet does.
+    ordered = sorted(folders)
+    if len(numbers) == len(folders):
+        if max(numbers.values()) < count:
             return numbered_classes(count)
-        ordered = [numbered[number] for number in sorted(numbered)]
-    else:
-        ordered = sorted(folders)
+        ordered.sort(key=numbers.__getitem__)
     if len(ordered) != count:
         if path.is_file():
             what, remedy = "classes", "label the rows"
@@ -177,7 +176,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     return ClassMap(tuple(ordered), by_number=False, whose="the source", is_assumed=True)
 
 
-def missing_classes(path: Path, labels: NDArray[np.int64], classes: ClassMap) -> str | None:
+def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None:
     """Return a note that names the classes without rows; None for unlabelled or complete data."""
     present = np.unique(labels[labels >= 0])
     missing = sorted(set(range(len(classes.names))) - set(present.tolist()))
@@ -257,11 +256,6 @@ def _from_object(path: Path, content: Any) -> list[str]:
             "class its own number"
         )
     return [by_number[number] for number in sorted(by_number)]
-
-
-# Names in a message: as many as a line takes, and how many more there are.
-
-_SHOWN = 12
 
 
 def listed(names: Sequence[str]) -> str:

@@ -1,19 +1,59 @@
-"""Pipelines that turn an image into a row of a model's input, whoever wrote them."""
+"""The protocols of a domain's data, whatever form it has, and of what is done to its images."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import Inputs, Labels, ModelInput, Rows, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.errors import CovcalError
 
 RowShape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of a domain, ready for the model; valid until the next is asked for."""
+
+    inputs: Inputs
+    rows: Rows  # shape (m,): their row numbers in the domain, ascending
+    skipped: tuple[tuple[int, str], ...] = ()  # number and reason of rows that cannot be read
+
+
+class DomainData(Protocol):
+    """The n rows of one domain in a stable order, opened for a model's inputs."""
+
+    path: Path
+    ids: list[str]
+    split_names: list[str]  # the names that decide a row's split where none is given
+    given_split: Splits | None  # shape (n,): the data's own splits
+    class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
+    way_to_label: str  # how its rows are given labels, for messages
+    columns: Mapping[str, NDArray[Any]]  # groups, shape (n,), for ``covcal evaluate --by``
+    notes: tuple[str, ...]  # what a user should know about how the data was read
+    holds_images: bool  # whether the rows need preprocessing to become the model's inputs
+
+    def labels(self, classes: ClassMap) -> Labels:
+        """Return the class index of every row, shape (n,); -1 where unknown."""
+        ...
+
+    def batches(
+        self,
+        pipeline: "ImagePipeline | None",
+        rows: Rows,
+        *,
+        size: int,
+        threads: int,
+    ) -> Generator[Batch, None, None]:
+        """Yield the chosen `rows`, ascending, `size` at a time; images through `pipeline`.
+
+        Rows that cannot be read are named in `Batch.skipped` and make a batch shorter.
+        """
+        ...
 
 
 class ImagePipeline(Protocol):
@@ -41,49 +81,6 @@ class ImagePipeline(Protocol):
         """Write one image, opened but perhaps not read, as a row of the model's input, in place.
 
         An image that cannot be read raises what Pillow does, and is left out.
-        """
-        ...
-
-
-# The rows of one domain, whatever form its data has, as an extraction runs them.
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some rows of a domain, ready for the model; valid until the next is asked for."""
-
-    inputs: Mapping[str, NDArray[Any]]  # what the model is fed, shape (m, ...), by input name
-    rows: NDArray[np.int64]  # shape (m,): their row numbers in the domain, ascending
-    skipped: tuple[tuple[int, str], ...] = ()  # number and reason of rows that cannot be read
-
-
-class DomainData(Protocol):
-    """The n rows of one domain in a stable order, opened for a model's inputs."""
-
-    path: Path
-    ids: list[str]
-    split_names: list[str]  # the names that decide a row's split where none is given
-    given_split: NDArray[np.uint8] | None  # shape (n,): the data's own splits
-    class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
-    columns: Mapping[str, NDArray[Any]]  # groups, shape (n,), for ``covcal evaluate --by``
-    notes: tuple[str, ...]  # what a user should know about how the data was read
-    holds_images: bool  # whether the rows need preprocessing to become the model's inputs
-
-    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
-        """Return the class index of every row, shape (n,); -1 where unknown."""
-        ...
-
-    def batches(
-        self,
-        pipeline: ImagePipeline | None,
-        rows: NDArray[np.int64],
-        *,
-        size: int,
-        threads: int,
-    ) -> Generator[Batch, None, None]:
-        """Yield the chosen `rows`, ascending, `size` at a time; images through `pipeline`.
-
-        Rows that cannot be read are named in `Batch.skipped` and make a batch shorter.
         """
         ...
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import ModelInput, Rows
 from covcal_cli.data.classes import listed
 from covcal_cli.data.rows import GROUP_PREFIX, is_reserved
-from covcal_cli.data.stores.store import Entry, Rows, Store
+from covcal_cli.data.stores.store import Entry, Store
 from covcal_cli.errors import CovcalError
 
 _ROWS_NAME = "x"
@@ -37,25 +37,24 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
         return [Feed(entry, (entry.name,)) for entry in wanted]
     if len(wanted) > 1:
         missing = [entry.name for entry in wanted if entry.name not in entries]
-        raise CovcalError(
-            f"{store.path}: the model has {len(wanted)} inputs and there is no {listed(missing)}, "
+        raise store.error(
+            f"the model has {len(wanted)} inputs and there is no {listed(missing)}, "
             f"only {listed(list(entries))}: give one array or column per input, named like it"
         )
-    candidates = _several_a_row(store)
     if _ROWS_NAME in entries and not (store.is_table and len(entries[_ROWS_NAME].shape) == 1):
         return [Feed(wanted[0], (_ROWS_NAME,))]
-    if len(candidates) == 1:
-        return [Feed(wanted[0], (candidates[0],))]
+    if len(arrays := plain_numbers(store, several=True)) == 1:
+        return [Feed(wanted[0], arrays)]
     columns = plain_numbers(store)
     if store.is_table and columns:
         return [Feed(wanted[0], columns, side_by_side=True)]
     if store.is_table:
-        raise CovcalError(
-            f"{store.path}: no column holds numbers, only {listed(list(entries))}: give one column "
+        raise store.error(
+            f"no column holds numbers, only {listed(list(entries))}: give one column "
             "per feature, or a column path of images"
         )
     there = listed(list(entries)) or "nothing"
-    raise CovcalError(f"{store.path}: there is no x, only {there}: save the rows as x")
+    raise store.error(f"there is no x, only {there}: save the rows as x")
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
@@ -63,12 +62,14 @@ def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
     return feeds[0].names if feeds and feeds[0].side_by_side else ()
 
 
-def plain_numbers(store: Store) -> tuple[str, ...]:
-    """Return the columns of one number a row that are features, in the order of the file."""
+def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
+    """Return the features of one number a row, or of `several`, in the order of the file."""
     return tuple(
         name
         for name, entry in store.entries.items()
-        if len(entry.shape) == 1 and entry.dtype.kind in "fiub" and not is_reserved(name)
+        if (len(entry.shape) > 1 if several else len(entry.shape) == 1)
+        and entry.dtype.kind in "fiub"
+        and not is_reserved(name)
     )
 
 
@@ -89,13 +90,12 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
         return
     entry = store.entries[name]
     if entry.shape[:1] != (n,):
-        raise CovcalError(
-            f"{store.path}: {name} has shape {list(entry.shape)} and there are {n} rows: give one "
-            f"{name} per row"
+        raise store.error(
+            f"{name} has shape {list(entry.shape)} and there are {n} rows: give one {name} per row"
         )
     if entry.is_text and wanted.dtype.kind not in "OUS":
-        raise CovcalError(
-            f"{store.path}: {name} holds texts ({str(store.whole(name)[0])!r} in "
+        raise store.error(
+            f"{name} holds texts ({str(store.whole(name)[0])!r} in "
             f"{store.place(0)}) and the model wants {wanted.describe()}: encode it as numbers"
         )
     if not _fits(entry, wanted, table=store.is_table):
@@ -106,9 +106,8 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
             remedy = f"save it as {wanted.dtype}{scaled}"
         if len(wanted.shape) > 2 and wanted.dtype.kind not in "OUS":
             remedy += ", or images as uint8 [n, h, w] or [n, h, w, c]"
-        raise CovcalError(
-            f"{store.path}: {name} is {entry.dtype} [{have}] and the model wants "
-            f"{wanted.describe()}: {remedy}"
+        raise store.error(
+            f"{name} is {entry.dtype} [{have}] and the model wants {wanted.describe()}: {remedy}"
         )
 
 
@@ -143,14 +142,6 @@ def fed(
     elif block.dtype != dtype and (cast != block).any():
         raise _unfit(store, feed, cast != block, rows, ids, block)
     return cast
-
-
-def _several_a_row(store: Store) -> list[str]:
-    return [
-        name
-        for name, entry in store.entries.items()
-        if len(entry.shape) > 1 and entry.dtype.kind in "fiub" and not is_reserved(name)
-    ]
 
 
 def _check_columns(store: Store, feed: Feed) -> None:
@@ -204,16 +195,16 @@ def _unfit(
     name = feed.names[int(where[1])] if feed.side_by_side else feed.names[0]
     known = f" ({ids[row]})" if ids[row] != str(row) else ""
     if block is not None:
-        return CovcalError(
-            f"{store.path}: {name} is {block[tuple(where)]:g} in {store.place(row)}{known}, which "
+        return store.error(
+            f"{name} is {block[tuple(where)]:g} in {store.place(row)}{known}, which "
             f"the model's {feed.wanted.dtype} cannot hold: correct it"
         )
     if store.is_table:
-        return CovcalError(
-            f"{store.path}: column {name} has no value in {store.place(row)}{known}, or NaN or "
+        return store.error(
+            f"column {name} has no value in {store.place(row)}{known}, or NaN or "
             "infinity: fill it in as for the model's training, or leave the row out"
         )
-    return CovcalError(
-        f"{store.path}: {name} {store.place(row)}{known} holds NaN or infinity: every value must "
+    return store.error(
+        f"{name} {store.place(row)}{known} holds NaN or infinity: every value must "
         "be a finite number"
     )

@@ -11,10 +11,9 @@ from io import BytesIO, FileIO
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import Labels, ModelInput, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.images import ImageFiles, Opener
 from covcal_cli.data.splits import SPLIT_NAMES
@@ -23,10 +22,13 @@ from covcal_cli.errors import CovcalError
 _KINDS = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "ppm", "tif", "tiff", "webp")
 IMAGE_SUFFIXES = {f".{kind}" for kind in _KINDS}
 _NO_CLASS = -1
+_Entries = list[os.DirEntry[str]]
 
 
 class FolderData(ImageFiles):
     """An image folder."""
+
+    way_to_label = "put its images in class folders"
 
     def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         super().__init__(path, wanted)
@@ -43,13 +45,13 @@ class FolderData(ImageFiles):
         self.split_names = [row[1] for row in found]
         self._classes = np.array([row[2] for row in found], dtype=np.int64)
         splits = [row[3] for row in found]
-        self.given_split: NDArray[np.uint8] | None = (
+        self.given_split: Splits | None = (
             None if splits[0] is None else np.array(splits, dtype=np.uint8)
         )
         self.class_folders: tuple[str, ...] | None = tuple(self._class_numbers)
         self.notes: tuple[str, ...] = tuple(self._remarks())
 
-    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+    def labels(self, classes: ClassMap) -> Labels:
         """Return the class index of every row by its folder's name; -1 outside class folders."""
         indices = [classes.require(self.path, name) for name in self._class_numbers]
         return np.array([*indices, _NO_CLASS], dtype=np.int64)[self._classes]
@@ -88,8 +90,8 @@ class FolderData(ImageFiles):
     def _listed_classes(
         self,
         prefix: str,
-        folders: list["os.DirEntry[str]"],
-        files: list["os.DirEntry[str]"],
+        folders: _Entries,
+        files: _Entries,
         split: int | None,
     ) -> Iterator[tuple[str, str, int, int | None]]:
         for entry in self._images(files):
@@ -99,7 +101,7 @@ class FolderData(ImageFiles):
             for name in self._below(folder, frozenset()):
                 yield f"{prefix}{folder.name}/{name}", name, number, split
 
-    def _below(self, folder: "os.DirEntry[str]", above: frozenset[str]) -> Iterator[str]:
+    def _below(self, folder: os.DirEntry[str], above: frozenset[str]) -> Iterator[str]:
         real = os.path.realpath(folder)
         if real in above:  # a link that leads back up
             return
@@ -108,7 +110,7 @@ class FolderData(ImageFiles):
         for entry in folders:
             yield from (f"{entry.name}/{name}" for name in self._below(entry, above | {real}))
 
-    def _images(self, files: list["os.DirEntry[str]"]) -> list["os.DirEntry[str]"]:
+    def _images(self, files: _Entries) -> _Entries:
         images = [entry for entry in files if _suffix(entry.name) in IMAGE_SUFFIXES]
         self._ignored += len(files) - len(images)
         for entry in images:
@@ -124,8 +126,8 @@ def _open_image(path: str) -> Image.Image:
 
 
 def _entries(
-    folder: "Path | os.DirEntry[str]",
-) -> tuple[list["os.DirEntry[str]"], list["os.DirEntry[str]"]]:
+    folder: Path | os.DirEntry[str],
+) -> tuple[_Entries, _Entries]:
     """Return the visible folders and files in a folder, each sorted by name."""
     try:
         with os.scandir(folder) as found:

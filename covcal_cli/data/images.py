@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from covcal_cli.arrays import ModelInput
-from covcal_cli.data.domain import Batch, ImagePipeline, RowShape, require_one_input
+from covcal_cli.arrays import ModelInput, Rows
+from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
 from covcal_cli.errors import one_line
 
 Opener = Callable[[], Image.Image]
@@ -55,7 +55,7 @@ class _Pending:
     """A batch in the making: its buffer, its row numbers, and the runs that fill it."""
 
     buffer: NDArray[Any]
-    rows: NDArray[np.int64]
+    rows: Rows
     runs: list[Future[_Run]]
 
 
@@ -76,7 +76,7 @@ class ImageFiles:
     def batches(
         self,
         pipeline: ImagePipeline | None,
-        rows: NDArray[np.int64],
+        rows: Rows,
         *,
         size: int,
         threads: int,
@@ -86,9 +86,7 @@ class ImageFiles:
         return decode_batches(openers, rows, self._input, pipeline, threads=threads)
 
 
-def openers_of(
-    opener: Callable[[int], Opener], rows: NDArray[np.int64], size: int
-) -> Iterator[list[Opener]]:
+def openers_of(opener: Callable[[int], Opener], rows: Rows, size: int) -> Iterator[list[Opener]]:
     """Yield what opens the images of `rows`, `size` at a time."""
     for start in range(0, len(rows), size):
         yield [opener(row) for row in rows[start : start + size].tolist()]
@@ -96,7 +94,7 @@ def openers_of(
 
 def decode_batches(
     openers: Iterable[Sequence[Opener]],
-    rows: NDArray[np.int64],
+    rows: Rows,
     name: str,
     pipeline: ImagePipeline | None,
     *,
@@ -110,14 +108,19 @@ def decode_batches(
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")
-    ring = BufferRing(_AHEAD + 1, pipeline.row_shape, pipeline.dtype)
+    # Buffers are used in turn, so that none is made anew: there are as many as batches at once.
+    buffers = [np.empty((0, *pipeline.row_shape), pipeline.dtype)] * (_AHEAD + 1)
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="covcal-decode")
     pending: deque[_Pending] = deque()
     start = 0
     try:
         for batch in openers:
-            buffer = ring.next(len(batch))
+            buffer = buffers.pop(0)
+            if len(buffer) < len(batch):
+                buffer = np.empty((len(batch), *pipeline.row_shape), pipeline.dtype)
+            buffers.append(buffer)
+            # Threads fill the buffer, a run of images each, while the model has an earlier one.
             length = _run_length(len(batch), pipeline, threads)
             runs = [
                 pool.submit(
@@ -189,25 +192,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return one_line(error) or type(error).__name__
-
-
-# Batches written in place: a few buffers that are used in turn, so that none is made anew.
-#
-# A batch is valid until the buffer's next turn; who keeps rows copies them.
-
-
-class BufferRing:
-    """As many buffers as there can be batches in the making or in use at once: `depth`."""
-
-    def __init__(self, depth: int, row_shape: RowShape, dtype: str) -> None:
-        self._row_shape, self._dtype = row_shape, dtype
-        self._buffers = [np.empty((0, *row_shape), dtype) for _ in range(depth)]
-        self._turn = 0
-
-    def next(self, rows: int) -> NDArray[Any]:
-        """Return the buffer whose turn it is, shape (rows, ...); its old content is overwritten."""
-        index = self._turn % len(self._buffers)
-        self._turn += 1
-        if len(self._buffers[index]) < rows:
-            self._buffers[index] = np.empty((rows, *self._row_shape), self._dtype)
-        return self._buffers[index][:rows]

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Labels
 from covcal_cli.data.classes import ClassMap, NumberedNames
 from covcal_cli.errors import CovcalError
 
 UNKNOWN = -1
 
 
-class Labels:
+class RowLabels:
     """Labels of n rows, not yet classes of a model.
 
     Numbers are class indices, unless the classes are themselves called by numbers (angles, or
@@ -46,49 +47,47 @@ class Labels:
         else:
             raise self._error(f"{key} holds {values.dtype}: save class numbers or names")
         if number_names is not None and self.names is None:
-            self._name_numbers(number_names)
+            count = len(number_names)
+            if (one := self._outside(count)) is not None:
+                raise self._error(
+                    f"{one} and the data names {count} classes: -1 (unknown) and 0 to {count - 1} "
+                    "are allowed"
+                )
+            self.names = NumberedNames(number_names)
 
     @property
     def n_classes(self) -> int:
         """The number of classes that the labels show."""
         return len(np.unique(self._codes[self._codes != UNKNOWN]))
 
-    def indices(self, classes: ClassMap) -> NDArray[np.int64]:
+    def indices(self, classes: ClassMap) -> Labels:
         """Return the class index of every row, shape (n,); -1 where unknown."""
+        distinct = np.unique(self._codes[self._codes != UNKNOWN])
+        # Names are looked up among the classes, and so are numbers where classes are called so.
         if self.names is not None and not self._are_plain_numbers(classes):
             found = np.full(len(self.names) + 1, UNKNOWN)
-            for code in np.unique(self._codes[self._codes != UNKNOWN]).tolist():
+            for code in distinct.tolist():
                 found[code] = classes.require(self._path, self.names[code], what=self._key)
             return found[self._codes]
         if not classes.by_number and all(name.isdigit() for name in classes.names):
-            distinct = np.unique(self._codes[self._codes != UNKNOWN])
             known = [classes.require(self._path, str(n), what=self._key) for n in distinct]
             lookup = dict(zip(distinct.tolist(), known, strict=True)) | {UNKNOWN: UNKNOWN}
             return np.array([lookup[code] for code in self._codes.tolist()], dtype=np.int64)
+        # Other numbers are the indices themselves.
         count = len(classes.names)
-        outside = np.flatnonzero((self._codes < UNKNOWN) | (self._codes >= count))
-        if len(outside):
-            row = int(outside[0])
-            known = self._codes[self._codes != UNKNOWN]
-            if known.min() == 1 and known.max() == count:
+        if (one := self._outside(count)) is not None:
+            if distinct.min() == 1 and distinct.max() == count:
                 remedy = f"the labels are 1 to {count}: subtract 1, or give class names as labels"
             else:
                 other = classes.or_name_them("and other labels are named")
                 remedy = f"-1 (unknown) and 0 to {count - 1} are allowed{other}"
-            raise self._error(
-                f"{self._at(row, self._codes[row])} and the model has {count} classes: {remedy}"
-            )
+            raise self._error(f"{one} and the model has {count} classes: {remedy}")
         return self._codes
 
-    def _name_numbers(self, names: tuple[str, ...]) -> None:
-        outside = np.flatnonzero((self._codes < UNKNOWN) | (self._codes >= len(names)))
-        if len(outside):
-            row = int(outside[0])
-            raise self._error(
-                f"{self._at(row, self._codes[row])} and the data names {len(names)} classes: "
-                f"-1 (unknown) and 0 to {len(names) - 1} are allowed"
-            )
-        self.names = NumberedNames(names)
+    def _outside(self, count: int) -> str | None:
+        """Return where the first number is that is no index of `count` classes, if there is one."""
+        outside = np.flatnonzero((self._codes < UNKNOWN) | (self._codes >= count))
+        return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
         """Return whether named numbers meet classes without names, where only numbers can match."""
@@ -99,35 +98,27 @@ class Labels:
             and all(classes.index(name) is None for name in self.names)
         )
 
-    def _whole(self, values: NDArray[Any]) -> NDArray[np.int64]:
+    def _whole(self, values: NDArray[Any]) -> Labels:
         known = np.where(np.isnan(values), UNKNOWN, values)
-        wrong = np.flatnonzero(known != np.floor(known))
-        if len(wrong) or not np.isfinite(known).all():
-            row = int(wrong[0]) if len(wrong) else int(np.flatnonzero(~np.isfinite(known))[0])
+        wrong = np.flatnonzero((known != np.floor(known)) | np.isinf(known))
+        if len(wrong):
             raise self._error(
-                f"{self._at(row, values[row])}: save class numbers as integers, -1 for unknown"
+                f"{self._at(int(wrong[0]), values[wrong[0]])}: save class numbers as integers, -1 "
+                "for unknown"
             )
         return known.astype(np.int64)
 
     def _read_texts(self, values: NDArray[Any], texts_are_numbers: bool) -> None:
         distinct, codes = np.unique(values, return_inverse=True)
         texts = [str(text).strip() for text in distinct]
-        unknown = [text in ("", "-1") for text in texts]
-        if texts_are_numbers and all(
-            empty or _is_whole(text) for empty, text in zip(unknown, texts, strict=True)
-        ):
-            numbers = [
-                UNKNOWN if empty else int(float(text))
-                for empty, text in zip(unknown, texts, strict=True)
-            ]
-            self._codes = np.array(numbers, dtype=np.int64)[codes]
-            return
-        names = sorted({text for empty, text in zip(unknown, texts, strict=True) if not empty})
-        place = {name: index for index, name in enumerate(names)}
-        lookup = [place.get(text, UNKNOWN) for text in texts]
+        known = [text for text in texts if text not in ("", "-1")]
+        if texts_are_numbers and all(map(_is_whole, known)):
+            numbers = {text: int(float(text)) for text in known}
+        else:
+            numbers = {name: index for index, name in enumerate(sorted(set(known)))}
+            self.names = tuple(numbers) or None
+        lookup = [numbers.get(text, UNKNOWN) for text in texts]
         self._codes = np.array(lookup, dtype=np.int64)[codes]
-        if names:
-            self.names = tuple(names)
 
     def _at(self, row: int, value: object) -> str:
         if self._place is None:
@@ -138,9 +129,9 @@ class Labels:
         return CovcalError(f"{self._path}: {what}")
 
 
-def unlabelled(n: int, path: Path) -> Labels:
+def unlabelled(n: int, path: Path) -> RowLabels:
     """Return labels that are all unknown."""
-    return Labels(np.full(n, UNKNOWN, dtype=np.int64), path, "label")
+    return RowLabels(np.full(n, UNKNOWN, dtype=np.int64), path, "label")
 
 
 def _is_whole(text: str) -> bool:

@@ -1,6 +1,7 @@
-"""Agreement of domains given as tables: whose the rows are, and the feature columns.
+"""The data of one or both domains, opened by the kind of their paths.
 
-With each other, and with the model: a column that numbers the rows is no feature of it.
+Tables of both domains must agree with each other and with the model: whose the rows are, and which
+columns are features. A column that numbers the rows is none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,35 +13,71 @@ from covcal_cli.data.arrays import ArrayData, ArrayFile
 from covcal_cli.data.domain import DomainData
 from covcal_cli.data.feeding import columns_of
 from covcal_cli.data.folder import FolderData
-from covcal_cli.data.outputs import require_domain
-from covcal_cli.data.rows import GROUP_PREFIX, ID_NAMES, note_on_index, numbering_columns
+from covcal_cli.data.rows import (
+    GROUP_PREFIX,
+    ID_NAMES,
+    note_on_index,
+    numbering_columns,
+    require_domain,
+)
+from covcal_cli.data.stores.open import SUFFIXES
 from covcal_cli.data.stores.parquet import holds_parts, refuse_unnamed_parts
 from covcal_cli.data.tar import TarData, holds_shards
 from covcal_cli.errors import CovcalError
 
 
-def agree(
+def open_domains(
+    paths: Mapping[str, Path], wanted: Sequence[ModelInput]
+) -> tuple[dict[str, DomainData], tuple[str, ...]]:
+    """Open the domains that a model is to run on: ``"source"``, ``"target"`` or both.
+
+    What a user should know of columns that number the rows comes along.
+
+    Raises
+    ------
+    CovcalError
+        If there is nothing to read, or nothing that covcal can read, or the rows are none of the
+        model's, or two tables do not agree.
+    """
+    opened = {name: _opened(path, wanted) for name, path in paths.items()}
+    tables = {name: one for name, one in opened.items() if isinstance(one, ArrayFile)}
+    fed, notes = _agreed(tables, paths, wanted)
+    return {
+        name: fed[name] if isinstance(one, ArrayFile) else one for name, one in opened.items()
+    }, notes
+
+
+def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
+    """Return the columns of tables that go into the model side by side, in order."""
+    found = (data.feature_columns for data in domains.values() if isinstance(data, ArrayData))
+    return next(filter(None, found), ())
+
+
+def _opened(path: Path, wanted: Sequence[ModelInput]) -> FolderData | TarData | ArrayFile:
+    if not path.exists():
+        raise CovcalError(
+            f"{path} does not exist: give a folder of images or an {SUFFIXES[0]} file, or "
+            f"{', '.join(SUFFIXES[1:])} or .tar"
+        )
+    if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
+        return TarData(path, wanted)
+    if not path.is_dir() or holds_parts(path):
+        return ArrayFile(path)
+    try:
+        return FolderData(path, wanted)
+    except CovcalError:
+        refuse_unnamed_parts(path)
+        raise
+
+
+def _agreed(
     tables: Mapping[str, ArrayFile], paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
-    """Let the tables of both domains mean the same, or refuse them.
+    """Let the tables of both domains, by name, mean the same, or refuse them; with notes.
 
     A column ``domain`` must not contradict the place of its table. Feature columns that go into
     the model side by side go by name: in the source's order in both domains. Where there are too
     many, those that number the rows are named.
-
-    Parameters
-    ----------
-    tables : mapping of str to ArrayFile
-        By ``"source"`` and ``"target"``; none of a domain that is no table.
-    paths : mapping of str to Path
-        Of all domains.
-    wanted : sequence of ModelInput
-
-    Returns
-    -------
-    dict of str to ArrayData
-    tuple of str
-        What a user should know of columns that number the rows.
     """
     # Whose rows they are comes first: swapped tables would fail for stranger reasons.
     for name, table in tables.items():
@@ -75,12 +112,6 @@ def agree(
         name: ArrayData(table, wanted, feeds[name], remarks.get(name))
         for name, table in tables.items()
     }, tuple(notes)
-
-
-def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
-    """Return the columns of tables that go into the model side by side, in order."""
-    found = (data.feature_columns for data in domains.values() if isinstance(data, ArrayData))
-    return next(filter(None, found), ())
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
@@ -131,54 +162,3 @@ def _require_same_columns(
         f"{' and '.join(parts)}{beyond}: give both the same feature columns, and call a column "
         f"that is no feature {GROUP_PREFIX}NAME"
     )
-
-
-# Domains by the kind of their paths.
-
-
-def open_domains(
-    paths: Mapping[str, Path], wanted: Sequence[ModelInput]
-) -> tuple[dict[str, DomainData], tuple[str, ...]]:
-    """Open the domains that a model is to run on.
-
-    Parameters
-    ----------
-    paths : mapping of str to Path
-        By ``"source"`` and ``"target"``, one or both.
-    wanted : sequence of ModelInput
-
-    Returns
-    -------
-    dict of str to DomainData
-    tuple of str
-        What a user should know of columns that number the rows.
-
-    Raises
-    ------
-    CovcalError
-        If there is nothing to read, or nothing that covcal can read, or the rows are none of the
-        model's, or two tables do not agree.
-    """
-    opened = {name: _opened(path, wanted) for name, path in paths.items()}
-    tables = {name: one for name, one in opened.items() if isinstance(one, ArrayFile)}
-    fed, notes = agree(tables, paths, wanted)
-    return {
-        name: fed[name] if isinstance(one, ArrayFile) else one for name, one in opened.items()
-    }, notes
-
-
-def _opened(path: Path, wanted: Sequence[ModelInput]) -> FolderData | TarData | ArrayFile:
-    if not path.exists():
-        raise CovcalError(
-            f"{path} does not exist: give a folder of images or an .npz file, or .npy, .h5, .csv, "
-            ".parquet or .tar"
-        )
-    if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
-        return TarData(path, wanted)
-    if not path.is_dir() or holds_parts(path):
-        return ArrayFile(path)
-    try:
-        return FolderData(path, wanted)
-    except CovcalError:
-        refuse_unnamed_parts(path)
-        raise

@@ -1,7 +1,14 @@
-"""The column ``domain`` of a table: which rows are the source's and which the target's."""
+"""Tables of a classifier's outputs without the classifier: logits or probabilities of every row.
+
+Files of arrays hold them as ``logits`` or ``probabilities``, whose columns an array ``classes`` may
+name; tables as one column per class, called as in `LAYOUTS`. Beside them may lie features, labels,
+split, ids and groups. `find_outputs` tells by the names what lies where, `OutputFile` adds what is
+known of the rows, and `OutputTable` is the data of a domain, once both have their classes in one
+order (`open_outputs`). Probabilities become logits by their logarithm.
+"""
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,86 +16,33 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.data.arrays import count_rows
+from covcal_cli.arrays import Float64s, Labels, Rows, Splits
 from covcal_cli.data.classes import ClassMap, listed, read_classes
 from covcal_cli.data.domain import Batch, ImagePipeline
+from covcal_cli.data.feeding import plain_numbers
 from covcal_cli.data.rows import (
+    DOMAIN,
+    DOMAINS,
     GROUP_PREFIX,
     LABEL_NAMES,
     PATH_NAMES,
     RowFacts,
+    count_rows,
+    domain_of_rows,
+    holds_both_domains,
     is_reserved,
     note_on_ids,
     note_on_index,
+    require_domain,
 )
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.data.stores.hdf5 import HDF5Store
-from covcal_cli.data.stores.open import open_store
-from covcal_cli.data.stores.store import Rows, Store, regrouped, suffix_of
+from covcal_cli.data.stores.open import format_of, open_store
+from covcal_cli.data.stores.store import Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA
 
-DOMAINS = ("source", "target")
-_NAME = "domain"
-
-
-def domain_of_rows(store: Store) -> NDArray[Any] | None:
-    """Return the column ``domain`` in lower case, shape (n,); None where there is none."""
-    # Without an axis it says of no row what it is: `apply` notes there which rows it was given.
-    name = next((n for n, e in store.entries.items() if n.lower() == _NAME and e.shape), None)
-    if name is None:
-        return None
-    values = store.whole(name).ravel().tolist()
-    return np.array([str(value).strip().lower() for value in values], dtype=str)
-
-
-def holds_both_domains(store: Store) -> bool:
-    """Return whether a table has rows of the source and of the target in a column ``domain``."""
-    rows = domain_of_rows(store)
-    found = sorted(set(() if rows is None else rows.tolist()))
-    other = [value for value in found if value not in DOMAINS]
-    if other:
-        raise CovcalError(
-            f"{store.path}: domain holds {other[0]!r}: source and target are allowed; call the "
-            f"column {GROUP_PREFIX}domain where it means something else"
-        )
-    return len(found) == len(DOMAINS)
-
-
-def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bool) -> None:
-    """Refuse a table, given as a domain beside the `other`, of which rows are the other domain's.
-
-    Where tables hold `outputs`, one may serve for both.
-    """
-    found = domain_of_rows(store)
-    opposite = DOMAINS[1 - DOMAINS.index(domain)]
-    if found is None or opposite not in found:
-        return
-    beside = "alone" if other is None else f"beside {other}"
-    both = set(DOMAINS) <= set(found.tolist())
-    if not both and other is not None:
-        remedy = "give it in the other place, or drop the column"
-    elif outputs and both:
-        remedy = "give this one table alone, or drop the column"
-    elif outputs:
-        remedy = f"give it as the {opposite} with a {domain} beside it, or drop the column"
-    else:
-        remedy = f"save the rows of each domain as a table of their own, or call it {GROUP_PREFIX}"
-        remedy += "domain"
-    raise CovcalError(
-        f"{store.path} is given as the {domain} {beside}, and its column domain says {opposite} of "
-        f"{(found == opposite).sum()} of {len(found)} rows: {remedy}"
-    )
-
-
-# Tables of a classifier's outputs, without the classifier: logits or probabilities of every row.
-#
-# Files of arrays hold them as ``logits`` or ``probabilities``, whose columns an array ``classes``
-# may name; tables as one column per class, called as in `LAYOUTS`. Beside them may lie features,
-# labels, split, ids and groups. Probabilities become logits by their logarithm.
-
 OutputKind = Literal["logits", "probabilities"]
-Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -163,6 +117,7 @@ class OutputFile:
 
     def __init__(self, path: Path, kind: OutputKind, known: Sequence[str] = ()) -> None:
         self.path, self.kind = path, kind
+        # Where outputs and features lie, and that they have a value for every row.
         self.store = store = _open(path)
         answer = _without_answer(store)
         self.columns = columns = find_outputs(store, kind, known)
@@ -174,24 +129,11 @@ class OutputFile:
                     f"{path}: {name} has shape {list(shape)} and there are {n} rows: give one row "
                     "per example"
                 )
+        # What the rest says of the rows.
         paths = [name for name in store.entries if name.lower() in PATH_NAMES]
-        used = {*columns.outputs, *columns.features, columns.named_by, *paths}
-        others = {
-            name: entry
-            for name, entry in store.entries.items()
-            if name not in used
-            and name.lower() != columns.truth
-            and (not is_reserved(name) or name.startswith(GROUP_PREFIX))
-        }
-        self.groups = {
-            name.removeprefix(GROUP_PREFIX): name
-            for name, entry in others.items()
-            if entry.shape == (n,) and entry.dtype.kind in "fiubSUO" and "/" not in name
-        }
+        used = {*columns.outputs, *columns.features, columns.named_by, *paths, DOMAIN}
         truth = (*LABEL_NAMES, columns.truth)
-        self.facts = facts = RowFacts(store, n, self.groups.values(), truth)
-        self.ids_known = facts.has_ids or bool(paths)
-        self.ids = store.texts(paths[0]) if paths and not facts.has_ids else facts.ids
+        self.facts = facts = RowFacts(store, n, used, truth)
         if columns.width == 1 and facts.labels.n_classes > 2:
             raise CovcalError(
                 f"{path}: {columns.outputs[0]} is one number a row, the labels show "
@@ -201,8 +143,12 @@ class OutputFile:
         # Numbers that might be features, where none are; groups say that they are none.
         numbers = [
             name
-            for name, entry in others.items()
-            if entry.dtype.kind in "fiu" and entry.shape[:1] == (n,) and not is_reserved(name)
+            for name, entry in store.entries.items()
+            if entry.dtype.kind in "fiu"
+            and entry.shape[:1] == (n,)
+            and name not in used
+            and name.lower() != columns.truth
+            and not is_reserved(name)
         ]
         unread = () if columns.features else _unread(store, numbers)
         self.notes = (*answer, *unread)
@@ -216,29 +162,28 @@ class OutputTable:
 
     holds_images = False  # outputs are finished
 
-    def __init__(
-        self, file: OutputFile, columns: OutputColumns, rows: Rows, notes: Sequence[str]
-    ) -> None:
+    def __init__(self, file: OutputFile, columns: OutputColumns, rows: Rows) -> None:
         self.path = file.path
         self._store, self._kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels = file.facts.labels
         given = file.facts.given_split
-        self.ids = [file.ids[row] for row in rows]
+        self.ids = [file.facts.ids[row] for row in rows]
         self.split_names = self.ids
-        self.given_split: NDArray[np.uint8] | None = None if given is None else given[rows]
+        self.given_split: Splits | None = None if given is None else given[rows]
         self.n_classes = len(columns.order)
         self.n_features = columns.n_features
         self.class_names = columns.names
+        self.way_to_label = file.facts.way_to_label
         self.class_folders = file.facts.labels.names
         self.columns: Mapping[str, NDArray[Any]] = {
-            name: file.facts.columns[key][rows] for name, key in file.groups.items()
+            name: values[rows] for name, values in file.facts.groups.items()
         }
         self.index_notes = note_on_index(file.store)
-        remarks = (*notes, *self._checked())
-        of_ids = note_on_ids(self.path, self.ids) if file.ids_known else ()
+        remarks = (*columns.notes, *file.notes, *self._checked())
+        of_ids = note_on_ids(self.path, self.ids) if file.facts.has_ids else ()
         self.notes: tuple[str, ...] = (*(f"{self.path}: {note}" for note in remarks), *of_ids)
 
-    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+    def labels(self, classes: ClassMap) -> Labels:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         return self._labels.indices(classes)[self._rows]
 
@@ -280,6 +225,7 @@ class OutputTable:
 
     def _checked(self) -> tuple[str, ...]:
         """Read all outputs, refuse what is not what was asked for, and return notes."""
+        # Of a row its extremes and sum tell, and whether all its values have two decimals.
         outputs = self._columns.outputs
         low, high, total = np.empty((3, len(self._rows)))
         hundredths, start = True, 0
@@ -292,86 +238,87 @@ class OutputTable:
             hundreds = 100 * values
             hundredths = hundredths and bool((np.abs(hundreds - np.rint(hundreds)) < 1e-4).all())
             start = stop
+        # What all rows show decides.
+        width = self._columns.width
+        if width > 1 and (low >= 0).all() and (np.abs(total - 100) < 1).all():
+            also = " and pass --probabilities" if self._kind == "logits" else ""
+            raise self._store.error(
+                f"every row sums to 100, as percentages do: divide by 100{also}"
+            )
         # Each of K values with two decimals may be half a hundredth off.
-        halves = max(1, min(self._columns.width // 2, 10)) if hundredths else 1
-        return self._decided(low, high, total, _ROUNDED * halves)
+        halves = max(1, min(width // 2, 10)) if hundredths else 1
+        check = self._checked_logits if self._kind == "logits" else self._checked_probabilities
+        return tuple(check(low, high, total, _ROUNDED * halves))
 
-    def _decided(self, low: Column, high: Column, total: Column, rounded: float) -> tuple[str, ...]:
-        """Decide by the extremes and sums of all rows, (n,) each, what the outputs are."""
-        columns, several = self._columns, self._columns.width > 1
-        are_logits = self._kind == "logits"
+    def _checked_logits(
+        self, low: Float64s, high: Float64s, total: Float64s, rounded: float
+    ) -> Iterator[str]:
+        """Refuse probabilities by the extremes and sums of all rows, (n,) each; yield notes."""
+        outputs = self._columns.outputs
         bounded = (low >= -_BELOW) & (high <= 1 + _TOLERANCE)
-        sums_to_1 = np.abs(total - 1) <= rounded + 1e-6
+        like = bounded & (np.abs(total - 1) <= rounded + 1e-6)
+        if self._columns.width > 1 and like.mean() >= _NEARLY_ALL:
+            rows = "every row sums" if like.all() else f"{like.sum()} of {len(like)} rows sum"
+            names = "the array probabilities" if len(outputs) == 1 else "them prob_NAME"
+            raise self._store.error(
+                f"{rows} to 1, as probabilities do: pass --probabilities and name {names}"
+            )
+        if bounded.all():
+            yield (
+                "all outputs lie between 0 and 1; they are read as logits: pass --probabilities "
+                "where they are probabilities"
+            )
 
-        if several and (low >= 0).all() and (np.abs(total - 100) < 1).all():
-            also = " and pass --probabilities" if are_logits else ""
-            raise self._error(f"every row sums to 100, as percentages do: divide by 100{also}")
-
-        if are_logits:
-            like = bounded & sums_to_1
-            if several and like.mean() >= _NEARLY_ALL:
-                rows = "every row sums" if like.all() else f"{like.sum()} of {len(like)} rows sum"
-                names = "the array probabilities" if len(columns.outputs) == 1 else "them prob_NAME"
-                raise self._error(
-                    f"{rows} to 1, as probabilities do: pass --probabilities and name {names}"
-                )
-            if bounded.all():
-                return (
-                    "all outputs lie between 0 and 1; they are read as logits: pass "
-                    "--probabilities where they are probabilities",
-                )
-            return ()
-
+    def _checked_probabilities(
+        self, low: Float64s, high: Float64s, total: Float64s, rounded: float
+    ) -> Iterator[str]:
+        """Refuse what are no probabilities, by the same; yield notes on what is done to them."""
+        outputs, several = self._columns.outputs, self._columns.width > 1
+        bounded = (low >= -_BELOW) & (high <= 1 + _TOLERANCE)
         if not bounded.all():
             row = int(np.argmin(bounded))
             found = low[row] if low[row] < -_BELOW else high[row]
             percent = ", or divide by 100 where they are percentages" if found > 1 else ""
-            raise self._error(
+            raise self._store.error(
                 f"{self._place(row)} holds {found:g}, which is no probability: pass --logits where "
                 f"these are logits{percent}"
             )
-        if several and not sums_to_1.all():
-            row = int(np.argmin(sums_to_1))
-            raise self._error(
+        off = np.abs(total - 1)
+        span = f"{1 - rounded:g} to {1 + rounded:g}"
+        if several and not (off <= rounded + 1e-6).all():
+            row = int(np.argmin(off <= rounded + 1e-6))
+            raise self._store.error(
                 f"the probabilities of {self._place(row)} sum to {total[row]:g}, not 1, where "
-                f"{1 - rounded:g} to {1 + rounded:g} is taken for rounding: give one column per "
-                f"class, of a softmax, with more digits ({listed(columns.outputs)} were read)"
+                f"{span} is taken for rounding: give one column per class, of a softmax, with more "
+                f"digits ({listed(outputs)} were read)"
             )
-        notes = []
-        if several and (np.abs(total - 1) > _TOLERANCE).any():
-            notes.append(
-                f"rounded probabilities: rows sum to {1 - rounded:g} to {1 + rounded:g}, and are "
-                "divided by their sum"
-            )
+        if several and (off > _TOLERANCE).any():
+            yield f"rounded probabilities: rows sum to {span}, and are divided by their sum"
         if (low < 0).any():
-            notes.append("some probabilities are below 0, by no more than rounding, and count as 0")
+            yield "some probabilities are below 0, by no more than rounding, and count as 0"
         if (low < _SMALLEST).any() or (not several and (high >= 1).any()):
-            notes.append(
+            yield (
                 "some probabilities are 0 or below 1e-38 and count as 1e-38, as float32 holds "
                 "nothing smaller: where rounding made them 0, give more digits"
             )
         if not several and len(low) >= _FEW_ROWS and (low >= 0.5).all():
-            notes.append(
-                f"{columns.outputs[0]} is nowhere below 0.5 in {len(low)} rows: if it is the "
+            yield (
+                f"{outputs[0]} is nowhere below 0.5 in {len(low)} rows: if it is the "
                 "confidence of the answer, give the probability of one class instead"
             )
-        return tuple(notes)
 
     def _require_finite(self, values: NDArray[Any], names: Sequence[str], rows: Rows) -> None:
         if np.isfinite(values).all():
             return
         row, column = np.argwhere(~np.isfinite(values))[0]
         name = names[column] if len(names) > 1 else names[0]
-        raise self._error(
+        raise self._store.error(
             f"{name} of {self._store.place(int(rows[row]))} is missing, NaN or infinite: every "
             "value must be a finite number"
         )
 
     def _place(self, row: int) -> str:
         return self._store.place(int(self._rows[row]))
-
-    def _error(self, what: str) -> CovcalError:
-        return CovcalError(f"{self.path}: {what}")
 
 
 def open_outputs(
@@ -385,7 +332,6 @@ def open_outputs(
         None for the target alone, or where its column ``domain`` has rows of both.
     target : Path
     kind : {"logits", "probabilities"}
-        What the tables hold.
     classes : Path, optional
         What names the classes in order; see `covcal_cli.data.classes.read_classes`.
 
@@ -394,6 +340,7 @@ def open_outputs(
     CovcalError
         If a table does not hold what is asked for, or the two do not agree.
     """
+    # The source's classes help to find columns of the target that are called like them.
     files = {} if source is None else {"source": OutputFile(source, kind)}
     known = files["source"].columns.class_names() if source is not None else ()
     files["target"] = OutputFile(target, kind, known)
@@ -404,6 +351,7 @@ def open_outputs(
         others = {"source": target, "target": source}
         for name, file in files.items():
             require_domain(file.store, name, others[name], outputs=True)
+    # Classes go by name: in one order, and by the same names.
     order = _class_order(list(files.values()), classes)
     columns = {name: file.columns.in_order(order) for name, file in files.items()}
     _require_one_classifier(list(files.values()), list(columns.values()))
@@ -412,9 +360,7 @@ def open_outputs(
         rows = np.arange(file.n, dtype=np.int64)
         if shared:
             rows = np.flatnonzero(domain_of_rows(file.store) == name).astype(np.int64)
-        # One file says only once what there is to know of its columns.
-        notes = () if shared and tables else (*columns[name].notes, *file.notes)
-        tables[name] = OutputTable(file, columns[name], rows, notes)
+        tables[name] = OutputTable(file, columns[name], rows)
     return tables
 
 
@@ -429,8 +375,8 @@ def find_outputs(store: Store, kind: OutputKind, known: Sequence[str]) -> Output
         raise _nothing_found(store, kind)
     for name in found:
         if store.entries[name].is_text:
-            raise CovcalError(
-                f"{store.path}: {name} holds the text {store.texts(name)[0][:40]!r}: give one "
+            raise store.error(
+                f"{name} holds the text {store.texts(name)[0][:40]!r}: give one "
                 f"column of numbers {_COLUMN[kind]} per class, or call it {GROUP_PREFIX}{name} "
                 f"where it holds no {kind}"
             )
@@ -474,11 +420,7 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 def _called_like_classes(store: Store, known: Sequence[str]) -> dict[str, str]:
     """Return the columns called like all classes of the labels, as in pandas' ``predict_proba``."""
-    numbers = {
-        name
-        for name, entry in store.entries.items()
-        if entry.dtype.kind in "fiub" and len(entry.shape) == 1 and not is_reserved(name)
-    }
+    numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
     texts = store.texts(label) if label is not None else []
     labels = {text.strip().removesuffix(".0") for text in texts} - {"", "-1", "nan"}
@@ -512,8 +454,8 @@ def _named_by_array(store: Store, found: OutputColumns) -> OutputColumns:
     if entry is None or found.width < 2:
         return found
     if entry.shape != (found.width,) and entry.is_text and entry.shape != rows:
-        raise CovcalError(
-            f"{store.path}: {_CLASSES} has shape {list(entry.shape)} and {found.outputs[0]} has "
+        raise store.error(
+            f"{_CLASSES} has shape {list(entry.shape)} and {found.outputs[0]} has "
             f"{found.width} columns: give one name per column"
         )
     if entry.shape != (found.width,) or not (entry.is_text or entry.dtype.kind in "iu"):
@@ -592,9 +534,10 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
 def _open(path: Path) -> Store:
     if not path.exists():
         raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
-    if path.is_file() and suffix_of(path) in (".h5", ".hdf5"):
+    kind = format_of(path) if path.is_file() else None
+    if kind == ".h5":
         return _HDF5Outputs(path)
-    if path.is_file() and suffix_of(path) in (".csv", ".tsv", ".csv.gz"):
+    if kind == ".csv":
         return CSVStore(path, of_images=False)
     return open_store(path)
 

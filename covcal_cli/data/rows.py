@@ -1,15 +1,21 @@
-"""Labels, split, ids and groups of rows: what a file of arrays says beside their values."""
+"""The facts of rows: labels, split, ids, groups and domain, which arrays hold beside the values.
+
+`RowFacts` reads them; below it stand the columns whose mistakes cost most: ``domain``, which tells
+whose the rows are, and ids and row numbers, which are easily taken for features.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.data.labels import Labels, unlabelled
+from covcal_cli.arrays import Splits
+from covcal_cli.data.labels import RowLabels, unlabelled
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError
@@ -18,7 +24,10 @@ LABEL_NAMES = ("y", "label", "labels", "target", "class")
 ID_NAMES = ("id", "ids")
 PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
-RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", "domain"))
+DOMAIN, DOMAINS = "domain", ("source", "target")
+_RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
+_TO_TABLE = "add a column label with class numbers or names"
+_TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
 # What pandas calls the index of a table: in CSV, in one that was read and saved again, in Parquet.
 _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
@@ -26,7 +35,7 @@ _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 def is_reserved(name: str) -> bool:
     """Return whether an array of this name says something of the rows, and is no feature."""
     plain = name.lower()
-    return plain in RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
+    return plain in _RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
 
 
 def is_index(name: str) -> bool:
@@ -34,49 +43,80 @@ def is_index(name: str) -> bool:
     return _INDEX.fullmatch(name.lower()) is not None
 
 
+def path_column(store: Store) -> str | None:
+    """Return the array that holds the paths of the rows, or None."""
+    return next((name for name in store.entries if name.lower() in PATH_NAMES), None)
+
+
 class RowFacts:
-    """Labels, split, ids and groups of the `n` rows of a `Store`."""
+    """Labels, split, ids and groups of the `n` rows of a `Store`.
+
+    Groups are the other arrays of one value a row, save those that are `used` in another way.
+    """
 
     def __init__(
         self,
         store: Store,
         n: int,
-        groups: Iterable[str],
+        used: Collection[str | None],
         label_names: tuple[str, ...] = LABEL_NAMES,
     ) -> None:
         self._store, self._n = store, n
+        self.path_name = path_column(store)
+        groups = [
+            name
+            for name, entry in store.entries.items()
+            if entry.shape == (n,)
+            and entry.dtype.kind in "fiubSUO"
+            and "/" not in name
+            and name not in used
+            and name != self.path_name
+            and name.lower() not in label_names
+            and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_reserved(name))
+        ]
         label = self._only(label_names)
-        self.labels = (
-            unlabelled(n, store.path)
-            if label is None
-            else Labels(
-                self._column(label),
-                store.path,
-                label,
-                texts_are_numbers=store.is_table,
-                place=store.place if store.is_table else None,
-                number_names=store.entries[label].class_names,
-            )
-        )
+        self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
+        self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
+        # Ids are what is called so, else paths, else an index that pandas saved, else row numbers.
         named = self._only(ID_NAMES)
         index = next((name for name in store.entries if is_index(name)), None)
-        found = index if named is None else named
-        has_paths = any(name.lower() in PATH_NAMES for name in store.entries)
-        # Whether the file names its rows; an index that pandas saved does so without paths.
-        self.has_ids = named is not None or (index is not None and not has_paths)
-        self.ids = [str(row) for row in range(n)] if found is None else self._ids(found)
+        if named is None and self.path_name is not None:
+            self.ids = self.paths
+        elif (found := index if named is None else named) is not None:
+            self.ids = self._ids(found)
+        else:
+            self.ids = [str(row) for row in range(n)]
+        self.has_ids = any(name is not None for name in (named, self.path_name, index))
         split = self._only(("split",))
         self.given_split = None if split is None else self._split(split)
-        self.columns: Mapping[str, NDArray[Any]] = {name: self._column(name) for name in groups}
+        self.groups: Mapping[str, NDArray[Any]] = {
+            name.removeprefix(GROUP_PREFIX): self._column(name) for name in groups
+        }
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The paths of all rows; none where no column has them."""
+        return [] if self.path_name is None else self._store.texts(self.path_name)
+
+    def _labels(self, name: str) -> RowLabels:
+        store = self._store
+        return RowLabels(
+            self._column(name),
+            store.path,
+            name,
+            texts_are_numbers=store.is_table,
+            place=store.place if store.is_table else None,
+            number_names=store.entries[name].class_names,
+        )
 
     def _only(self, names: tuple[str, ...]) -> str | None:
         """Return the one array of these names, in any case, or None."""
         found = [name for name in self._store.entries if name.lower() in names]
         if len(found) > 1:
-            raise self._error(f"both {found[0]} and {found[1]} are there: keep one of them")
+            raise self._store.error(f"both {found[0]} and {found[1]} are there: keep one of them")
         return found[0] if found else None
 
-    def _split(self, name: str) -> NDArray[np.uint8]:
+    def _split(self, name: str) -> Splits:
         values = self._column(name)
         allowed: dict[Any, int] = {str(number): number for number in range(3)} | SPLIT_NAMES
         codes = np.empty(len(values), dtype=np.uint8)
@@ -86,7 +126,7 @@ class RowFacts:
                 row = int(np.flatnonzero(values == value)[0])
                 found = repr(str(value)) if values.dtype.kind == "U" else value
                 kind = "" if values.dtype.kind in "iuU" else f" ({values.dtype})"
-                raise self._error(
+                raise self._store.error(
                     f"split holds {found}{kind} in {self._store.place(row)}: train, validation and "
                     "test, or 0, 1 and 2, are allowed"
                 )
@@ -97,7 +137,9 @@ class RowFacts:
         entry = self._store.entries[name]
         self._require_one_each(name)
         if not entry.is_text and entry.dtype.kind not in "iu":
-            raise self._error(f"{name or 'the index'} holds {entry.dtype}: save texts or integers")
+            raise self._store.error(
+                f"{name or 'the index'} holds {entry.dtype}: save texts or integers"
+            )
         return self._store.texts(name)
 
     def _column(self, name: str) -> NDArray[Any]:
@@ -112,12 +154,83 @@ class RowFacts:
                 if len(shape) > 1 and name.lower() in LABEL_NAMES
                 else f"give one {name} per row"
             )
-            raise self._error(
+            raise self._store.error(
                 f"{name} has shape {list(shape)} and there are {self._n} rows: {remedy}"
             )
 
-    def _error(self, what: str) -> CovcalError:
-        return CovcalError(f"{self._store.path}: {what}")
+
+def count_rows(store: Store) -> int:
+    """Return the number of rows of a file of arrays."""
+    entries = store.entries
+    wide = [
+        name for name, entry in entries.items() if len(entry.shape) > 1 and not is_reserved(name)
+    ]
+    first = next((name for name in ("x", *wide, *entries) if name in entries), None)
+    if first is None:
+        raise CovcalError(f"{store.path} holds nothing: save the rows as x")
+    entry = entries[first]
+    if entry.dtype.kind == "O":
+        raise store.error("it holds Python objects: save plain numeric arrays")
+    if first == "x" and entry.is_text and not store.is_table:
+        raise store.error(f"x holds {entry.dtype}, not numbers: save plain numeric arrays")
+    if len(entry.shape) < (1 if store.is_table or first != "x" else 2) or entry.shape[0] == 0:
+        raise store.error(f"{first} has shape {list(entry.shape)}: give one row per example")
+    return entry.shape[0]
+
+
+# Whose the rows are: the column ``domain`` of a table.
+
+
+def domain_of_rows(store: Store) -> NDArray[Any] | None:
+    """Return the column ``domain`` in lower case, shape (n,); None where there is none."""
+    # Without an axis it says of no row what it is: `apply` notes there which rows it was given.
+    name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
+    if name is None:
+        return None
+    values = store.whole(name).ravel().tolist()
+    return np.array([str(value).strip().lower() for value in values], dtype=str)
+
+
+def holds_both_domains(store: Store) -> bool:
+    """Return whether a table has rows of the source and of the target in a column ``domain``."""
+    rows = domain_of_rows(store)
+    found = sorted(set(() if rows is None else rows.tolist()))
+    other = [value for value in found if value not in DOMAINS]
+    if other:
+        raise store.error(
+            f"domain holds {other[0]!r}: source and target are allowed; call the "
+            f"column {GROUP_PREFIX}domain where it means something else"
+        )
+    return len(found) == len(DOMAINS)
+
+
+def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bool) -> None:
+    """Refuse a table, given as a domain beside the `other`, of which rows are the other domain's.
+
+    Where tables hold `outputs`, one may serve for both.
+    """
+    found = domain_of_rows(store)
+    opposite = DOMAINS[1 - DOMAINS.index(domain)]
+    if found is None or opposite not in found:
+        return
+    beside = "alone" if other is None else f"beside {other}"
+    both = set(DOMAINS) <= set(found.tolist())
+    if not both and other is not None:
+        remedy = "give it in the other place, or drop the column"
+    elif outputs and both:
+        remedy = "give this one table alone, or drop the column"
+    elif outputs:
+        remedy = f"give it as the {opposite} with a {domain} beside it, or drop the column"
+    else:
+        remedy = f"save the rows of each domain as a table of their own, or call it {GROUP_PREFIX}"
+        remedy += "domain"
+    raise CovcalError(
+        f"{store.path} is given as the {domain} {beside}, and its column domain says {opposite} of "
+        f"{(found == opposite).sum()} of {len(found)} rows: {remedy}"
+    )
+
+
+# Columns that name or number the rows, whatever they are called: ids, and no features.
 
 
 def note_on_index(store: Store) -> tuple[str, ...]:
@@ -157,11 +270,6 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-# Columns of tables that number the rows, whatever they are called: ids, not features.
-#
-# Such a column holds another whole number in every row. Where it rises from row to row as well,
-# it is hardly anything else, although a time may be.
-
 _FEW_ROWS = 20  # in fewer, ages are different whole numbers too
 _FIRST = 1000  # most columns of features show in these that they are none
 
@@ -188,10 +296,6 @@ def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tu
 
 
 def _numbers_rows(values: NDArray[Any], rising: bool) -> bool:
-    if values.dtype.kind == "f":
-        if not np.isfinite(values).all() or (values != np.floor(values)).any():
-            return False
-    elif values.dtype.kind not in "iu":
-        return False
+    whole = np.isfinite(values).all() and (values == np.floor(values)).all()
     ordered = values if rising else np.sort(values)
-    return bool((ordered[1:] > ordered[:-1]).all())
+    return bool(whole and (ordered[1:] > ordered[:-1]).all())

@@ -5,11 +5,12 @@ folder) or adding others later moves no old row.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Splits
 from covcal_cli.errors import CovcalError
 
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
@@ -28,14 +29,26 @@ def check_fractions(fractions: Fractions) -> None:
         )
 
 
-def hashed_split(names: Iterable[str], fractions: Fractions, seed: int) -> NDArray[np.uint8]:
+def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
+    """Return the first 8 bytes of the sha256 of `prefix` and each name, shape (n,)."""
+    first = hashlib.sha256(prefix.encode())
+
+    def hashed(name: str) -> int:
+        digest = first.copy()
+        digest.update(name.encode())
+        return int.from_bytes(digest.digest()[:8], "big")
+
+    # One by one: a million digests at once would take 100 MB.
+    return np.fromiter(map(hashed, names), dtype=np.uint64, count=len(names))
+
+
+def hashed_split(names: Sequence[str], fractions: Fractions, seed: int) -> Splits:
     """Assign each name to train (0), validation (1) or test (2); uint8, shape (n,).
 
     A name is a file's path below its class folder, or a row's id. Another seed gives another,
     independent assignment.
     """
-    hashes = b"".join(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8] for name in names)
-    positions = np.frombuffer(hashes, dtype=">u8").astype(np.float64) / 2.0**64
+    positions = hashes_of(names, f"{seed}:").astype(np.float64) / 2.0**64
     train, validation, _ = fractions
     bounds = np.array([train, train + validation])
     split = np.searchsorted(bounds, positions, side="right")
@@ -44,5 +57,5 @@ def hashed_split(names: Iterable[str], fractions: Fractions, seed: int) -> NDArr
     return split.astype(np.uint8)
 
 
-def _text(fractions: Iterable[float]) -> str:
+def _text(fractions: Fractions) -> str:
     return " ".join(f"{part:g}" for part in fractions)

@@ -1,4 +1,8 @@
-"""The ``.tar`` shards that a path stands for; ``tar.py`` reads them."""
+"""Images in ``.tar`` shards as WebDataset lays them out: ``KEY.jpg`` beside ``KEY.cls``.
+
+The members of one sample share their name up to the first dot of the base name. A shard is indexed
+once; images are then read at their place, in any order.
+"""
 
 import json
 import os
@@ -10,64 +14,26 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.arrays import ModelInput
+from covcal_cli.arrays import Labels, ModelInput, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.folder import IMAGE_SUFFIXES
 from covcal_cli.data.images import ImageFiles, Opener
-from covcal_cli.data.labels import Labels
+from covcal_cli.data.labels import RowLabels
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
-SHARD_REMEDY = "give .tar files with KEY.jpg beside KEY.cls"
+_REMEDY = "give .tar files with KEY.jpg beside KEY.cls"
 _PATTERN = "[!.]*.tar"
+_BLOCK = 512
+_LABEL_KEYS = ("label", "cls", "class")
 
 
 def holds_shards(folder: Path) -> bool:
     """Return whether a folder holds shards, itself or in its split folders."""
     return any(any(place.glob(_PATTERN)) for place in (folder, *_split_folders(folder)))
-
-
-def find_shards(path: Path) -> list[Path]:
-    """Return the shards of a path in order: itself, or those of the folder."""
-    found = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
-    inside = _split_folders(path) if path.is_dir() else []
-    nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]
-    if found and nested:
-        raise CovcalError(
-            f"{path} has shards beside its {nested[0].parent.name} folder: move them into train, "
-            "val or test"
-        )
-    for shard in found or nested:
-        require_file(shard, remedy=SHARD_REMEDY)
-    return found or nested
-
-
-def _split_folders(folder: Path) -> list[Path]:
-    return sorted(
-        entry for entry in folder.iterdir() if entry.is_dir() and entry.name.lower() in SPLIT_NAMES
-    )
-
-
-# Images in ``.tar`` shards as WebDataset lays them out: ``KEY.jpg`` beside ``KEY.cls``.
-#
-# The members of one sample share their name up to the first dot of the base name. A shard is
-# indexed once; images are then read at their place, in any order.
-
-_BLOCK = 512
-_LABEL_KEYS = ("label", "cls", "class")
-
-
-@dataclass
-class _Sample:
-    """Where the parts of one sample lie in its shard: offset and size."""
-
-    image: tuple[int, int] | None = None
-    label: str = ""
-    extensions: list[str] = field(default_factory=list)
 
 
 class TarData(ImageFiles):
@@ -77,9 +43,11 @@ class TarData(ImageFiles):
     without its suffix and the key, such as ``train-000/n01_17``.
     """
 
+    way_to_label = "add a .cls file for each image"
+
     def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         super().__init__(path, wanted)
-        self._shards = find_shards(path)
+        self._shards = _shards_of(path)
         self.ids: list[str] = []
         self._shard_of: list[int] = []
         self._places: list[tuple[int, int]] = []
@@ -100,13 +68,11 @@ class TarData(ImageFiles):
                 texts.append(sample.label)
                 splits.append(SPLIT_NAMES.get(name.partition("/")[0].lower(), -1))
         if not self.ids:
-            raise CovcalError(f"{path} holds no images: {SHARD_REMEDY}")
+            raise CovcalError(f"{path} holds no images: {_REMEDY}")
         self.split_names = self.ids
-        self._labels = Labels(np.array(texts, dtype=str), path, "label", texts_are_numbers=True)
+        self._labels = RowLabels(np.array(texts, dtype=str), path, "label", texts_are_numbers=True)
         self.class_folders = self._labels.names
-        self.given_split: NDArray[np.uint8] | None = (
-            None if -1 in splits else np.array(splits, dtype=np.uint8)
-        )
+        self.given_split: Splits | None = None if -1 in splits else np.array(splits, dtype=np.uint8)
         self.notes: tuple[str, ...] = (
             (f"{path}: {without} samples without an image were left out",) if without else ()
         )
@@ -116,13 +82,43 @@ class TarData(ImageFiles):
                 "class folders, or add a .cls file to each image",
             )
 
-    def labels(self, classes: ClassMap) -> NDArray[np.int64]:
+    def labels(self, classes: ClassMap) -> Labels:
         """Return the class index of every row, shape (n,); -1 where unknown."""
         return self._labels.indices(classes)
 
     def opener(self, row: int) -> Opener:
         """Return what opens the image of a row."""
         return partial(_open_image, self._shards[self._shard_of[row]], *self._places[row])
+
+
+def _shards_of(path: Path) -> list[Path]:
+    """Return the shards of a path in order: itself, or those of the folder."""
+    found = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
+    inside = _split_folders(path) if path.is_dir() else []
+    nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]
+    if found and nested:
+        raise CovcalError(
+            f"{path} has shards beside its {nested[0].parent.name} folder: move them into train, "
+            "val or test"
+        )
+    for shard in found or nested:
+        require_file(shard, remedy=_REMEDY)
+    return found or nested
+
+
+def _split_folders(folder: Path) -> list[Path]:
+    return sorted(
+        entry for entry in folder.iterdir() if entry.is_dir() and entry.name.lower() in SPLIT_NAMES
+    )
+
+
+@dataclass
+class _Sample:
+    """Where the parts of one sample lie in its shard: offset and size."""
+
+    image: tuple[int, int] | None = None
+    label: str = ""
+    extensions: list[str] = field(default_factory=list)
 
 
 def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
@@ -142,7 +138,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
                         _add(samples, shard, file.fileno(), member)
         except (tarfile.TarError, EOFError, OSError) as error:
             raise CovcalError(
-                f"{shard} is not a readable .tar file ({error}): {SHARD_REMEDY}"
+                f"{shard} is not a readable .tar file ({error}): {_REMEDY}"
             ) from error
     _require_whole(shard, end + _BLOCK, size)  # a block of zeros closes an archive
     yield from samples.items()

@@ -13,9 +13,8 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
-from covcal_cli.arrays import AnyArray
+from covcal_cli.arrays import AnyArray, Inputs
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.classifier import Inputs
 from covcal_cli.classifiers.onnx.classifier import SMALLEST, OnnxClassifier, OpenedOnnx
 from covcal_cli.classifiers.onnx.file import (
     OnnxFile,

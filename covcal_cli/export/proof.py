@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float32s, ModelInput
-from covcal_cli.classifiers.classifier import Inputs
+from covcal_cli.arrays import AnyArray, Float32s, Inputs, ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
 

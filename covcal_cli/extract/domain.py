@@ -1,13 +1,13 @@
-"""Runs a classifier so that a row's result depends on that row alone.
+"""One domain on its way into features.h5: run batch by batch, counted, then written.
 
 A shard, a resumed run and an undisturbed one cut the rows into different batches, and must agree
-to the last bit. So every run of the model is of one size: a batch that is shorter is filled up,
-because numerical libraries choose their way by the size. And where the rows of a batch influence
-each other, as under dynamic quantisation, whose scale is that of the whole batch, each row is run
-alone.
+to the last bit. So every run of the model is of one size (`BatchRunner`): a batch that is shorter
+is filled up, because numerical libraries choose their way by the size. And where the rows of a
+batch influence each other, as under dynamic quantisation, whose scale is that of the whole batch,
+each row is run alone.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +16,207 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float32s
-from covcal_cli.classifiers.classifier import Classifier, Inputs, OpenedClassifier
+from covcal_cli.arrays import Float32s, Inputs, Labels, Rows, Splits
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.doubts import FEW_ROWS, doubt_on_labels
 from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
-from covcal_cli.extract.settings import Rows
 from covcal_cli.formats.features import SPLITS, UNKNOWN_LABEL
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.progress import Progress, ProgressCallback
 
+MAX_SKIPPED = 0.01
+_SATURATED = 0.999
 _NOISE = 1e-5  # relative to the largest logit: what rounding in another order explains
+
+
+@dataclass(frozen=True)
+class DomainReport:
+    """What was read of one domain."""
+
+    name: str  # "source" or "target"
+    path: Path  # where the data lies
+    rows: dict[str, int]  # per split
+    labelled: int  # rows whose class is known
+    skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
+
+
+@dataclass(eq=False)
+class DomainExtraction:
+    """Runs the classifier over the chosen rows of one domain, and writes what it gave."""
+
+    name: str  # "source" or "target"
+    data: DomainData
+    labels: Labels  # of all rows of the data, shape (n,); -1 where unknown
+    split: Splits  # of all rows of the data, shape (n,)
+    rows: Rows  # those to run, ascending
+    chosen: int  # rows of which these are a shard; as many without sharding
+    pipeline: ImagePipeline | None  # what is done to images
+    size: int  # rows of a batch
+    threads: int
+    skip_unreadable: bool
+
+    def __post_init__(self) -> None:
+        self.kept = self.rows  # the rows written; all of `rows` until `write`
+        self.skipped: list[tuple[int, str]] = []  # number and reason of the others
+        self.statistics = OutputStatistics(0)
+
+    def batches(self, rows: Rows) -> Generator[Batch, None, None]:
+        """Yield some of the rows as the model is fed them, in order."""
+        batches = self.data.batches(self.pipeline, rows, size=self.size, threads=self.threads)
+        with closing(batches):  # an error in the caller must stop the decoding threads at once
+            yield from batches
+
+    def run(
+        self, spool: DomainSpool, runner: "BatchRunner", progress: ProgressCallback | None
+    ) -> None:
+        """Run the rows that the spool does not hold yet, and append them to it."""
+        self._require_readable(spool.skipped)
+        if spool.done == len(self.rows):
+            return
+        # A resumed run goes on behind the rows of the spool, read, run or skipped.
+        with closing(self.batches(self.rows[spool.done :])) as batches:
+            for piece in batches:
+                self._require_readable([*spool.skipped, *piece.skipped])
+                arrays: dict[str, Float32s] = {}
+                if len(piece.rows):
+                    features, logits = runner.run(piece.inputs)
+                    arrays = {"logits": logits}
+                    if features is not None:
+                        arrays["features"] = features
+                    self._require_finite(arrays, piece)
+                done = spool.done + len(piece.rows) + len(piece.skipped)
+                spool.append(arrays, done, piece.skipped)
+                if progress is not None:
+                    progress(Progress(self.name, done, len(self.rows)))
+
+    def write(self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier) -> None:
+        """Write the group ``/NAME`` from a spool that holds every row, and count as it passes."""
+        # Only now it is known which rows were readable: everything else is chosen by them.
+        self.skipped = spool.skipped
+        left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
+        self.kept = self.rows[~np.isin(self.rows, left_out)]
+        self.statistics = OutputStatistics(len(self.kept), classifier)
+        ids = self.data.ids
+        everything = len(self.kept) == len(ids)
+        columns = {
+            f"columns/{name}": _storable(np.asarray(values)[self.kept])
+            for name, values in self.data.columns.items()
+        }
+        # Numbers stay in the spool until it is their turn; what else is known lies in memory.
+        part = Part(
+            path=self.data.path,
+            rows=self.kept,
+            content={
+                **spool.numbers(),
+                "labels": self.labels[self.kept],
+                "split": self.split[self.kept],
+                "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
+                **columns,
+            },
+            columns=list(self.data.columns),
+            skipped=[(row, ids[row], reason) for row, reason in self.skipped],
+        )
+        Join(self.name, [part]).write(writer, self.statistics.add)
+
+    def write_shard(self, writer: HDF5Writer) -> None:
+        """Write what ``merge`` needs to put the rows of a shard in their place."""
+        skipped = np.array([row for row, _ in self.skipped], dtype=np.int64)
+        writer.write(f"shard/{self.name}/rows", self.kept)
+        writer.write(f"shard/{self.name}/skipped", skipped)
+        writer.write(f"shard/{self.name}/chosen", np.int64(self.chosen))
+
+    def report(self) -> DomainReport:
+        """Return what was read."""
+        return DomainReport(
+            name=self.name,
+            path=self.data.path,
+            rows=rows_per_split(self.split[self.kept]),
+            labelled=int((self.labels[self.kept] != UNKNOWN_LABEL).sum()),
+            skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
+        )
+
+    def accuracy(self) -> float | None:
+        """Return the share of labelled rows that the classifier gets right; for the source only."""
+        labels = self.labels[self.kept]
+        known = labels != UNKNOWN_LABEL
+        return float((self.statistics.predictions == labels)[known].mean()) if known.any() else None
+
+    def warnings(self) -> Iterator[str | None]:
+        """Yield what a user should look into, one line each."""
+        yield from self.data.notes
+        rows = rows_per_split(self.split[self.kept])
+        empty = [name for name in ("train", "validation") if not rows[name]]
+        if empty:
+            hashed = self.data.given_split is None
+            remedy = "pass other --fractions" if hashed else "the data's own splits leave them out"
+            if len(self.kept) < len(self.labels):
+                remedy = "choose more rows"
+            yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
+        if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
+            yield (
+                f"every confidence on the {self.name} exceeds {_SATURATED}: "
+                f"{self._doubt_on_scale()}"
+            )
+        if self.name == "source":  # what labels of the target say is for evaluate alone
+            labels, statistics = self.labels[self.kept], self.statistics
+            known = labels != UNKNOWN_LABEL
+            if len(np.unique(labels[known])) < 2 and len(self.kept) < len(self.labels):
+                yield (
+                    f"the rows chosen from {self.data.path} show fewer than two classes, which "
+                    "says nothing about confidence: --sample draws from all of them"
+                )
+            yield doubt_on_labels(
+                labels[known], statistics.predictions[known], statistics.n_classes
+            )
+
+    def _doubt_on_scale(self) -> str:
+        if isinstance(self.data, OutputTable):
+            return "the outputs may be rounded; give them as the classifier computes them"
+        if self.pipeline is not None:
+            return "the pixels may be unscaled; check --scale, --mean and --std"
+        return "the inputs may be unscaled; standardise them as for the model's training"
+
+    def _require_readable(self, skipped: Sequence[tuple[int, str]]) -> None:
+        if len(skipped) <= (MAX_SKIPPED * self.chosen if self.skip_unreadable else 0):
+            return
+        shown = "; ".join(f"{self.data.ids[row]} ({reason})" for row, reason in skipped[:3])
+        more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
+        if not self.skip_unreadable:
+            raise CovcalError(
+                f"{self.data.path}: {shown}{more} cannot be read: mend or remove it, or pass "
+                "--on-error skip"
+            )
+        raise CovcalError(
+            f"{self.data.path}: more than {MAX_SKIPPED:.0%} of {self.chosen} images "
+            f"cannot be read: {shown}{more}: mend or remove them"
+        )
+
+    def _require_finite(self, arrays: Block, piece: Batch) -> None:
+        for what, values in arrays.items():
+            bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+            if len(bad):
+                known = self.data.ids[int(piece.rows[bad[0]])]
+                remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
+                raise CovcalError(
+                    f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
+                    f"check {remedy} and the model"
+                )
+
+
+def rows_per_split(split: Splits) -> dict[str, int]:
+    """Return how many rows each split has, by its name."""
+    counts = np.bincount(split, minlength=len(SPLITS))
+    return dict(zip(SPLITS, map(int, counts), strict=True))
+
+
+def _storable(values: NDArray[Any]) -> NDArray[Any]:
+    """Return a column as HDF5 takes it: numbers as they are, texts as UTF-8 bytes."""
+    if values.dtype.kind in "OU":
+        return utf8([str(value) for value in values])
+    return values
 
 
 def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchRunner":
@@ -93,200 +281,6 @@ def _filled(inputs: Inputs, size: int) -> dict[str, NDArray[Any]]:
     return {name: values[places] for name, values in inputs.items()}
 
 
-# One domain on its way into features.h5: run batch by batch, then written.
-#
-# ``extraction.py`` prepares both domains and owns the file; what is done lies in a `DomainSpool`.
-
-MAX_SKIPPED = 0.01
-_SATURATED = 0.999
-
-
-@dataclass(frozen=True)
-class DomainReport:
-    """What was read of one domain."""
-
-    name: str  # "source" or "target"
-    path: Path  # where the data lies
-    rows: dict[str, int]  # per split
-    labelled: int  # rows whose class is known
-    skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
-
-
-class DomainExtraction:
-    """Runs the classifier over the chosen rows of one domain, and writes what it gave."""
-
-    def __init__(
-        self,
-        name: str,
-        data: DomainData,
-        pipeline: ImagePipeline | None,
-        *,
-        labels: NDArray[np.int64],
-        split: NDArray[np.uint8],
-        rows: Rows,
-        chosen: int,
-        size: int,
-        threads: int,
-        skip_unreadable: bool,
-    ) -> None:
-        self.name = name  # "source" or "target"
-        self.data = data
-        self.labels = labels  # of all rows of the data, shape (n,); -1 where unknown
-        self.rows = rows  # those to run, ascending
-        self.chosen = chosen  # rows of which these are a shard; as many without sharding
-        self.kept = rows  # the rows written; all of `rows` until `write`
-        self.skipped: list[tuple[int, str]] = []  # number and reason of the others
-        self.statistics = OutputStatistics(0)
-        self._pipeline, self._size, self._threads = pipeline, size, threads
-        self._split = split  # the index into `SPLITS` of all rows, shape (n,)
-        self._allowed = MAX_SKIPPED * chosen if skip_unreadable else 0
-        self._skip_unreadable = skip_unreadable
-
-    def batches(self, rows: Rows) -> Generator[Batch, None, None]:
-        """Yield some of the rows as the model is fed them, in order."""
-        batches = self.data.batches(self._pipeline, rows, size=self._size, threads=self._threads)
-        with closing(batches):  # an error in the caller must stop the decoding threads at once
-            yield from batches
-
-    def run(
-        self, spool: DomainSpool, runner: BatchRunner, progress: ProgressCallback | None
-    ) -> None:
-        """Run the rows that the spool does not hold yet, and append them to it."""
-        self._require_readable(spool.skipped)
-        if spool.done == len(self.rows):
-            return
-        with closing(self.batches(self.rows[spool.done :])) as batches:
-            for piece in batches:
-                self._require_readable([*spool.skipped, *piece.skipped])
-                arrays: dict[str, Float32s] = {}
-                if len(piece.rows):
-                    features, logits = runner.run(piece.inputs)
-                    arrays = {"logits": logits}
-                    if features is not None:
-                        arrays["features"] = features
-                    self._require_finite(arrays, piece)
-                done = spool.done + len(piece.rows) + len(piece.skipped)
-                spool.append(arrays, done, piece.skipped)
-                if progress is not None:
-                    progress(Progress(self.name, done, len(self.rows)))
-
-    def write(self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier) -> None:
-        """Write the group ``/NAME`` from a spool that holds every row, and count as it passes."""
-        self.skipped = spool.skipped
-        left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
-        self.kept = self.rows[~np.isin(self.rows, left_out)]
-        self.statistics = OutputStatistics(len(self.kept), classifier)
-        ids = self.data.ids
-        everything = len(self.kept) == len(ids)
-        columns = {
-            f"columns/{name}": _storable(np.asarray(values)[self.kept])
-            for name, values in self.data.columns.items()
-        }
-        part = Part(
-            path=self.data.path,
-            rows=self.kept,
-            content={
-                **spool.numbers(),
-                "labels": self.labels[self.kept],
-                "split": self._split[self.kept],
-                "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
-                **columns,
-            },
-            columns=list(self.data.columns),
-            skipped=[(row, ids[row], reason) for row, reason in self.skipped],
-        )
-        Join(self.name, [part]).write(writer, self.statistics.add)
-
-    def write_shard(self, writer: HDF5Writer) -> None:
-        """Write what ``merge`` needs to put the rows of a shard in their place."""
-        skipped = np.array([row for row, _ in self.skipped], dtype=np.int64)
-        writer.write(f"shard/{self.name}/rows", self.kept)
-        writer.write(f"shard/{self.name}/skipped", skipped)
-        writer.write(f"shard/{self.name}/chosen", np.int64(self.chosen))
-
-    def report(self) -> DomainReport:
-        """Return what was read."""
-        counts = np.bincount(self._split[self.kept], minlength=len(SPLITS))
-        return DomainReport(
-            name=self.name,
-            path=self.data.path,
-            rows=dict(zip(SPLITS, map(int, counts), strict=True)),
-            labelled=int((self.labels[self.kept] != UNKNOWN_LABEL).sum()),
-            skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
-        )
-
-    def accuracy(self) -> float | None:
-        """Return the share of labelled rows that the classifier gets right; for the source only."""
-        labels = self.labels[self.kept]
-        known = labels != UNKNOWN_LABEL
-        return float((self.statistics.predictions == labels)[known].mean()) if known.any() else None
-
-    def warnings(self) -> list[str]:
-        """Return what a user should look into, one line each."""
-        found = list(self.data.notes)
-        rows = self.report().rows
-        empty = [name for name in ("train", "validation") if not rows[name]]
-        if empty:
-            hashed = self.data.given_split is None
-            remedy = "pass other --fractions" if hashed else "the data's own splits leave them out"
-            if len(self.kept) < len(self.labels):
-                remedy = "choose more rows"
-            found.append(
-                f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
-            )
-        if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
-            found.append(
-                f"every confidence on the {self.name} exceeds {_SATURATED}: "
-                f"{self._doubt_on_scale()}"
-            )
-        if self.name == "source":
-            labels = self.labels[self.kept]
-            known = labels != UNKNOWN_LABEL
-            if len(np.unique(labels[known])) < 2 and len(self.kept) < len(self.labels):
-                found.append(
-                    f"the rows chosen from {self.data.path} show fewer than two classes, which "
-                    "says nothing about confidence: --sample draws from all of them"
-                )
-            doubt = doubt_on_labels(
-                labels[known], self.statistics.predictions[known], self.statistics.n_classes
-            )
-            found += [doubt] if doubt else []
-        return found
-
-    def _doubt_on_scale(self) -> str:
-        if isinstance(self.data, OutputTable):
-            return "the outputs may be rounded; give them as the classifier computes them"
-        if self._pipeline is not None:
-            return "the pixels may be unscaled; check --scale, --mean and --std"
-        return "the inputs may be unscaled; standardise them as for the model's training"
-
-    def _require_readable(self, skipped: Sequence[tuple[int, str]]) -> None:
-        if len(skipped) <= self._allowed:
-            return
-        shown = "; ".join(f"{self.data.ids[row]} ({reason})" for row, reason in skipped[:3])
-        more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
-        if not self._skip_unreadable:
-            raise CovcalError(
-                f"{self.data.path}: {shown}{more} cannot be read: mend or remove it, or pass "
-                "--on-error skip"
-            )
-        raise CovcalError(
-            f"{self.data.path}: more than {MAX_SKIPPED:.0%} of {self.chosen} images "
-            f"cannot be read: {shown}{more}: mend or remove them"
-        )
-
-    def _require_finite(self, arrays: Block, piece: Batch) -> None:
-        for what, values in arrays.items():
-            bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
-            if len(bad):
-                known = self.data.ids[int(piece.rows[bad[0]])]
-                remedy = "its values" if self._pipeline is None else "the preprocessing (--scale)"
-                raise CovcalError(
-                    f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
-                    f"check {remedy} and the model"
-                )
-
-
 class OutputStatistics:
     """Counts over the `n` rows of one domain, fed in order."""
 
@@ -335,10 +329,3 @@ def proof_attributes(difference: float, largest: float) -> dict[str, float]:
 def _significant(value: float) -> float:
     """Round to three significant digits, which rounding in another order does not reach."""
     return float(f"{value:.2e}")
-
-
-def _storable(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a column as HDF5 takes it: numbers as they are, texts as UTF-8 bytes."""
-    if values.dtype.kind in "OU":
-        return utf8([str(value) for value in values])
-    return values

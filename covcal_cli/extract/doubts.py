@@ -15,12 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Labels = NDArray[np.int64]
+from covcal_cli.arrays import Float64s, Labels
+
 FEW_ROWS = 50  # what holds for fewer may be luck
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4
 _ROWS = 4096  # of each domain, evenly spread
 _SHOWS_NOTHING = "there is no shift to find, which is right for a check of the tools alone"
+
+
+def once(*texts: str | None) -> tuple[str, ...]:
+    """Return what there is to say, each thing once, as both domains may lie in one file."""
+    return tuple(dict.fromkeys(text for text in texts if text))
 
 
 def doubt_on_labels(labels: Labels, predictions: Labels, n_classes: int) -> str | None:
@@ -96,9 +102,9 @@ def is_one_place(source: Path, target: Path) -> bool:
     return source.exists() and target.exists() and source.samefile(target)
 
 
-def doubt_on_place(source: Path, target: Path) -> str | None:
+def doubt_on_place(source: Path | None, target: Path | None) -> str | None:
     """Return a warning if one place is given as both domains."""
-    if not is_one_place(source, target):
+    if source is None or target is None or not is_one_place(source, target):
         return None
     return f"{target} is the source and the target: {_SHOWS_NOTHING}; else give other data"
 
@@ -106,12 +112,7 @@ def doubt_on_place(source: Path, target: Path) -> str | None:
 def doubt_on_rows(file: Any, paths: Mapping[str, Path]) -> str | None:
     """Return what the rows of both domains say against how they were given, in one line.
 
-    Parameters
-    ----------
-    file : h5py.File
-        The features file, with every row written.
-    paths : mapping of str to Path
-        Where the data of each domain lies.
+    `file` is the features file, with every row written; the data of each domain lie in `paths`.
     """
     source, target = file["source"], file["target"]
     if _are_same(source, target):
@@ -146,10 +147,10 @@ def _are_same(source: Any, target: Any) -> bool:
     return all(np.array_equal(_some(source[name]), _some(target[name])) for name in names)
 
 
-def _confidences(logits: Any) -> NDArray[np.float64]:
+def _confidences(logits: Any) -> Float64s:
     exact = _some(logits).astype(np.float64)
     exact -= exact.max(axis=1, keepdims=True, initial=-math.inf)
-    found: NDArray[np.float64] = 1 / np.exp(exact).sum(axis=1)
+    found: Float64s = 1 / np.exp(exact).sum(axis=1)
     return found
 
 

@@ -4,9 +4,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from covcal_cli.arrays import Rows
 from covcal_cli.extract.domain import DomainExtraction, DomainReport
+from covcal_cli.extract.doubts import once
 from covcal_cli.extract.plan import ExtractPlan, prepare
-from covcal_cli.extract.settings import ExtractSettings, Rows
+from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import check_output
 
 _LABEL_AND_SPLIT = 9  # bytes per row
@@ -42,11 +44,9 @@ def dry_run(
     """Prepare an extraction and time a part of it; the arguments are those of `extract`."""
     given = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=True, inputs=given)
-    in_the_way = (
-        [f"{output} exists already: without --dry-run, pass --force to replace it"]
-        if output.exists() and not force
-        else []
-    )
+    in_the_way = None
+    if output.exists() and not force:
+        in_the_way = f"{output} exists already: without --dry-run, pass --force to replace it"
     plan = prepare(model, source, target, settings)
     domains = plan.domains.values()
     return DryRun(
@@ -58,8 +58,8 @@ def dry_run(
         threads=plan.threads,
         size=sum(_bytes(plan, domain) for domain in domains),
         seconds=_seconds(plan),
-        warnings=(*plan.warnings, *(text for domain in domains for text in domain.data.notes)),
-        notes=(*plan.notes, *in_the_way),
+        warnings=once(*plan.warnings, *(note for one in domains for note in one.data.notes)),
+        notes=once(*plan.notes, in_the_way),
     )
 
 

@@ -1,9 +1,19 @@
 """``covcal extract``: from a classifier and two domains to features.h5, batch by batch.
 
+An extraction has four steps:
+
+1. Plan (`plan.prepare`): classifier and data are opened, and classes, preprocessing, splits and
+   the rows to run settled. Whatever can be refused is refused here.
+2. Prove (`domain.prove`, the end of the plan): a first batch proves the last linear layer, and
+   shows whether the rows of a batch influence each other.
+3. Spool (`DomainExtraction.run`): batch by batch, features and logits go to files beside the output
+   (`parts.DomainSpool`). They are never all in memory at once, and a killed run can go on.
+4. Join (`DomainExtraction.write`): what is spooled, with its labels, splits, ids and groups, is a
+   `parts.Part` of a domain, which `parts.Join` writes into the output. ``covcal merge`` joins the
+   parts of several files in the same way, and so to the same bytes.
+
 The rows of a domain keep a stable order, and nothing that changes from run to run is written, so
-the same input gives the same bytes. Batches go to files beside the output (``parts.py``), and from
-there to the output when all are done: features and logits are never all in memory at once, and a
-killed run can go on.
+the same input gives the same bytes.
 """
 
 import shutil
@@ -12,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covcal_cli.extract.domain import DomainReport, proof_attributes
-from covcal_cli.extract.doubts import doubt_on_rows, is_one_place
+from covcal_cli.extract.doubts import doubt_on_rows, is_one_place, once
 from covcal_cli.extract.parts import DomainSpool, open_spool
 from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.settings import ExtractSettings
@@ -43,9 +53,9 @@ class ExtractReport:
 
 def extract(
     model: str | Path | None,
-    source: Path | None,
-    target: Path | None,
-    output: Path,
+    source: str | Path | None,
+    target: str | Path | None,
+    output: str | Path,
     settings: ExtractSettings = _DEFAULTS,
     *,
     force: bool = False,
@@ -58,9 +68,9 @@ def extract(
     ----------
     model : str, Path or None
         The classifier: a file, or ``module:function``. None for tables of a classifier's outputs.
-    source, target : Path or None
+    source, target : str, Path or None
         The data; one of them may be missing.
-    output : Path
+    output : str or Path
         The features file to write.
     settings : ExtractSettings
         How to extract.
@@ -76,9 +86,12 @@ def extract(
     CovcalError
         If the model, the data or the output cannot be used; an existing file is left untouched.
     """
-    given = [path for path in (model, source, target) if path is not None]
-    check_output(output, force=force, inputs=[Path(path) for path in given])
+    source, target = (None if path is None else Path(path) for path in (source, target))
+    given = [Path(path) for path in (model, source, target) if path is not None]
+    output = Path(output)
+    check_output(output, force=force, inputs=given)
     plan = prepare(model, source, target, settings)
+    # The plan's configuration decides whether what an earlier run has spooled can be gone on with.
     with atomic_output(output, force=force) as partial:
         folder, note = open_spool(output, plan.config(), resume=resume)
         try:
@@ -96,12 +109,10 @@ def extract(
         classes=plan.classes.names,
         domains=tuple(domain.report() for domain in domains.values()),
         source_accuracy=domains["source"].accuracy() if "source" in domains else None,
-        warnings=(
-            *plan.warnings,
-            *(text for domain in domains.values() for text in domain.warnings()),
-            *([doubt] if doubt else []),
+        warnings=once(
+            *plan.warnings, *(t for one in domains.values() for t in one.warnings()), doubt
         ),
-        notes=(*plan.notes, *([note] if note else [])),
+        notes=once(*plan.notes, note),
         has_features=plan.classifier.n_features is not None,
     )
 
@@ -109,16 +120,16 @@ def extract(
 def _run(
     plan: ExtractPlan, folder: Path, partial: Path, progress: ProgressCallback | None
 ) -> str | None:
-    """Write every row, and return what both domains together say against the run."""
+    """Spool and join every row, and return what both domains together say against the run."""
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
     with ExitStack() as stack:
-        # Every row is run first, so that all of them are kept if the run is stopped.
+        # Spool: every row is run before any is written, so that all are kept if the run is stopped.
         spools = {
             name: stack.enter_context(DomainSpool(folder, name, plan.widths)) for name in domains
         }
         for name, domain in domains.items():
             domain.run(spools[name], plan.runner, progress)
-        # Only then is the file written, in one go.
+        # Join: the file is written in one go.
         writer = stack.enter_context(
             HDF5Writer(
                 partial,
@@ -135,6 +146,7 @@ def _run(
         if shard is not None:
             for domain in domains.values():
                 domain.write_shard(writer)
+        # Look back: what the rows of both domains say against each other, and the proof over all.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
         # One place for both is either asked for, by a column domain, or said already.

@@ -15,11 +15,11 @@ import numpy as np
 
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
+from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes, rows_per_split
 from covcal_cli.extract.parts import Join, Part, difference
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
-from covcal_cli.formats.features import FEATURE_COLUMNS, FEATURES_SCHEMA, SPLITS, FeatureFile
+from covcal_cli.formats.features import FEATURE_COLUMNS, FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 
 _DOMAINS = ("source", "target")
@@ -52,16 +52,7 @@ class MergeReport:
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
-    """Merge shards, or files of one domain each, into one features file.
-
-    Parameters
-    ----------
-    paths : sequence of Path
-        Features files, in any order.
-    output : Path
-        The file to write.
-    force : bool
-        Replace `output` if it exists.
+    """Merge shards, or files of one domain each, in any order, into one features file.
 
     Raises
     ------
@@ -72,20 +63,21 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         raise CovcalError("there is nothing to merge: give the features files of the parts")
     check_output(output, force=force, inputs=paths)
     with ExitStack() as stack:
+        # The files must come of one run, or of like runs for different domains.
         files = [stack.enter_context(FeatureFile(path)) for path in paths]
         for file in files:
             _require_origin(file)
             _require_same_run(files[0], file)
+        # A domain is the join of what the files hold of it.
         holding = {name: [file for file in files if name in file.handle] for name in _DOMAINS}
         domains = {name: Join(name, _parts(name, held)) for name, held in holding.items() if held}
+        # The attributes are those that extract would have written, in its order.
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in _COMMON}
-        fed = [
-            file.attributes[FEATURE_COLUMNS] for file in files if FEATURE_COLUMNS in file.attributes
-        ]
-        if fed:
-            attributes[FEATURE_COLUMNS] = str(fed[0])
+        fed = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
+        if fed is not None:
+            attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
         for name in domains:
             attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
         partial = stack.enter_context(atomic_output(output, force=force))
@@ -107,7 +99,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
                 ),
             )
         return MergeReport(
-            rows={name: _counts(domain) for name, domain in domains.items()},
+            rows={name: rows_per_split(domain.fact("split")) for name, domain in domains.items()},
             skipped={name: len(domain.skipped) for name, domain in domains.items()},
         )
 
@@ -156,11 +148,6 @@ def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
         columns=list(group.get("columns", ())),
         skipped=list(zip(skipped.tolist(), *texts, strict=True)),
     )
-
-
-def _counts(domain: Join) -> dict[str, int]:
-    found = np.bincount(domain.fact("split"), minlength=len(SPLITS))
-    return dict(zip(SPLITS, map(int, found), strict=True))
 
 
 def _plain(value: Any) -> Attribute:

@@ -26,12 +26,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float32s, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.settings import Rows
 from covcal_cli.formats.writer import HDF5Writer, utf8
 
-Floats = NDArray[np.float32]
-Block = Mapping[str, Floats]
+Block = Mapping[str, Float32s]
 Config = Mapping[str, str | int | None]
 _NUMBERS = ("features", "logits")
 _BLOCK_BYTES = 4 << 20
@@ -214,7 +213,7 @@ class DomainSpool:
         self._synced = time.monotonic()
 
     def append(
-        self, arrays: Mapping[str, Floats], done: int, skipped: Sequence[tuple[int, str]]
+        self, arrays: Mapping[str, Float32s], done: int, skipped: Sequence[tuple[int, str]]
     ) -> None:
         """Add a batch: the rows run, (m, width) by array, or none at all where none was readable.
 
@@ -297,7 +296,7 @@ class _RawRows:
     path: Path
     shape: tuple[int, int]
 
-    def __getitem__(self, rows: slice) -> Floats:
+    def __getitem__(self, rows: slice) -> Float32s:
         width = self.shape[1]
         start, stop = int(rows.start), int(rows.stop)
         found = np.fromfile(self.path, "<f4", (stop - start) * width, offset=4 * start * width)

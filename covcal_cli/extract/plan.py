@@ -1,7 +1,6 @@
-"""A table of outputs in the place of a classifier.
+"""The plan of an extraction: all that is decided and checked before the first row is run.
 
-``extract --logits`` then shares everything else with an extraction that runs a model: choice of
-rows, shards, splits, labels, statistics and the file.
+``extract`` and ``extract --dry-run`` start from the same plan.
 """
 
 import hashlib
@@ -14,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covcal_cli import __version__
-from covcal_cli.arrays import Float32s, ModelInput
-from covcal_cli.classifiers.classifier import Classifier, Inputs, OpenedClassifier
+from covcal_cli.arrays import Float32s, Inputs, Labels, ModelInput
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
@@ -28,79 +26,14 @@ from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.splits import check_fractions, hashed_split
-from covcal_cli.data.stores.open import SUFFIXES
-from covcal_cli.data.stores.parquet import holds_parts
-from covcal_cli.data.stores.store import suffix_of
-from covcal_cli.data.tar import holds_shards
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
-from covcal_cli.extract.doubts import doubt_on_place
+from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
 from covcal_cli.formats.writer import Attribute
 
-
-class TableClassifier:
-    """Gives the outputs that it is fed: opened and proved, as there is nothing to be proved.
-
-    See `covcal_cli.classifiers.classifier.OpenedClassifier` and `Classifier`.
-    """
-
-    name, sha256 = "logits", ""
-    logits_tensor = "logits"
-    tail: str | None = "none"
-    fixed_batch: int | None = None
-    weight: Float32s | None = None
-    bias: Float32s | None = None
-
-    def __init__(self, table: OutputTable, kind: OutputKind, notes: tuple[str, ...]) -> None:
-        self.n_classes: int = table.n_classes
-        self.n_features: int | None = table.n_features
-        self.class_names: tuple[str, ...] | None = table.class_names
-        self.inputs: tuple[ModelInput, ...] = (
-            ModelInput("logits", (None, table.n_classes), np.dtype(np.float32)),
-        )
-        self.metadata: Mapping[str, str] = {}
-        self.features_tensor: str | None = None if table.n_features is None else "features"
-        self.notes: tuple[str, ...] = (
-            "no model is known: what is fitted to these "
-            f"{kind} holds for tables of the same classifier alone",
-            *notes,
-        )
-        self.proof = Proof()
-        self._kind = kind
-
-    def prove(self, batch: Inputs | None) -> "TableClassifier":
-        """Return itself: the outputs are what is given."""
-        del batch
-        return self
-
-    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return features, where there are any, and logits."""
-        return batch.get("features"), batch["logits"]
-
-    def describe(self) -> str:
-        """Return what there is, in one line."""
-        logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
-        width = "no features" if self.n_features is None else f"{self.n_features} features"
-        return f"none: {self.n_classes} classes as given{logged}, {width}"
-
-
-def open_tables(
-    source: Path | None, target: Path, kind: OutputKind, classes: Path | None = None
-) -> tuple[TableClassifier, dict[str, OutputTable]]:
-    """Open tables of outputs; see `covcal_cli.data.outputs.open_outputs`."""
-    tables = open_outputs(source, target, kind, classes)
-    notes = dict.fromkeys(note for table in tables.values() for note in table.index_notes)
-    return TableClassifier(next(iter(tables.values())), kind, tuple(notes)), tables
-
-
-# The plan of an extraction: all that is decided and checked before the first row is run.
-#
-# ``extract`` and ``extract --dry-run`` start from the same plan.
-
-_NAMES = 1 << 16
 _BATCH_BYTES = 16 << 20
 _BATCH_RANGE = (16, 256)
 _AS_THEY_ARE = "none: the rows go in as they are"
@@ -129,12 +62,12 @@ class ExtractPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know."""
-        notes = (*self.classifier.notes, *self.classifier.proof.remarks)
-        found = [*notes, self.origin, self.classes.note, self.runner.note]
-        found += self.remarks
+        of_model = (*self.classifier.notes, *self.classifier.proof.remarks)
+        missing = None
         if (target := self.domains.get("target")) is not None:
-            found.append(missing_classes(target.data.path, target.labels, self.classes))
-        return tuple(note for note in found if note)
+            missing = missing_classes(target.data.path, target.labels, self.classes)
+        settled = (self.origin, self.classes.note, self.runner.note)
+        return once(*of_model, *settled, *self.remarks, missing)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -197,6 +130,7 @@ def prepare(
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
         raise CovcalError("there is neither a source nor a target: give at least one")
+    # Open the classifier, and the data as its inputs; then classes go by the first who names them.
     threads = settings.threads or available_cores()
     opened, data, remarks = _opened(model, source, target, settings, threads)
     asked = read_classes(settings.classes, opened.n_classes) if settings.classes else None
@@ -207,29 +141,32 @@ def prepare(
         opened.n_classes,
         "the model" if settings.outputs is None else "the columns",
     )
+    # Settle what is done to images; a preprocessing file may lie beside the model's.
     path = Path(model) if model is not None and Path(model).is_file() else None
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, path)
-    doubt = None if source is None or target is None else doubt_on_place(source, target)
     size = settings.batch or _batch_size(opened, pipeline)
 
-    def extraction(name: str) -> DomainExtraction:
-        domain = data[name]
+    # Choose the rows of each domain, whose labels must fit the classes, and split them.
+    domains = {}
+    for name, domain in data.items():
         chosen = settings.selection.chosen(domain.ids, settings.seed)
-        given = domain.given_split
-        return DomainExtraction(
+        labels = domain.labels(classes) if name == "target" else _source_labels(domain, classes)
+        split = domain.given_split
+        if split is None:
+            split = hashed_split(domain.split_names, settings.fractions, settings.seed)
+        domains[name] = DomainExtraction(
             name,
             domain,
-            pipeline,
-            labels=domain.labels(classes) if name == "target" else source_labels(domain, classes),
-            split=_hashed_split(domain.split_names, settings) if given is None else given,
+            labels,
+            split,
             rows=settings.selection.of_shard(chosen),
             chosen=len(chosen),
+            pipeline=pipeline,
             size=size,
             threads=threads,
             skip_unreadable=settings.skip_unreadable,
         )
-
-    domains = {name: extraction(name) for name in data}
+    # Prove the last linear layer on the first rows that can be read.
     runner = _proved(opened, domains, size, classes)
     return ExtractPlan(
         settings=settings,
@@ -239,7 +176,7 @@ def prepare(
         runner=runner,
         threads=threads,
         domains=domains,
-        warnings=(*warnings, *([doubt] if doubt else [])),
+        warnings=once(*warnings, doubt_on_place(source, target)),
         origin=origin,
         remarks=remarks,
     )
@@ -275,13 +212,13 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def source_labels(data: DomainData, classes: ClassMap) -> NDArray[np.int64]:
+def _source_labels(data: DomainData, classes: ClassMap) -> Labels:
     """Return the labels of a source, refusing one that shows nothing about confidence."""
     labels = data.labels(classes)
     known = np.unique(labels[labels != UNKNOWN_LABEL])
     if len(known) == 0:
         raise CovcalError(
-            f"{data.path} has no labels, and the source needs them: {_way_to_label(data)}"
+            f"{data.path} has no labels, and the source needs them: {data.way_to_label}"
         )
     if len(known) == 1:
         raise CovcalError(
@@ -301,7 +238,8 @@ def _opened(
     if settings.outputs is not None:
         if model is not None or target is None:
             raise CovcalError("tables of outputs need a target and no model")
-        return *open_tables(source, target, settings.outputs, settings.classes), ()
+        tables = open_outputs(source, target, settings.outputs, settings.classes)
+        return TableClassifier(list(tables.values()), settings.outputs), tables, ()
     if model is None:
         raise CovcalError("there is no model: give one, or say that the data holds logits")
     classifier = open_classifier(
@@ -331,13 +269,14 @@ def _image_pipeline(
     asked = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}
     if not any(images.values()):
-        if settings.preprocess is not None or not asked.is_default:
+        if settings.preprocess is not None:
+            raise CovcalError(
+                "--preprocess was given, and the rows already have the model's own shape: drop it"
+            )
+        if not asked.is_default:
             raise CovcalError(
                 "preprocessing was asked for, and the rows already have the model's own shape: "
                 "drop --size, --scale, --mean, --std, --color, --layout and --resample"
-                if settings.preprocess is None
-                else "--preprocess was given, and the rows already have the model's own shape: "
-                "drop it"
             )
         return None, None, []
     base, origin = _base(classifier, settings, model)
@@ -373,26 +312,6 @@ def _base(
     return Preprocessing(), None
 
 
-def _hashed_split(names: Sequence[str], settings: ExtractSettings) -> NDArray[np.uint8]:
-    """Hash the names in pieces: the hashes of a million at once would take 100 MB."""
-    pieces = [
-        hashed_split(names[start : start + _NAMES], settings.fractions, settings.seed)
-        for start in range(0, len(names), _NAMES)
-    ]
-    return np.concatenate(pieces)
-
-
-def _way_to_label(data: DomainData) -> str:
-    suffix = suffix_of(data.path)
-    if suffix in (".npz", ".npy", ".h5", ".hdf5"):
-        return "save an array y of class numbers or names beside the rows, in an .npz or .h5"
-    if suffix in SUFFIXES or holds_parts(data.path):
-        return "add a column label with class numbers or names"
-    if suffix == ".tar" or holds_shards(data.path):
-        return "add a .cls file for each image"
-    return "put its images in class folders"
-
-
 def _listing(data: DomainData) -> str:
     """Return a digest of which rows there are, and of a single file's size and age."""
     digest = hashlib.sha256()
@@ -412,3 +331,54 @@ def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) ->
     fewest, most = _BATCH_RANGE
     fitting = _BATCH_BYTES // max(1, elements * classifier.inputs[0].dtype.itemsize)
     return min(most, max(fewest, 1 << max(0, fitting.bit_length() - 1)))
+
+
+# A table of outputs in the place of a classifier: ``extract --logits`` shares everything else with
+# an extraction that runs a model: choice of rows, shards, splits, labels, statistics and the file.
+
+
+class TableClassifier:
+    """Gives the outputs that it is fed: opened and proved, as there is nothing to be proved.
+
+    See `covcal_cli.classifiers.classifier.OpenedClassifier` and `Classifier`.
+    """
+
+    name, sha256 = "logits", ""
+    logits_tensor = "logits"
+    tail: str | None = "none"
+    fixed_batch: int | None = None
+    weight: Float32s | None = None
+    bias: Float32s | None = None
+
+    def __init__(self, tables: Sequence[OutputTable], kind: OutputKind) -> None:
+        table = tables[0]
+        self.n_classes: int = table.n_classes
+        self.n_features: int | None = table.n_features
+        self.class_names: tuple[str, ...] | None = table.class_names
+        self.inputs: tuple[ModelInput, ...] = (
+            ModelInput("logits", (None, table.n_classes), np.dtype(np.float32)),
+        )
+        self.metadata: Mapping[str, str] = {}
+        self.features_tensor: str | None = None if table.n_features is None else "features"
+        self.notes: tuple[str, ...] = (
+            "no model is known: what is fitted to these "
+            f"{kind} holds for tables of the same classifier alone",
+            *(note for one in tables for note in one.index_notes),
+        )
+        self.proof = Proof()
+        self._kind = kind
+
+    def prove(self, batch: Inputs | None) -> "TableClassifier":
+        """Return itself: the outputs are what is given."""
+        del batch
+        return self
+
+    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
+        """Return features, where there are any, and logits."""
+        return batch.get("features"), batch["logits"]
+
+    def describe(self) -> str:
+        """Return what there is, in one line."""
+        logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
+        width = "no features" if self.n_features is None else f"{self.n_features} features"
+        return f"none: {self.n_classes} classes as given{logged}, {width}"

@@ -1,19 +1,16 @@
 """The settings of ``covcal extract``, and the rows that they choose."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covcal_cli.arrays import Rows
 from covcal_cli.data.outputs import OutputKind
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.splits import DEFAULT_FRACTIONS, Fractions
+from covcal_cli.data.splits import DEFAULT_FRACTIONS, Fractions, hashes_of
 from covcal_cli.errors import CovcalError
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -29,13 +26,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """Read ``index/count``.
-
-        Raises
-        ------
-        ValueError
-            If the text is not two integers with ``1 <= index <= count``.
-        """
+        """Read ``index/count``; a ValueError unless they are integers, ``1 <= index <= count``."""
         index, _, count = text.partition("/")
         shard = cls(int(index), int(count))
         if not 1 <= shard.index <= shard.count:
@@ -75,7 +66,7 @@ class Selection:
             return rows[: self.limit]
         if self.sample is None or self.sample >= len(ids):
             return rows
-        order = np.argsort(_hashes(ids, seed), kind="stable")
+        order = np.argsort(hashes_of(ids, f"sample {seed} "), kind="stable")
         return np.sort(order[: self.sample]).astype(np.int64)
 
     def of_shard(self, rows: Rows) -> Rows:
@@ -85,26 +76,16 @@ class Selection:
         return rows[self.shard.index - 1 :: self.shard.count]
 
 
-def _hashes(ids: Sequence[str], seed: int) -> NDArray[np.uint64]:
-    found = np.empty(len(ids), dtype=np.uint64)
-    prefix = hashlib.sha256(f"sample {seed} ".encode())
-    for row, name in enumerate(ids):
-        digest = prefix.copy()
-        digest.update(name.encode())
-        found[row] = int.from_bytes(digest.digest()[:8], "big")
-    return found
-
-
 @dataclass(frozen=True)
 class ExtractSettings:
     """How to extract; the same for both domains."""
 
     # What to do to images, setting by setting; it overrides `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    # Where the rest comes from, as `inputs.preprocessing_files.load_preprocessing` takes it. By
+    # Where the rest comes from, as `data.preprocessing.configs.load_preprocessing` takes it. By
     # default the model's own metadata or a file beside it; what stays open, the model's input.
     preprocess: str | None = None
-    # The names of the classes in the order of the logits; see `inputs.classfile.read_classes`.
+    # The names of the classes in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None
     # Shares of train, validation and test where the data has no splits of its own.
     fractions: Fractions = DEFAULT_FRACTIONS

@@ -63,6 +63,14 @@ def test_one_file_given_twice_is_said_once(target: str, tmp_path: Path) -> None:
     assert warnings(covcal("extract", "model.onnx", "s.npz", target, "--dry-run", cwd=tmp_path))
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_what_both_domains_have_to_say_is_said_once(more: tuple[str, ...], tmp_path: Path) -> None:
+    """One file with ids that repeat serves for both domains."""
+    save(tmp_path / "s.npz", 4, 0, id=np.arange(N) // 2)
+    lines = extract(tmp_path, "s.npz", "s.npz", *more).err.splitlines()
+    assert sum("joining results by id would multiply rows" in line for line in lines) == 1
+
+
 def test_a_copy_of_the_source_is_noticed(tmp_path: Path) -> None:
     """By equal ids and outputs, whether or not the copy is labelled."""
     save(tmp_path / "s.npz", 4, 0)

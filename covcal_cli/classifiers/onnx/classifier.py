@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, ModelInput
+from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Inputs, ModelInput
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.classifier import Inputs, require_width
+from covcal_cli.classifiers.classifier import require_width
 from covcal_cli.classifiers.kinds import REMEDY
 from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read_onnx
 from covcal_cli.classifiers.onnx.graph import OnnxGraph, read_inputs, require_declared_width

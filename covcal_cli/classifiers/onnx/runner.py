@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from covcal_cli.arrays import AnyArray, ModelInput
-from covcal_cli.classifiers.classifier import Inputs, require_fit
+from covcal_cli.arrays import AnyArray, Inputs, ModelInput
+from covcal_cli.classifiers.classifier import require_fit
 from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError, one_line
 

@@ -1,8 +1,4 @@
-"""The preprocessing that Ultralytics' exported classifiers state in their metadata.
-
-Their transforms are torchvision's: the shorter side becomes the image size, the centre is cropped,
-pixels are divided by 255. They read files with OpenCV, which turns images upright by EXIF.
-"""
+"""The preprocessing that ``--preprocess`` names, or that a model or the files beside it state."""
 
 import json
 import re
@@ -21,48 +17,6 @@ from covcal_cli.data.preprocessing.pixels import Resize
 from covcal_cli.data.preprocessing.presets import similar_presets, torchvision_preset
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError, one_line
-
-
-def is_ultralytics(metadata: Mapping[str, str]) -> bool:
-    """Return whether a model's metadata are those of an Ultralytics classifier."""
-    return "imgsz" in metadata and metadata.get("task") == "classify"
-
-
-def ultralytics_preprocessing(metadata: Mapping[str, str]) -> Preprocessing:
-    """Return what Ultralytics does to an image before its classifier.
-
-    Raises
-    ------
-    CovcalError
-        If the metadata are no classifier's, or their image size is not readable.
-    """
-    if not is_ultralytics(metadata):
-        task = metadata.get("task")
-        found = f"its task is {task}" if task else "it has no imgsz and task"
-        raise CovcalError(
-            f"the model's metadata are not those of an Ultralytics classifier ({found}): pass "
-            "another --preprocess"
-        )
-    try:
-        size = json.loads(metadata["imgsz"])
-        height, width = (size, size) if isinstance(size, int) else map(int, size)
-    except (ValueError, TypeError) as error:
-        raise CovcalError(
-            f"the model's metadata have the image size {metadata['imgsz']!r}: pass --size"
-        ) from error
-    # Ultralytics keeps the ratio for square inputs only.
-    square = height == width
-    return Preprocessing(
-        resize=Resize("short", short=height) if square else Resize("squash", size=(height, width)),
-        crop=(height, width),
-        crop_rule="round",
-        resample="bilinear",
-        scale=1 / 255,
-        exif=True,
-    )
-
-
-# The preprocessing that ``--preprocess`` names, or that a model or the files beside it state.
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _FILES = ("preprocessor_config.json", "processor_config.json", "config.json")
@@ -97,7 +51,7 @@ def load_preprocessing(
         return Preprocessing()
     if text == "ultralytics":
         try:
-            return ultralytics_preprocessing(metadata)
+            return _ultralytics(metadata)
         except CovcalError as error:
             raise CovcalError(f"{model}: {error}" if model else str(error)) from error
     path = Path(text)
@@ -128,15 +82,11 @@ def found_preprocessing(
     """Return the preprocessing that a model brings along, and where it was found in words.
 
     The model's own metadata come first, then a file beside it (or above it, where the model lies in
-    a folder ``onnx``, as exports for the browser have it).
-
-    Raises
-    ------
-    CovcalError
-        If there is a file that covcal cannot use as it is: guessing would be silent.
+    a folder ``onnx``, as exports for the browser have it). A file that covcal cannot use as it is
+    is refused: guessing would be silent.
     """
-    if is_ultralytics(metadata):
-        return ultralytics_preprocessing(metadata), "the model's own metadata (Ultralytics)"
+    if _is_ultralytics(metadata):
+        return _ultralytics(metadata), "the model's own metadata (Ultralytics)"
     if model is None:
         return None
     folders = [model.parent]
@@ -188,3 +138,43 @@ def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
     if is_timm(content):
         return timm_preprocessing(content, origin)
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
+
+
+# What Ultralytics' exported classifiers state in their metadata.
+#
+# Their transforms are torchvision's: the shorter side becomes the image size, the centre is
+# cropped, pixels are divided by 255. They read files with OpenCV, which turns images upright by
+# EXIF.
+
+
+def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
+    """Return whether a model's metadata are those of an Ultralytics classifier."""
+    return "imgsz" in metadata and metadata.get("task") == "classify"
+
+
+def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
+    """Return what Ultralytics does to an image before its classifier."""
+    if not _is_ultralytics(metadata):
+        task = metadata.get("task")
+        found = f"its task is {task}" if task else "it has no imgsz and task"
+        raise CovcalError(
+            f"the model's metadata are not those of an Ultralytics classifier ({found}): pass "
+            "another --preprocess"
+        )
+    try:
+        size = json.loads(metadata["imgsz"])
+        height, width = (size, size) if isinstance(size, int) else map(int, size)
+    except (ValueError, TypeError) as error:
+        raise CovcalError(
+            f"the model's metadata have the image size {metadata['imgsz']!r}: pass --size"
+        ) from error
+    # Ultralytics keeps the ratio for square inputs only.
+    square = height == width
+    return Preprocessing(
+        resize=Resize("short", short=height) if square else Resize("squash", size=(height, width)),
+        crop=(height, width),
+        crop_rule="round",
+        resample="bilinear",
+        scale=1 / 255,
+        exif=True,
+    )

@@ -1,4 +1,12 @@
-"""Values of a JSON file of somebody else's, each checked for its kind; null is as if left out."""
+"""The preprocessing that files of Hugging Face and of timm state.
+
+Hugging Face's is ``preprocessor_config.json``. What a file leaves out is what its class fills in,
+and some classes read ``size`` in a way of their own, so the class counts: a file of an unknown one
+must say everything itself. A key that is not known here is refused, since it might change pixels.
+Crops are those of transformers' own NumPy code (and of all of version 5), which puts the odd pixel
+elsewhere than torchvision. timm's is ``config.json``: ``pretrained_cfg``, or the same keys at the
+top.
+"""
 
 import math
 import re
@@ -10,72 +18,6 @@ from covcal_cli.data.preprocessing.pixels import Resample, Resize, Size
 from covcal_cli.data.preprocessing.presets import HALF, IMAGENET_MEAN, IMAGENET_STD
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError
-
-
-@dataclass(frozen=True)
-class ConfigValues:
-    """The values of a preprocessing file by key."""
-
-    content: Mapping[str, Any]
-    origin: str  # the file, for messages
-
-    def get(self, key: str) -> Any:
-        """Return a value as it is; None where it is missing."""
-        return self.content.get(key)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """Return true or false."""
-        return bool(self._checked(key, default, bool, "true or false"))
-
-    def text(self, key: str, default: str) -> str:
-        """Return a text."""
-        return str(self._checked(key, default, str, "a text"))
-
-    def number(self, key: str, default: float) -> float:
-        """Return one number."""
-        return float(self._checked(key, default, int | float, "a number"))
-
-    def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
-        """Return one number or several."""
-        value = self.get(key)
-        if value is None:
-            return default
-        found = value if isinstance(value, list) else [value]
-        if not found or not all(_is(entry, int | float) for entry in found):
-            raise self.wrong(key, "numbers")
-        return tuple(float(entry) for entry in found)
-
-    def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """Return whole numbers above 0."""
-        found = self.numbers(key, default)
-        if not all(entry == int(entry) and entry > 0 for entry in found):
-            raise self.wrong(key, "whole numbers above 0")
-        return tuple(int(entry) for entry in found)
-
-    def wrong(self, key: str, wanted: str) -> CovcalError:
-        """Return the error of a value that is not what it must be."""
-        return CovcalError(f"{self.origin}: {key} is {self.get(key)!r}: it must be {wanted}")
-
-    def _checked(self, key: str, default: Any, kind: Any, words: str) -> Any:
-        value = self.get(key)
-        if value is None:
-            return default
-        if not _is(value, kind):
-            raise self.wrong(key, words)
-        return value
-
-
-def _is(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value is of a kind; true and false are no numbers."""
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-# The preprocessing of Hugging Face's ``preprocessor_config.json``.
-#
-# What a file leaves out is what its class fills in, and some classes read ``size`` in a way of
-# their own, so the class counts: a file of an unknown one must say everything itself. A key that
-# is not known here is refused, since it might change pixels. Crops are those of transformers' own
-# NumPy code (and of all of version 5), which puts the odd pixel elsewhere than torchvision.
 
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -149,13 +91,9 @@ def is_huggingface(content: Mapping[str, Any]) -> bool:
 def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
     """Return what an image processor does; `origin` is its file, for messages.
 
-    Raises
-    ------
-    CovcalError
-        If the file leaves something open, contradicts itself, or has a key that covcal does not
-        know.
+    A file that leaves something open, contradicts itself, or has an unknown key is refused.
     """
-    reader = _Reader(ConfigValues(content, origin))
+    reader = _Reader(_Values(content, origin))
     known = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
     unknown = sorted(
         key
@@ -171,7 +109,9 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
 
 
 class _Reader:
-    def __init__(self, values: ConfigValues) -> None:
+    """An image processor's file, read as its class reads it."""
+
+    def __init__(self, values: "_Values") -> None:
         self._values = values
         self._kind = values.text("image_processor_type", values.text("feature_extractor_type", ""))
         name = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", self._kind)
@@ -185,6 +125,7 @@ class _Reader:
             scale = values.number("rescale_factor", 1 / 255)
         mean: tuple[float, ...] = ()
         std: tuple[float, ...] = ()
+        # Without normalisation there are no constants; EfficientNet adds to them in two ways.
         if values.flag("do_normalize", family.normalised):
             mean = self._constants("image_mean", family.mean)
             std = self._constants("image_std", family.std)
@@ -215,6 +156,7 @@ class _Reader:
         if not values.flag("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
+        # What some classes make of a shorter side: the crop itself, enlarged, or a share of it.
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
                 raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
@@ -263,7 +205,7 @@ class _Reader:
             return family.short, (side, side)
         if isinstance(size, dict):
             if set(size) == {"shortest_edge"}:
-                sides = ConfigValues(size, f"{values.origin}: size")
+                sides = _Values(size, f"{values.origin}: size")
                 return sides.integers("shortest_edge", ())[0], (0, 0)
             return None, self._sides("size", "{height, width} or {shortest_edge}")
         given = values.integers("size", ())
@@ -291,7 +233,7 @@ class _Reader:
         size = self._values.get(key)
         if set(size) != {"height", "width"}:
             raise self._values.wrong(key, wanted)
-        sides = ConfigValues(size, f"{self._values.origin}: {key}")
+        sides = _Values(size, f"{self._values.origin}: {key}")
         return sides.integers("height", ())[0], sides.integers("width", ())[0]
 
     def _constants(self, key: str, default: tuple[float, ...] | None) -> tuple[float, ...]:
@@ -310,8 +252,6 @@ class _Reader:
         )
 
 
-# The preprocessing of timm's ``config.json``: ``pretrained_cfg``, or the same keys at the top.
-#
 # timm itself reads the six keys below for its evaluation transforms and nothing else of the file.
 
 _DEFAULT_SIZE = (3, 224, 224)
@@ -325,14 +265,8 @@ def is_timm(content: Mapping[str, Any]) -> bool:
 
 
 def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return what timm's evaluation transforms do; `origin` is the file, for messages.
-
-    Raises
-    ------
-    CovcalError
-        If a value is none of those that timm knows.
-    """
-    values = ConfigValues(content.get("pretrained_cfg") or content, origin)
+    """Return what timm's evaluation transforms do; `origin` is the file, for messages."""
+    values = _Values(content.get("pretrained_cfg") or content, origin)
     size = values.integers("input_size", _DEFAULT_SIZE)
     if len(size) != 3:
         raise values.wrong("input_size", "[channels, height, width]")
@@ -368,3 +302,61 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
         mean=mean,
         std=values.numbers("std", IMAGENET_STD),
     )
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The values of a preprocessing file by key, each checked for its kind; null is left out."""
+
+    content: Mapping[str, Any]
+    origin: str  # the file, for messages
+
+    def get(self, key: str) -> Any:
+        """Return a value as it is; None where it is missing."""
+        return self.content.get(key)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return true or false."""
+        return bool(self._checked(key, default, bool, "true or false"))
+
+    def text(self, key: str, default: str) -> str:
+        """Return a text."""
+        return str(self._checked(key, default, str, "a text"))
+
+    def number(self, key: str, default: float) -> float:
+        """Return one number."""
+        return float(self._checked(key, default, int | float, "a number"))
+
+    def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+        """Return one number or several."""
+        value = self.get(key)
+        if value is None:
+            return default
+        found = value if isinstance(value, list) else [value]
+        if not found or not all(_is(entry, int | float) for entry in found):
+            raise self.wrong(key, "numbers")
+        return tuple(float(entry) for entry in found)
+
+    def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """Return whole numbers above 0."""
+        found = self.numbers(key, default)
+        if not all(entry == int(entry) and entry > 0 for entry in found):
+            raise self.wrong(key, "whole numbers above 0")
+        return tuple(int(entry) for entry in found)
+
+    def wrong(self, key: str, wanted: str) -> CovcalError:
+        """Return the error of a value that is not what it must be."""
+        return CovcalError(f"{self.origin}: {key} is {self.get(key)!r}: it must be {wanted}")
+
+    def _checked(self, key: str, default: Any, kind: Any, words: str) -> Any:
+        value = self.get(key)
+        if value is None:
+            return default
+        if not _is(value, kind):
+            raise self.wrong(key, words)
+        return value
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Return whether a JSON value is of a kind; true and false are no numbers."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

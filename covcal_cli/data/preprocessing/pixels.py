@@ -1,7 +1,10 @@
-"""From an image of any size to the size that a model reads: the rules of training code.
+"""The way from an image to a classifier's input by Pillow alone, as training code goes it.
 
-Training libraries agree on Pillow's filters and differ by a pixel in how they crop. Which side the
-odd pixel goes to is a rule of its own (`CropRule`), since a model notices a shift by one pixel.
+The order is: orientation where asked for, colour, size, crop, then ``(pixel * scale - mean) /
+std`` with pixels from 0 to 255, and the layout. What is behind an alpha channel is kept as it is,
+since training code drops alpha in the same way. Training libraries agree on Pillow's filters and
+differ by a pixel in how they crop. Which side the odd pixel goes to is a rule of its own
+(`CropRule`), since a model notices a shift by one pixel.
 """
 
 import json
@@ -20,6 +23,9 @@ ResizePolicy = Literal["squash", "short", "letterbox", "none"]
 CropRule = Literal["round", "floor", "never"]
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 Size = tuple[int, int]
+Color = Literal["L", "RGB", "BGR"]
+Layout = Literal["NCHW", "NHWC", "NHW"]
+Pixels = NDArray[np.uint8]
 _FILTERS: dict[str, Image.Resampling] = {
     name: Image.Resampling[name.upper()] for name in get_args(Resample)
 }
@@ -29,6 +35,8 @@ _FORM = re.compile(
     r"|(?P<letterbox>letterbox)(?::(?P<fill>\d+(?:,\d+)*))?"
 )
 _WHITE = 255
+# Integers of 16 bits, in the byte orders that Pillow tells apart; 65535 / 257 = 255.
+_SIXTEEN_BIT_STEP = 257
 
 
 @dataclass(frozen=True)
@@ -140,19 +148,6 @@ def _offset(spare: int, rule: CropRule) -> int:
         # transformers.
         return -(-spare // 2) if rule == "round" else spare // 2
     return round(spare / 2) if rule == "round" else spare // 2
-
-
-# From an image to a classifier's input by Pillow alone, as training code does it.
-#
-# The order is: orientation where asked for, colour, size, crop, then ``(pixel * scale - mean) /
-# std`` with pixels from 0 to 255, and the layout. What is behind an alpha channel is kept as it
-# is, since training code drops alpha in the same way.
-
-Color = Literal["L", "RGB", "BGR"]
-Layout = Literal["NCHW", "NHWC", "NHW"]
-Pixels = NDArray[np.uint8]
-# Integers of 16 bits, in the byte orders that Pillow tells apart; 65535 / 257 = 255.
-_SIXTEEN_BIT_STEP = 257
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The preprocessing of torchvision's classifiers, by the name of their weights.
+"""The preprocessing of torchvision's classifiers by the name of their weights.
 
 Every entry is what the weights' own ``transforms()`` say in torchvision 0.28: length of the shorter
 side, crop, filter, weights, and the models that have them.
@@ -95,11 +95,6 @@ def torchvision_preset(text: str) -> Preprocessing | None:
 
     A name is ``imagenet`` (256, 224, bilinear), ``resnet50.IMAGENET1K_V2``,
     ``ResNet50_Weights.IMAGENET1K_V2``, or a model's alone where it has one set of weights.
-
-    Raises
-    ------
-    CovcalError
-        If the model has no such weights, or several and none is named.
     """
     if text.lower() == _PLAIN:
         return _preset("", 256, 224, "bilinear")

@@ -75,6 +75,7 @@ class Preprocessing:
         """Fill in what is not given from the model's declared input, which must be an image."""
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
+        # Which axis is what, and how large a row is.
         layout = self.layout or _layout(shape)
         axes = _axes(layout, shape)
         color = self.color or _color(shape, axes.get("C", 1))
@@ -86,6 +87,7 @@ class Preprocessing:
         size = self._size_read(shape, (axes["H"], axes["W"]))
         resize = self._resize(size, color)
         cropped = resize.size != size and not (resize.policy == "none" and self.crop is None)
+        # Pixels that the model reads as integers stay what they are.
         integers = not np.issubdtype(dtype, np.floating)
         scale = self.scale if self.scale is not None else (1.0 if integers else 1 / 255)
         if integers and (scale != 1 or any(self.mean) or any(value != 1 for value in self.std)):

@@ -6,6 +6,7 @@ are never in memory as a whole.
 
 import csv
 import gzip
+import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arrays import Float64s, Rows
 from covcal_cli.data.rows import GROUP_PREFIX, PATH_NAMES, is_reserved
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Rows, Store, suffix_of
-from covcal_cli.errors import CovcalError
+from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 
 _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
@@ -90,13 +91,13 @@ class CSVStore(Store):
                 taken.extend(islice(records, row - start, row - start + 1))
                 start = row + 1
         if len(taken) < len(rows):
-            raise self._error("it was cut short while it was read: copy it again")
+            raise self.error("it was cut short while it was read: copy it again")
         return taken, stop
 
-    def _numbers(self, records: list[Any], columns: list[int], rows: Rows) -> NDArray[np.float64]:
+    def _numbers(self, records: list[Any], columns: list[int], rows: Rows) -> Float64s:
         if self._one_line_each:
             try:
-                values: NDArray[np.float64] = np.loadtxt(
+                values: Float64s = np.loadtxt(
                     records,
                     delimiter=self._delimiter,
                     quotechar='"',
@@ -116,18 +117,15 @@ class CSVStore(Store):
         return np.array(numbers, dtype=np.float64)
 
     def _number(self, cell: str, column: int, row: int) -> float:
-        text = cell.strip().lower()
-        if text in _MISSING:
-            return float("nan")
-        if text in _BOOLEANS:
-            return _BOOLEANS[text]
-        try:
-            if "_" not in text:  # Python reads 12_3 as 123
-                return float(text)
-        except ValueError:
-            pass
+        kind = _kind(cell)
+        if kind is None:
+            return math.nan
+        if kind == "bool":
+            return _BOOLEANS[cell.strip().lower()]
+        if kind == "number":
+            return float(cell)
         self._require_points(cell, self._names[column], self.place(row))
-        raise self._error(
+        raise self.error(
             f"column {self._names[column]} holds {cell!r} in {self.place(row)}, where numbers "
             "stand before: encode it as a number, or leave the column out"
         )
@@ -135,7 +133,7 @@ class CSVStore(Store):
     def _require_points(self, cell: str, name: str, place: str) -> None:
         """Refuse a number with a decimal comma, which would pass for a text."""
         if self._delimiter != "," and _WITH_COMMA.fullmatch(cell.strip()):
-            raise self._error(
+            raise self.error(
                 f"column {name} holds {cell!r} in {place}, with a decimal comma: save numbers with "
                 f"a decimal point, or call a column of texts {GROUP_PREFIX}{name}"
             )
@@ -145,39 +143,40 @@ class CSVStore(Store):
         width = len(self._names)
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        kinds: dict[str, str] = {}
-        kept: list[tuple[list[str], int]] = []
-        open_columns = set(range(width))
-        for index, name in enumerate(self._names):
-            if is_reserved(name) or name in paths or about_images:
-                kinds[name] = "text"
-                kept.append((self._texts.setdefault(name, []), index))
-                open_columns.discard(index)
+        # Whatever says something of the rows is kept as text; beside images, that is all.
+        kinds = {
+            name: "text"
+            for name in self._names
+            if about_images or name in paths or is_reserved(name)
+        }
+        self._texts = {name: [] for name in kinds}
+        kept = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
+        undecided = [index for index, name in enumerate(self._names) if name not in kinds]
         n = 0
         for cells in reader:
             if len(cells) != width:
                 if not cells:
                     continue
-                raise self._error(
+                raise self.error(
                     f"line {reader.line_num} has {len(cells)} cells and the first line names "
                     f"{width} columns: correct or quote it"
                 )
-            if open_columns:
-                for index in sorted(open_columns):
-                    kind = _kind(cells[index])
-                    if kind is not None:
-                        open_columns.discard(index)
-                        kinds[self._names[index]] = kind
-                        if kind == "text":
-                            name, place = self._names[index], f"line {reader.line_num}"
-                            self._require_points(cells[index], name, place)
-                            texts = self._texts.setdefault(self._names[index], [""] * n)
-                            kept.append((texts, index))
+            # Of the other columns the first value tells the kind; up to a text there was none.
+            for index in tuple(undecided):
+                name, kind = self._names[index], _kind(cells[index])
+                if kind is None:
+                    continue
+                undecided.remove(index)
+                kinds[name] = kind
+                if kind == "text":
+                    self._require_points(cells[index], name, f"line {reader.line_num}")
+                    self._texts[name] = [""] * n
+                    kept.append((self._texts[name], index))
             for texts, index in kept:
                 texts.append(cells[index])
             n += 1
         if n == 0:
-            raise self._error("there are no rows below the first line: give one row per example")
+            raise self.error("there are no rows below the first line: give one row per example")
         self._n = n
         self._one_line_each = reader.line_num == n + 1
         return kinds
@@ -185,12 +184,12 @@ class CSVStore(Store):
     def _checked(self, header: list[str]) -> list[str]:
         names = [name.strip() for name in header]
         if not names:
-            raise self._error("the first line is empty: name the columns there")
+            raise self.error("the first line is empty: name the columns there")
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise self._error(f"two columns are called {name!r}: rename one of them")
+                raise self.error(f"two columns are called {name!r}: rename one of them")
         if all(_kind(name) == "number" for name in names):
-            raise self._error(
+            raise self.error(
                 "the first line holds numbers, not names: add a line that names the columns, such "
                 "as a,b,label"
             )
@@ -207,17 +206,14 @@ class CSVStore(Store):
                 reader = csv.reader(file, delimiter=self._delimiter, strict=True)
                 yield file, reader, next(reader, [])
         except UnicodeDecodeError as error:
-            raise self._error("it is not UTF-8 text: save it as UTF-8") from error
+            raise self.error("it is not UTF-8 text: save it as UTF-8") from error
         except (csv.Error, OSError, EOFError, zlib.error) as error:
-            raise self._error(f"it is not a readable CSV file ({error}): save it again") from error
+            raise self.error(f"it is not a readable CSV file ({error}): save it again") from error
 
     def _opened(self) -> IO[str]:
-        if suffix_of(self.path) == ".csv.gz":
+        if self.path.suffix.lower() == ".gz":
             return gzip.open(self.path, "rt", encoding="utf-8-sig", newline="")
         return self.path.open(encoding="utf-8-sig", newline="")
-
-    def _error(self, what: str) -> CovcalError:
-        return CovcalError(f"{self.path}: {what}")
 
 
 def _kind(cell: str) -> str | None:

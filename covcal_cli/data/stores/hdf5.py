@@ -9,7 +9,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Rows, Store, windows
+from covcal_cli.arrays import Rows
+from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
 from covcal_cli.errors import CovcalError
 
 _LARGEST_CHUNK = 16 * WINDOW_BYTES

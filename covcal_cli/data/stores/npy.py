@@ -1,4 +1,7 @@
-"""``.npy`` arrays read block by block, so that an array of any size takes little memory."""
+"""``.npy`` arrays, and ``.npz`` files of them, read block by block.
+
+The members of an ``.npz`` are streamed, so that an array of any size takes little memory.
+"""
 
 import math
 import zipfile
@@ -10,48 +13,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Rows, Store, windows
+from covcal_cli.arrays import Rows
+from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
 from covcal_cli.errors import CovcalError, one_line
 
-
-class NpyStream:
-    """The header of a ``.npy`` stream, and its rows in order.
-
-    The stream is read once, forwards, so that a member of a compressed zip will do. One that is no
-    array, holds Python objects or ends early is a ValueError.
-    """
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        version = np.lib.format.read_magic(stream)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        self.shape, self._fortran, self.dtype = read(stream)
-        if self.dtype.hasobject:
-            raise ValueError("Object arrays cannot be loaded")
-
-    def blocks(self, size: int) -> Iterator[NDArray[Any]]:
-        """Yield `size` rows at a time, the last block shorter."""
-        rows = self.shape[0]
-        if self._fortran:  # columns come first: there is no way round reading them all
-            whole = self._read(self.shape[::-1]).T
-            yield from (whole[start : start + size] for start in range(0, rows, size))
-            return
-        for start in range(0, rows, size):
-            yield self._read((min(size, rows - start), *self.shape[1:]))
-
-    def _read(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        wanted = math.prod(shape) * self.dtype.itemsize
-        data = bytearray()
-        while len(data) < wanted:
-            more = self._stream.read(wanted - len(data))
-            if not more:
-                raise ValueError("the array is cut short")
-            data += more
-        return np.frombuffer(data, dtype=self.dtype).reshape(shape)
+# zipfile says NotImplementedError of a compression that it lacks.
+_UNREADABLE = (ValueError, OSError, zipfile.BadZipFile, EOFError, NotImplementedError)
 
 
 class NpyStore(Store):
@@ -99,12 +66,6 @@ class NpyStore(Store):
             f"{self.path} is not a readable .npy file ({one_line(error)}): save it again with "
             "numpy.save"
         )
-
-
-# ``.npz`` files: every array is streamed from its member, so that its size does not matter.
-
-# zipfile says NotImplementedError of a compression that it lacks.
-_UNREADABLE = (ValueError, OSError, zipfile.BadZipFile, EOFError, NotImplementedError)
 
 
 class NpzStore(Store):
@@ -162,3 +123,43 @@ class NpzStore(Store):
         return CovcalError(
             f"{self.path} is not a readable .npz file ({error}): save it again with numpy.savez"
         )
+
+
+class NpyStream:
+    """The header of a ``.npy`` stream, and its rows in order.
+
+    The stream is read once, forwards, so that a member of a compressed zip will do. One that is no
+    array, holds Python objects or ends early is a ValueError.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        version = np.lib.format.read_magic(stream)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        self.shape, self._fortran, self.dtype = read(stream)
+        if self.dtype.hasobject:
+            raise ValueError("Object arrays cannot be loaded")
+
+    def blocks(self, size: int) -> Iterator[NDArray[Any]]:
+        """Yield `size` rows at a time, the last block shorter."""
+        rows = self.shape[0]
+        if self._fortran:  # columns come first: there is no way round reading them all
+            whole = self._read(self.shape[::-1]).T
+            yield from (whole[start : start + size] for start in range(0, rows, size))
+            return
+        for start in range(0, rows, size):
+            yield self._read((min(size, rows - start), *self.shape[1:]))
+
+    def _read(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        wanted = math.prod(shape) * self.dtype.itemsize
+        data = bytearray()
+        while len(data) < wanted:
+            more = self._stream.read(wanted - len(data))
+            if not more:
+                raise ValueError("the array is cut short")
+            data += more
+        return np.frombuffer(data, dtype=self.dtype).reshape(shape)

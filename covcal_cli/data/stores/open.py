@@ -1,28 +1,28 @@
-"""Files of named arrays by their suffix."""
+"""Formats of arrays and tables by the suffixes of their files.
 
-from collections.abc import Callable
+A new one is an entry of `_READERS` and a module beside this one; help and messages follow.
+"""
+
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from covcal_cli.data.stores.csv import CSVStore
-from covcal_cli.data.stores.hdf5 import HDF5Store
-from covcal_cli.data.stores.npy import NpyStore, NpzStore
-from covcal_cli.data.stores.parquet import ParquetStore, holds_parts
-from covcal_cli.data.stores.store import Store, suffix_of
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
-_STORES: dict[str, Callable[[Path], Store]] = {
-    ".npz": NpzStore,
-    ".npy": NpyStore,
-    ".h5": HDF5Store,
-    ".hdf5": HDF5Store,
-    ".csv": CSVStore,
-    ".tsv": CSVStore,
-    ".csv.gz": CSVStore,
-    ".parquet": ParquetStore,
+if TYPE_CHECKING:  # it needs NumPy and Pillow, and --help does not
+    from covcal_cli.data.stores.store import Store
+
+# Module and class that read a format, by its suffixes; help and messages name the first of them.
+_READERS = {
+    (".npz",): ("npy", "NpzStore"),
+    (".npy",): ("npy", "NpyStore"),
+    (".h5", ".hdf5"): ("hdf5", "HDF5Store"),
+    (".csv", ".tsv", ".csv.gz"): ("csv", "CSVStore"),
+    (".parquet",): ("parquet", "ParquetStore"),
 }
-SUFFIXES = tuple(_STORES)
-_KINDS = ".npz, .npy, .h5, .csv or .parquet file"
+SUFFIXES = tuple(suffixes[0] for suffixes in _READERS)
+_FILE = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file"
 _OTHERS = {
     ".mat": "save its arrays with numpy.savez",
     ".pkl": "a pickle can run code: save the arrays with numpy.savez",
@@ -40,14 +40,26 @@ _OTHERS = {
 }
 
 
-def open_store(path: Path) -> Store:
+def open_store(path: Path) -> "Store":
     """Open a file of arrays by its suffix, or a folder of Parquet parts."""
+    from covcal_cli.data.stores.parquet import ParquetStore, holds_parts
+
     if holds_parts(path):
         return ParquetStore(path)
-    suffix = suffix_of(path)
-    if suffix not in _STORES:
-        raise CovcalError(
-            f"{path} is no data that covcal reads: {_OTHERS.get(suffix, f'give a {_KINDS}')}"
-        )
-    require_file(path, remedy=f"give a {_KINDS} with one row per example")
-    return _STORES[suffix](path)
+    suffixes = _suffixes_of(path)
+    if not suffixes:
+        remedy = _OTHERS.get(path.suffix.lower(), f"give a {_FILE}")
+        raise CovcalError(f"{path} is no data that covcal reads: {remedy}")
+    require_file(path, remedy=f"give a {_FILE} with one row per example")
+    module, name = _READERS[suffixes]
+    store: Store = getattr(import_module(f"covcal_cli.data.stores.{module}"), name)(path)
+    return store
+
+
+def format_of(path: Path) -> str:
+    """Return the suffix that stands for a file's format; an empty one where covcal reads none."""
+    return "".join(_suffixes_of(path)[:1])
+
+
+def _suffixes_of(path: Path) -> tuple[str, ...]:
+    return next((known for known in _READERS if path.name.lower().endswith(known)), ())

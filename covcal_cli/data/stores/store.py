@@ -1,7 +1,7 @@
-"""Files that hold named arrays with one row per example, read by chosen rows.
+"""A file of named arrays with one row per example, read by chosen rows, of whatever format.
 
-Each kind of file has a module with a class that keeps the promise of `Store`; ``arrays.py`` feeds
-models from them, ``outputs.py`` reads classifiers' outputs from them.
+Each format has a module with a class that keeps the protocol `Store`. `covcal_cli.data.arrays`
+feeds models from them, `covcal_cli.data.outputs` reads classifiers' outputs from them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from covcal_cli.arrays import Rows
 from covcal_cli.errors import CovcalError
 
-Rows = NDArray[np.int64]
+# Some chosen rows, and their part of every array asked for.
 Piece = tuple[Rows, dict[str, NDArray[Any]]]
-
-
-"""Some chosen rows, and their part of every array asked for."""
 WINDOW_BYTES = 4 << 20
 
 
@@ -30,7 +28,7 @@ class Entry:
 
     shape: tuple[int, ...]  # rows first
     dtype: np.dtype[Any]  # kind "U" for texts whatever their length
-    is_encoded: bool = False  # whether its values are image files, as `encoded.Encoded` has them
+    is_encoded: bool = False  # whether its values are image files, as `Encoded` has them
     class_names: tuple[str, ...] | None = None  # what its numbers stand for, if the file says so
 
     @property
@@ -43,9 +41,7 @@ class Store(Protocol):
     """A file of named arrays."""
 
     path: Path
-    is_table: bool = (
-        False  # whether they are columns, so that plain columns of numbers are features
-    )
+    is_table: bool = False  # whether they are columns: then plain columns of numbers are features
     entries: dict[str, Entry]  # by name, in the order of the file
 
     def whole(self, name: str) -> NDArray[Any]:
@@ -66,15 +62,13 @@ class Store(Protocol):
         """
         ...
 
+    def error(self, what: str) -> CovcalError:
+        """Return the error that says `what` of the file."""
+        return CovcalError(f"{self.path}: {what}")
+
     def place(self, row: int) -> str:
         """Return where a row is, in the file's own terms, such as ``line 12``."""
         return f"row {row}"
-
-
-def suffix_of(path: Path) -> str:
-    """Return the suffix in lower case; ``.csv.gz`` is one."""
-    name = path.name.lower()
-    return ".csv.gz" if name.endswith(".csv.gz") else path.suffix.lower()
 
 
 def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
@@ -116,10 +110,8 @@ def _joined(pieces: list[Piece]) -> Piece:
 
 # Images that lie in a table as the bytes of their files, as Hugging Face datasets save them.
 
+# The bytes of an image file, or its path where there are none, or None for no image.
 Encoded = bytes | str | None
-
-
-"""The bytes of an image file, or its path where there are none, or None for no image."""
 _USUAL = ("image", "img")
 
 

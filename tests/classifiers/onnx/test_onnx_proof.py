@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covcal_cli.arrays import Inputs
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.classifier import Inputs
 from covcal_cli.classifiers.onnx.classifier import OriginalModel, open_onnx
 from covcal_cli.classifiers.onnx.runner import Runner
 from covcal_cli.errors import CovcalError

@@ -137,6 +137,32 @@ def test_reading_numbers_loads_no_pandas(tmp_path: Path) -> None:
     assert done.stdout.startswith("False 2 ")
 
 
+class TestLabelsOfOddTypes:
+    """Labels that are neither numbers nor texts to Arrow."""
+
+    def labels(self, values: Any, folder: Path) -> list[int]:
+        """Return the class index of every row, of the classes cat and dog."""
+        n = np.arange(len(values)) / 4
+        path = write_parquet(folder / "t.parquet", {"a": n, "b": n, "label": values})
+        found: list[int] = opened(path, TWO).labels(named_classes(("cat", "dog"))).tolist()
+        return found
+
+    @pytest.mark.parametrize("kind", ["binary", "large_binary", "fixed"])
+    def test_bytes_are_read_as_texts(self, kind: str, tmp_path: Path) -> None:
+        """Spark and Impala save texts so where they are told nothing else."""
+        type_of = arrow.binary(3) if kind == "fixed" else getattr(arrow, kind)()
+        values = arrow.array([b"dog", b"cat", None, b"dog"], type_of)
+        assert self.labels(values, tmp_path) == [1, 0, -1, 1]
+
+    def test_a_column_without_any_value_is_unknown_everywhere(self, tmp_path: Path) -> None:
+        assert self.labels(arrow.nulls(3), tmp_path) == [-1, -1, -1]
+
+    def test_structs_are_refused_in_one_line(self, tmp_path: Path) -> None:
+        message = r"t.parquet: column label holds struct<k: int64>: save numbers or texts"
+        with pytest.raises(CovcalError, match=message):
+            self.labels(arrow.array([{"k": 1}, {"k": 0}]), tmp_path)
+
+
 def write_parts(folder: Path, parts: Mapping[str, dict[str, Any]]) -> Path:
     """Write parts at their place in a folder."""
     for name, columns in parts.items():
