@@ -231,12 +231,8 @@ class SourceDomain(Domain):
 class FeatureFile:
     """An open features or adapted file, checked for structure; a context manager.
 
-    Parameters
-    ----------
-    path : Path
-        The file; with `handle`, what messages and records call it.
-    handle : h5py.File, optional
-        The file where it is open already. It stays the caller's to close.
+    With `handle`, an open ``h5py.File`` that stays the caller's to close, `path` is what messages
+    and records call it.
 
     Raises
     ------
