@@ -19,9 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float32s, Labels
-from covcal_cli.arrays import Floats as Floats
-from covcal_cli.arrays import Rows as Rows
+from covcal_cli.arrays import Float32s, Floats, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
 from covcal_cli.maths.softmax import log_mean_softmax
