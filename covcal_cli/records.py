@@ -107,15 +107,8 @@ def read_json(path: Path, *, remedy: str) -> Mapping[str, Any]:
 def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None = None) -> D:
     """Read a document, or those of its keys that `kind` has fields for.
 
-    Parameters
-    ----------
-    kind : type
-        A field that is missing in the file takes its default, where it has one.
-    path : Path
-    remedy : str
-        What to do about any other file, as ``"make it with covcal calibrate"``.
-    again : str, optional
-        What to do about a damaged document; `remedy` when left out.
+    A field that is missing in the file takes its default, where it has one. `remedy` is what to do
+    about any other file, as ``"make it with covcal calibrate"``, `again` about a damaged document.
 
     Raises
     ------

@@ -55,20 +55,9 @@ def adapt(
 ) -> AdaptReport:
     """Learn features on which source and target look alike, and write ``covcal.adapted/1``.
 
-    Training rows are fitted on and validation rows chosen by; no label of the target is read.
-    The same input, seed, threads, versions and machine give the same bytes.
-
-    Parameters
-    ----------
-    features_path : str or Path
-        A ``covcal.features/1`` file with both domains.
-    output : str or Path
-        The file to write; it appears whole or not at all.
-    settings : AdaptSettings
-    force : bool
-        Replace an existing `output`.
-    progress : callable, optional
-        Called with a `Progress` many times.
+    Training rows are fitted on and validation rows chosen by; no label of the target is read. The
+    same input, seed, threads, versions and machine give the same bytes. `output` appears whole or
+    not at all, and replaces a file with `force` alone; `progress` is called many times.
 
     Raises
     ------

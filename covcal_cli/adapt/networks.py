@@ -69,19 +69,19 @@ class Perceptrons:
         Xavier-normal weights and zero biases (the paper's discriminator), or both uniform within
         one over the root of the inputs (torch's default for a linear layer).
         """
+
+        def uniform(shape: tuple[int, int], spread: float) -> list[Tensor]:
+            return [(torch.rand(shape, generator=g) * 2 - 1) * spread for g in generators]
+
         weights, biases = [], []
         for inputs, outputs in pairwise(widths):
-            shape = (inputs, outputs)
             if xavier:
                 spread = (2.0 / (inputs + outputs)) ** 0.5
-                drawn = [torch.randn(shape, generator=g) * spread for g in generators]
+                drawn = [torch.randn((inputs, outputs), generator=g) * spread for g in generators]
                 bias = [torch.zeros((1, outputs)) for _ in generators]
             else:
-                spread = inputs**-0.5
-                drawn = [(torch.rand(shape, generator=g) * 2 - 1) * spread for g in generators]
-                bias = [
-                    (torch.rand((1, outputs), generator=g) * 2 - 1) * spread for g in generators
-                ]
+                drawn = uniform((inputs, outputs), inputs**-0.5)
+                bias = uniform((1, outputs), inputs**-0.5)
             weights.append(torch.stack(drawn).to(device).requires_grad_())
             biases.append(torch.stack(bias).to(device).requires_grad_())
         return cls(weights, biases, output_relu=output_relu)

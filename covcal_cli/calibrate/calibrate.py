@@ -16,10 +16,8 @@ from covcal_cli.calibrate.problem import (
     EstimateSettings,
     MethodFit,
     Problem,
-    fit_record,
+    fitted_fields,
     notes_on_weights,
-    provenance,
-    target_confidence,
 )
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights
@@ -136,23 +134,19 @@ def _calibration(
         method=settings.method,
         method_used=name,
         reason=reason,
-        forecaster=fit.forecaster,
-        forecaster_temperature=fit.temperature,
         discriminator_temperatures=tuple(found.temperature for found in temperatures),
         discriminator=None if weights is None else "network" if file.is_adapted else "logistic",
         max_weight=settings.max_weight,
         loss=settings.loss,
-        fit=fit_record(fit, len(validation), problem.errors(fit.forecaster)),
         weights=None if weights is None else asdict(weights.health),
         bound=None if fit.bound is None else asdict(fit.bound),
-        estimates=target_confidence(file, fit.forecaster, fit.temperature),
         seed=settings.seed,
         notes=(*validation.notes(file.classes), *fit.notes),
         warnings=tuple(warnings),
         guards=fit.guards,
         candidates=candidates,
         target_prior=_prior(problem, settings),
-        **provenance(file),
+        **fitted_fields(file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster)),
     )
 
 

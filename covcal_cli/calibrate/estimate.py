@@ -129,16 +129,9 @@ def expect(
 ) -> Expectation:
     """Estimate the target accuracy, and see the confidence of calibrations against it.
 
-    Parameters
-    ----------
-    path : Path
-        A features or adapted file.
-    documents : sequence of Path
-        Calibrations of its classifier.
-    asked : mapping, optional
-        Fields of `EstimateSettings`; the others are as the first calibration was made with.
-    networks : Path, optional
-        The adapted file with an fl method's networks, if it has moved.
+    `documents` are calibrations of the file's classifier, `asked` fields of `EstimateSettings`; the
+    others are as the first calibration was made with. `networks` is the adapted file with an fl
+    method's networks, if it has moved.
 
     Raises
     ------

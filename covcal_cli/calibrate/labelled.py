@@ -11,12 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
-from covcal_cli.calibrate.problem import (
-    fit_record,
-    provenance,
-    target_confidence,
-    warnings_on_temperature,
-)
+from covcal_cli.calibrate.problem import fitted_fields, warnings_on_temperature
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import enough_errors, not_at_limit
 from covcal_cli.formats.calibration import Calibration, LabelledRows
@@ -60,16 +55,12 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
             method=_METHOD,
             method_used=_METHOD,
             reason=f"asked for, with the labels of {rows} target rows",
-            forecaster="original",
-            forecaster_temperature=fit.temperature,
             discriminator_temperatures=(),
             discriminator=None,
             max_weight=DEFAULT_MAX_WEIGHT,
             loss=settings.loss,
-            fit=fit_record(fit, rows, errors),
             weights=None,
             bound=None,
-            estimates=target_confidence(file, "original", fit.temperature),
             seed=seed,
             warnings=tuple(warnings_on_temperature(fit, errors, rows, of=_ROWS)),
             guards=(
@@ -84,7 +75,7 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
                 ids=tuple(ids),
             ),
             notes=(),
-            **provenance(file),
+            **fitted_fields(file, "original", fit, rows, errors),
         )
 
 

@@ -7,7 +7,7 @@ stands what documents say of a file and of a fit, and the warnings that go with 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -144,9 +144,10 @@ class Problem:
     def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:
         self.file, self.settings, self.loss = file, settings, loss
         self.validation = _validation_of(file)
-        self._errors: dict[ForecasterName, int] = {}
+        # Of a forecaster: its errors on the labelled source validation rows; their weights.
+        self.errors = cache(self.validation.errors)
+        self.weights = cache(self._weights)
         self._plain: dict[ForecasterName, TemperatureFit] = {}
-        self._weights: dict[ForecasterName, ImportanceWeights] = {}
 
     @property
     def fullest(self) -> ForecasterName:
@@ -193,12 +194,6 @@ class Problem:
                 return f"training rows of both domains ({domain.counts()})"
         return None
 
-    def errors(self, forecaster: ForecasterName) -> int:
-        """Return how many labelled source validation rows the forecaster gets wrong."""
-        if forecaster not in self._errors:
-            self._errors[forecaster] = self.validation.errors(forecaster)
-        return self._errors[forecaster]
-
     def fit(self, forecaster: ForecasterName, weights: Float64s | None = None) -> TemperatureFit:
         """Fit T to the labelled source validation rows."""
         if weights is None and forecaster in self._plain:
@@ -223,21 +218,16 @@ class Problem:
         """Return the mean loss of the labelled source validation rows at a temperature."""
         return float(self.validation.row_losses(forecaster, temperature, self.loss).mean())
 
-    def weights(self, forecaster: ForecasterName) -> ImportanceWeights:
-        """Return the importance weights of the labelled source validation rows.
-
-        From the discriminators on psi(phi) for the aligned forecaster, else from that on phi: the
-        network of an adapted file, or a logistic one fitted here.
-        """
-        if forecaster not in self._weights:
-            on_source, on_target = self._domain_logits(forecaster)
-            self._weights[forecaster] = importance_weights(
-                on_source, on_target, max_weight=self.settings.max_weight
-            )
-        return self._weights[forecaster]
+    def _weights(self, forecaster: ForecasterName) -> ImportanceWeights:
+        on_source, on_target = self._domain_logits(forecaster)
+        return importance_weights(on_source, on_target, max_weight=self.settings.max_weight)
 
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
-        """Return the discriminators' logits of both domains' rows, shapes (M, n) and (M, n_t)."""
+        """Return the discriminators' logits of both domains' rows, shapes (M, n) and (M, n_t).
+
+        Those on psi(phi) for the aligned forecaster, else that on phi: the network of an adapted
+        file, or a logistic one fitted here.
+        """
         source, target = self.validation.source, self.file.require_target()
         rows, target_rows = self.validation.rows, target.rows("validation")
         if forecaster == "aligned":
@@ -306,14 +296,14 @@ def mean_confidence(
     return total / len(rows)
 
 
-def target_confidence(
+def _target_confidence(
     file: FeatureFile, forecaster: ForecasterName, temperature: float
 ) -> dict[str, float | int | None]:
     """Return the mean confidence on target validation rows, before and after, for cal.json."""
     target = file.target
-    rows = None if target is None else target.rows("validation")
-    if target is None or rows is None or len(rows) == 0:
+    if target is None or len(target.rows("validation")) == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
+    rows = target.rows("validation")
 
     def mean(forecaster: ForecasterName, temperature: float) -> float:
         return mean_confidence(
@@ -332,20 +322,25 @@ def input_of(file: FeatureFile) -> Input:
     return Input("adapted" if file.is_adapted else "features", file.path, file.sha256())
 
 
-def fit_record(fit: MethodFit | TemperatureFit, rows: int, errors: int) -> dict[str, Any]:
-    """Return what cal.json keeps of a fit."""
+def fitted_fields(
+    file: FeatureFile,
+    forecaster: ForecasterName,
+    fit: MethodFit | TemperatureFit,
+    rows: int,
+    errors: int,
+) -> dict[str, Any]:
+    """Return the fields of a `Calibration` that say what was fitted, and on what."""
     return {
-        "rows": rows,
-        "errors": errors,
-        "loss": fit.loss,
-        "loss_before": fit.loss_at_one,
-        "at_limit": fit.at_limit,
-    }
-
-
-def provenance(file: FeatureFile) -> dict[str, Any]:
-    """Return the fields of a `Calibration` that say what it was fitted on."""
-    return {
+        "forecaster": forecaster,
+        "forecaster_temperature": fit.temperature,
+        "fit": {
+            "rows": rows,
+            "errors": errors,
+            "loss": fit.loss,
+            "loss_before": fit.loss_at_one,
+            "at_limit": fit.at_limit,
+        },
+        "estimates": _target_confidence(file, forecaster, fit.temperature),
         "classes": tuple(file.classes),
         "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),

@@ -19,9 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float32s, Labels
-from covcal_cli.arrays import Floats as Floats
-from covcal_cli.arrays import Rows as Rows
+from covcal_cli.arrays import Float32s, Floats, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
 from covcal_cli.maths.softmax import log_mean_softmax
@@ -231,12 +229,8 @@ class SourceDomain(Domain):
 class FeatureFile:
     """An open features or adapted file, checked for structure; a context manager.
 
-    Parameters
-    ----------
-    path : Path
-        The file; with `handle`, what messages and records call it.
-    handle : h5py.File, optional
-        The file where it is open already. It stays the caller's to close.
+    With `handle`, an open ``h5py.File`` that stays the caller's to close, `path` is what messages
+    and records call it.
 
     Raises
     ------

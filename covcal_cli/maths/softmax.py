@@ -11,7 +11,6 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels
 
-Array = Float64s
 LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
 _BLOCK_VALUES = 1 << 16
 
