@@ -7,6 +7,7 @@ run on it, so that the numbers are those of the command line.
 
 import hashlib
 import inspect
+import io
 import warnings
 from pathlib import Path
 from typing import Any, Self
@@ -192,7 +193,7 @@ class _ArrayFile(FeatureFile):
     def __init__(
         self, source: Float64s, labels: Labels, target: Float64s, classes: list[str]
     ) -> None:
-        handle = h5py.File("arrays", "w", driver="core", backing_store=False)
+        handle = h5py.File(io.BytesIO(), "w")
         self._digest = hashlib.sha256()
         unknown = np.full(len(target), UNKNOWN_LABEL, dtype=np.int64)
         for name, logits, known in (("source", source, labels), ("target", target, unknown)):
@@ -210,6 +211,9 @@ class _ArrayFile(FeatureFile):
             {"schema": FEATURES_SCHEMA, "model_name": "logits", "model_sha256": "", "complete": 1}
         )
         super().__init__(_WHERE, handle)
+
+    def __exit__(self, *error: object) -> None:
+        self.handle.close()
 
     def sha256(self) -> str:
         """Return the sha256 of the arrays."""
