@@ -99,13 +99,13 @@ def _output(command: str) -> str:
 
 
 def write_anew(*, every: bool) -> None:
-    """Write both pages anew, and the picture where README changes; `every` block if asked."""
+    """Write both pages anew, and the picture where README changes; or `every` block and it."""
     for path in (README, WORKED_EXAMPLE):
         shown = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
             printed = live(shown, Path(folder))
             page = printed if every else renewed(shown, printed)
-            if page == shown:
+            if page == shown and not every:
                 continue
             path.write_text(page, encoding="utf-8")
             if (Path(folder) / PICTURE.name).exists():

@@ -1,4 +1,4 @@
-"""What a run of a torch program shows: its linear layers, their order, and features chosen in it.
+"""A run of a torch program as it is read: its layers, their order, and features chosen in it.
 
 Eager modules, TorchScript and exported programs all end in the same operators, so a call of a
 linear layer (`LayerCall`) is read from the operator's own arguments: its input, its weights, its
