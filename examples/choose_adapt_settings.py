@@ -37,9 +37,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from covcal_cli.adapt.rows import read_rows
 from covcal_cli.adapt.settings import Schedule, Settings, default_settings
 from covcal_cli.adapt.training import train
+from covcal_cli.adapt.training_rows import read_rows
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.target_labels import target_labels

@@ -203,7 +203,7 @@ def test_every_part_has_a_floor() -> None:
         ("covcal_cli.maths.weights", "raise SystemExit", "uses SystemExit"),
         ("covcal_cli.maths.weights", "def f():\n    import torch.nn", "imports torch"),
         ("covcal_cli.classifiers.open", "import torch", "imports torch"),
-        ("covcal_cli.adapt.networks", "import onnxruntime", "imports onnxruntime"),
+        ("covcal_cli.adapt.perceptrons", "import onnxruntime", "imports onnxruntime"),
         (
             "covcal_cli.maths.weights",
             "from importlib import import_module\nimport_module('onnx')",
@@ -235,7 +235,7 @@ def test_every_part_has_a_floor() -> None:
             "reads target labels",
         ),
         (
-            "covcal_cli.adapt.rows",
+            "covcal_cli.adapt.training_rows",
             "def f():\n    from ..formats.target_labels import target_labels",
             "reads target labels",
         ),

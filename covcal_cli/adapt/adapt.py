@@ -70,8 +70,8 @@ def adapt(
         check_output(output, force=force, inputs=[file.path])
         numbers, seed = settings.training(n_features), settings.seed
         with _torch_threads(settings.threads):
-            from covcal_cli.adapt.rows import read_rows
             from covcal_cli.adapt.training import train
+            from covcal_cli.adapt.training_rows import read_rows
             from covcal_cli.adapt.writing import write_adapted
 
             device = _chosen_device(settings.device)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covcal_cli.adapt.networks import (
+from covcal_cli.adapt.perceptrons import (
     Dropout,
     Perceptrons,
     ScheduledOptimiser,
@@ -21,8 +21,8 @@ from covcal_cli.adapt.networks import (
     member_generators,
     reverse_gradient,
 )
-from covcal_cli.adapt.rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.adapt.settings import Settings
+from covcal_cli.adapt.training_rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 

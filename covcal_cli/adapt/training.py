@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from covcal_cli.adapt.alignment import Aligner, Alignment, MemberTrace, probe_overlap
-from covcal_cli.adapt.networks import (
+from covcal_cli.adapt.perceptrons import (
     Dropout,
     Perceptrons,
     ScheduledOptimiser,
     domain_loss,
     member_generators,
 )
-from covcal_cli.adapt.rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.adapt.settings import DiscriminatorSettings, Settings
+from covcal_cli.adapt.training_rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.arrays import Float32s, Float64s, Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.maths.softmax import class_major, log_softmax

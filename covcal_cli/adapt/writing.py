@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from covcal_cli.adapt.rows import Projection
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.adapt.training import Trained, training_record
+from covcal_cli.adapt.training_rows import Projection
 from covcal_cli.arrays import Rows
 from covcal_cli.files import relative_to_folder_of
 from covcal_cli.formats.features import ADAPTED_SCHEMA, Domain, FeatureFile

@@ -7,14 +7,7 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import (
-    Force,
-    NetworksOfFeatures,
-    Quiet,
-    Verbose,
-    calibration,
-    output,
-)
+from covcal_cli.cli.options import Force, NetworksOfFeatures, Quiet, Verbose, calibration, output
 
 DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
 RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])

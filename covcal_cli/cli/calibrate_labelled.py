@@ -7,16 +7,7 @@ import typer
 
 from covcal_cli.cli.calibrate import write_fitted
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import (
-    Force,
-    InputFile,
-    Loss,
-    LossName,
-    Quiet,
-    Seed,
-    Verbose,
-    output,
-)
+from covcal_cli.cli.options import Force, InputFile, Loss, LossName, Quiet, Seed, Verbose, output
 
 
 def calibrate_labelled(

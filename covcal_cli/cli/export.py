@@ -6,15 +6,7 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import (
-    Force,
-    ModelOutput,
-    Networks,
-    Quiet,
-    Verbose,
-    calibration,
-    output,
-)
+from covcal_cli.cli.options import Force, ModelOutput, Networks, Quiet, Verbose, calibration, output
 
 
 def export(

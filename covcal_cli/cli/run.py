@@ -8,15 +8,7 @@ import typer
 from covcal_cli.classifiers.kinds import MODEL_HELP
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
-from covcal_cli.cli.options import (
-    Device,
-    DeviceName,
-    Method,
-    MethodName,
-    Quiet,
-    Verbose,
-    output,
-)
+from covcal_cli.cli.options import Device, DeviceName, Method, MethodName, Quiet, Verbose, output
 
 if TYPE_CHECKING:
     from covcal_cli.run.run import RunReport, Step

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from covcal_cli.arrays import ModelInput
-from covcal_cli.data.arrays import ArrayData, ArrayFile
+from covcal_cli.data.array_files import ArrayData, ArrayFile
 from covcal_cli.data.domain import DomainData
 from covcal_cli.data.feeding import columns_of
 from covcal_cli.data.folder import FolderData

@@ -27,15 +27,8 @@ from covcal_cli.classifiers.onnx.file import (
 )
 from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import (
-    ADDED,
-    Exported,
-    Forecaster,
-    Merge,
-    StoredRows,
-    free_name,
-)
-from covcal_cli.export.proof import Answers, made_batches, no_number, prove
+from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.verification import Answers, made_batches, no_number, prove
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.maths.networks import Networks
 

@@ -26,15 +26,8 @@ from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
 from covcal_cli.classifiers.torch.program import Program, cause, in_precision, quiet
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import (
-    ADDED,
-    Exported,
-    Forecaster,
-    Merge,
-    StoredRows,
-    free_name,
-)
-from covcal_cli.export.proof import Answers, prove
+from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
 
 METADATA = "covcal.json"  # extra file of the ``.pt2`` that holds the metadata

@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from covcal_cli.adapt import rows as reading
+from covcal_cli.adapt import training_rows as reading
 from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.alignment import Aligner, probe_overlap
-from covcal_cli.adapt.networks import Perceptrons
-from covcal_cli.adapt.rows import read_rows
+from covcal_cli.adapt.perceptrons import Perceptrons
 from covcal_cli.adapt.settings import (
     AdaptSettings,
     Schedule,
@@ -29,6 +28,7 @@ from covcal_cli.adapt.settings import (
     paper_settings,
 )
 from covcal_cli.adapt.training import weighted_brier
+from covcal_cli.adapt.training_rows import read_rows
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile

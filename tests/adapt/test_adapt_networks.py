@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from covcal_cli.adapt.alignment import balanced_accuracy, probe_logits
-from covcal_cli.adapt.networks import (
+from covcal_cli.adapt.perceptrons import (
     Dropout,
     Perceptrons,
     ScheduledOptimiser,
@@ -19,8 +19,8 @@ from covcal_cli.adapt.networks import (
     member_generators,
     reverse_gradient,
 )
-from covcal_cli.adapt.rows import RowStream, principal_components
 from covcal_cli.adapt.settings import AdaptSettings, Schedule, paper_settings
+from covcal_cli.adapt.training_rows import RowStream, principal_components
 from covcal_cli.errors import CovcalError
 
 CPU = torch.device("cpu")

@@ -21,7 +21,7 @@ from covcal_cli.classifiers.classifier import require_fit, require_width
 from covcal_cli.classifiers.kinds import names_a_function
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.classifiers.torch.factory import open_function
-from covcal_cli.classifiers.torch.files import open_file
+from covcal_cli.classifiers.torch.file import open_file
 from covcal_cli.classifiers.torch.head import Answer, Head, MadeRun, find_head
 from covcal_cli.classifiers.torch.program import (
     CPU,
@@ -30,13 +30,7 @@ from covcal_cli.classifiers.torch.program import (
     may_hold_classes,
     read_answer,
 )
-from covcal_cli.classifiers.torch.trace import (
-    LayerReader,
-    Tap,
-    Trace,
-    open_tap,
-    parameter_names,
-)
+from covcal_cli.classifiers.torch.trace import LayerReader, Tap, Trace, open_tap, parameter_names
 from covcal_cli.errors import CovcalError
 
 

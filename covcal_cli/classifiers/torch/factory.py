@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from covcal_cli.classifiers.torch.files import load_weights
+from covcal_cli.classifiers.torch.file import load_weights
 from covcal_cli.classifiers.torch.inputs import find_inputs
 from covcal_cli.classifiers.torch.program import Program, cause
 from covcal_cli.errors import CovcalError

@@ -21,14 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import Rows
-from covcal_cli.data.stores.store import (
-    WINDOW_BYTES,
-    Encoded,
-    Entry,
-    Piece,
-    Store,
-    is_image_file,
-)
+from covcal_cli.data.stores.store import WINDOW_BYTES, Encoded, Entry, Piece, Store, is_image_file
 from covcal_cli.errors import CovcalError
 
 _HEAD = 8  # values that show what a column holds

@@ -1,6 +1,6 @@
 """A file of named arrays with one row per example, read by chosen rows, of whatever format.
 
-Each format has a module with a class that keeps the protocol `Store`. `covcal_cli.data.arrays`
+Each format has a module with a class that keeps the protocol `Store`. `covcal_cli.data.array_files`
 feeds models from them, `covcal_cli.data.outputs` reads classifiers' outputs from them.
 """
 

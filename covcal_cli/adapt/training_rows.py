@@ -198,8 +198,6 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 # Batches, and samples.
-
-
 class RowStream:
     """Endless row numbers for M members: seeded permutations, a new one whenever one is used up."""
 

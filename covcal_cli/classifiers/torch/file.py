@@ -196,8 +196,6 @@ def _rows(
 
 
 # Weights.
-
-
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
     """Load a file of weights into a module, changed in place; every name and shape is checked.
 

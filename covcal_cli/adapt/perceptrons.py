@@ -152,8 +152,6 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
 
 
 # Losses per member; a sum over members trains each as if it were alone.
-
-
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Return each member's mean loss over its labelled rows, shape (M,).
 
@@ -184,7 +182,6 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 
 # Torch's AdamW or SGD on a schedule.
-
 _MOMENTUM = 0.9
 _BETAS = (0.5, 0.99)  # the first is low: momentum makes the game between psi and D-bar circle
 
@@ -222,8 +219,6 @@ class ScheduledOptimiser:
 
 
 # The gradient reversal layer of Ganin et al. (2016).
-
-
 class _Reversal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, coefficient: float) -> Tensor:
