@@ -9,6 +9,7 @@ import math
 import struct
 import threading
 import zlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -59,7 +60,7 @@ class _Pending:
     runs: list[Future[_Run]]
 
 
-class ImageFiles:
+class ImageFiles(ABC):
     """Rows that are image files: what is the same in folders and shards."""
 
     holds_images = True
@@ -69,9 +70,9 @@ class ImageFiles:
         self.columns: Mapping[str, NDArray[Any]] = {}
         self._input = require_one_input(path, wanted)
 
+    @abstractmethod
     def opener(self, row: int) -> Opener:
         """Return what opens the image of a row."""
-        raise NotImplementedError
 
     def batches(
         self,
