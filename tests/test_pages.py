@@ -162,3 +162,31 @@ def test_the_mathematics_that_code_cites_is_there() -> None:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             for numbers in cited.findall(path.read_text(encoding="utf-8")):
                 assert set(re.findall(r"\d\.\d+", numbers)) <= headings, path
+
+
+def floor_plan(page: str) -> dict[str, list[str]]:
+    """Return the modules that a page lists by folder; those of the root under ``.``."""
+    rows = re.findall(r"^\| (?:`([\w/]+)/`|\(root\)) \| ([\w, ]*) \|", page, re.MULTILINE)
+    return {folder or ".": modules.split(", ") for folder, modules in rows if modules}
+
+
+def modules_of_the_tree(root: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in sorted(root.rglob("*.py")):
+        if not path.stem.startswith("__"):
+            found.setdefault(path.parent.relative_to(root).as_posix(), []).append(path.stem)
+    return found
+
+
+def test_the_floor_plan_names_every_module() -> None:
+    """Whoever adds, moves or renames a module says where it stands."""
+    page = (REPOSITORY / "covcal_cli" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert floor_plan(page) == modules_of_the_tree(REPOSITORY / "covcal_cli")
+
+
+def test_a_module_that_the_floor_plan_lacks_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "maths").mkdir()
+    (tmp_path / "maths" / "softmax.py").touch()
+    assert floor_plan("| `maths/` | softmax | x |") == modules_of_the_tree(tmp_path)
+    (tmp_path / "maths" / "weights.py").touch()
+    assert floor_plan("| `maths/` | softmax | x |") != modules_of_the_tree(tmp_path)
