@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import adapt
     from covcal_cli.adapt.settings import AdaptSettings
-    from covcal_cli.apply.apply import apply
+    from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
     from covcal_cli.calibrate.calibrator import Calibrator
     from covcal_cli.calibrate.estimate import estimate
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptSettings",
+    "ApplySettings",
     "CalibrateSettings",
     "Calibrator",
     "CovcalError",
@@ -56,6 +57,7 @@ __all__ = [
 
 _HOMES = {
     "AdaptSettings": "adapt.settings",
+    "ApplySettings": "apply.apply",
     "CalibrateSettings": "calibrate.calibrate",
     "Calibrator": "calibrate.calibrator",
     "CovcalError": "errors",

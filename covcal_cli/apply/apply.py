@@ -35,6 +35,18 @@ _BLOCK_VALUES = 1 << 20
 _FEW_CLASSES = 32
 
 
+@dataclass(frozen=True, kw_only=True)
+class ApplySettings:
+    """What ``covcal apply`` can be told of the rows."""
+
+    domain: DomainName = "target"
+    split: str = ALL  # or train, validation or test
+    confidence_only: bool = False  # leave the probabilities of the classes out
+
+
+_AS_IT_COMES = ApplySettings()
+
+
 @dataclass(frozen=True)
 class Applied:
     """What was written."""
@@ -52,11 +64,9 @@ def apply(
     path: str | Path,
     document: str | Path,
     output: str | Path | IO[bytes],
+    settings: ApplySettings = _AS_IT_COMES,
     *,
-    domain: DomainName = "target",
-    split: str = ALL,
     networks: str | Path | None = None,
-    confidence_only: bool = False,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Applied:
@@ -73,13 +83,10 @@ def apply(
     output : str, Path or binary stream
         A ``.csv``, ``.parquet``, ``.npz`` or ``.h5`` file, which appears whole or not at all; or a
         stream, which gets CSV.
-    domain : {"target", "source"}
-    split : {"all", "train", "validation", "test"}
+    settings : ApplySettings
     networks : str or Path, optional
         For a method on aligned logits and a file without them: the adapted file with the networks,
         if it is not where the calibration says.
-    confidence_only : bool
-        Leave the probabilities of the classes out.
     force : bool
         Replace an existing output.
     progress : callable, optional
@@ -104,21 +111,21 @@ def apply(
     calibration = read_calibration(document)
     with FeatureFile(path) as file:
         found = networks_for(calibration, document, file, networks)
-        chosen = _chosen_domain(file, domain)
+        chosen = _chosen_domain(file, settings.domain)
         if found is not None:
             found.require_features(chosen)
         source = _Source(
             domain=chosen,
-            rows=_chosen_rows(chosen, split),
+            rows=_chosen_rows(chosen, settings.split),
             calibration=calibration,
             networks=found,
-            with_probabilities=not confidence_only,
+            with_probabilities=not settings.confidence_only,
             progress=progress or silent,
         )
         if isinstance(output, Path):
             if found is not None:
                 check_output(output, force=force, inputs=[found.path])
-            provenance = _provenance(file, document, calibration, domain, split)
+            provenance = _provenance(file, document, calibration, settings)
             with atomic_output(output, force=force) as partial:
                 write(partial, source.layout(file.classes, provenance), source.blocks())
         else:
@@ -202,7 +209,7 @@ def _chosen_rows(domain: Domain, split: str) -> Rows | range:
 
 
 def _provenance(
-    file: FeatureFile, document: Path, calibration: Calibration, domain: str, split: str
+    file: FeatureFile, document: Path, calibration: Calibration, settings: ApplySettings
 ) -> dict[str, str | int | float]:
     """Return what makes the output traceable to the bytes that it was computed from."""
     model = file.model
@@ -213,8 +220,8 @@ def _provenance(
         "temperature": calibration.forecaster_temperature,
         "model_name": model["name"],
         "model_sha256": model["sha256"],
-        "domain": domain,
-        "split": split,
+        "domain": settings.domain,
+        "split": settings.split,
     }
     if calibration.forecaster == "aligned":
         found["networks_sha256"] = calibration.networks_sha256 or ""

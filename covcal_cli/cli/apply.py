@@ -53,7 +53,7 @@ def apply(
     """
     import sys
 
-    from covcal_cli.apply.apply import apply
+    from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.apply.writers import format_of
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.forecaster import require_unchanged
@@ -77,10 +77,8 @@ def apply(
             file,
             document,
             sys.stdout.buffer if to_stdout else output,
-            domain=domain.value,
-            split=split.value,
+            ApplySettings(domain=domain.value, split=split.value, confidence_only=confidence_only),
             networks=networks,
-            confidence_only=confidence_only,
             force=force,
             progress=progress,
         )

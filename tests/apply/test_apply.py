@@ -20,7 +20,7 @@ from scipy.special import softmax
 
 from covcal_cli.apply import apply as apply_module
 from covcal_cli.apply import writers
-from covcal_cli.apply.apply import apply
+from covcal_cli.apply.apply import ApplySettings, apply
 from covcal_cli.arrays import Floats, Labels
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
@@ -261,7 +261,7 @@ class TestFormats:
             pytest.importorskip("pyarrow")
         inputs = (small_files / "features.h5", small_files / "temp.json")
         apply(*inputs, tmp_path / f"all.{ending}")
-        apply(*inputs, tmp_path / f"few.{ending}", confidence_only=True)
+        apply(*inputs, tmp_path / f"few.{ending}", ApplySettings(confidence_only=True))
         whole, few = read(tmp_path / f"all.{ending}"), read(tmp_path / f"few.{ending}")
         assert few.probabilities.shape == (len(whole.ids), 0)
         assert few.ids == whole.ids
@@ -282,17 +282,17 @@ class TestFormats:
             "domain": "target",
             "split": "validation",
         }
-        apply(file, document, tmp_path / "p.h5", split="validation")
+        apply(file, document, tmp_path / "p.h5", ApplySettings(split="validation"))
         with h5py.File(tmp_path / "p.h5") as held:
             assert held.attrs["schema"] == "covcal.applied/1"
             assert held.attrs["complete"] == 1
             assert {name: held.attrs[name] for name in expected} == expected
             assert len(held.attrs["calibration_sha256"]) == 64
-        apply(file, document, tmp_path / "p.npz", split="validation")
+        apply(file, document, tmp_path / "p.npz", ApplySettings(split="validation"))
         with np.load(tmp_path / "p.npz") as archive:
             assert {name: archive[name].item() for name in expected} == expected
         parquet = pytest.importorskip("pyarrow.parquet")
-        apply(file, document, tmp_path / "p.parquet", split="validation")
+        apply(file, document, tmp_path / "p.parquet", ApplySettings(split="validation"))
         metadata = parquet.read_schema(tmp_path / "p.parquet").metadata
         found = json.loads(metadata[b"covcal"])
         assert {name: found[name] for name in expected} == expected
