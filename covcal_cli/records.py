@@ -94,12 +94,20 @@ def write_document(content: Document | Mapping[str, Any], path: str | Path, *, f
     write_text(path, document_text(content, path) + "\n", force=force)
 
 
+def parsed_json(text: str) -> Any:
+    """Return the value of a JSON text; one that is nested too deeply is a `ValueError` as well."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def read_json(path: Path, *, remedy: str) -> Mapping[str, Any]:
     """Return the object in a JSON file, empty for other JSON; raise `CovcalError` for no JSON."""
     require_file(path, remedy=remedy)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        content = parsed_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise CovcalError(f"{path} is not JSON: {remedy}") from error
     return content if isinstance(content, dict) else {}
 

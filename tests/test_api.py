@@ -98,9 +98,38 @@ class TestFiles:
         for name in ("p.csv", "c.onnx", "r.html"):
             assert (tmp_path / name).stat().st_size > 0
 
-    def test_settings_refuse_what_cannot_be(self) -> None:
-        with pytest.raises(covcal.CovcalError, match=r"no method 'tmep': take auto, none, temp"):
-            covcal.CalibrateSettings(method="tmep")
+    @pytest.mark.parametrize(
+        ("make", "wrong", "message"),
+        [
+            (
+                covcal.CalibrateSettings,
+                {"method": "tmep"},
+                "no method 'tmep': take auto, none, temp",
+            ),
+            (covcal.CalibrateSettings, {"loss": "mse"}, "no loss 'mse': take brier, nll"),
+            (covcal.CalibrateSettings, {"max_weight": 0.5}, "max_weight must be"),
+            (covcal.EstimateSettings, {"seed": -1}, "seed must be at least 0, not -1"),
+            (covcal.EvaluateSettings, {"split": "tset"}, "no split 'tset': take train"),
+            (covcal.EvaluateSettings, {"predictions": "orig"}, "no kind of predictions 'orig'"),
+            (covcal.EvaluateSettings, {"bins": 0}, "bins must be at least 1, not 0"),
+            (covcal.EvaluateSettings, {"resamples": -3}, "resamples must be at least 0"),
+            (covcal.EvaluateSettings, {"seed": -1}, "seed must be at least 0"),
+            (covcal.ApplySettings, {"domain": "targt"}, "no domain 'targt': take target, source"),
+            (covcal.ApplySettings, {"split": "tset"}, "no split 'tset': take all, train"),
+        ],
+    )
+    def test_settings_refuse_what_cannot_be(
+        self, make: Any, wrong: dict[str, Any], message: str
+    ) -> None:
+        """A slip of the pen never turns into another meaning."""
+        with pytest.raises(covcal.CovcalError, match=message):
+            make(**wrong)
+
+    def test_no_calibration_takes_the_place_of_none(self, features: Path) -> None:
+        """The classifier as it came stands under that name in every evaluation."""
+        calibration = covcal.calibrate(features, covcal.CalibrateSettings(method="temp"))
+        with pytest.raises(covcal.CovcalError, match="none is the classifier as it came"):
+            covcal.evaluate(features, {"none": calibration})
 
 
 class TestCalibrator:

@@ -1,7 +1,8 @@
 """Calibrated probabilities of every row of a file, written as they are computed.
 
 No true label of any domain is read. The label of a row is the one that the classifier predicted;
-its confidence is the probability that the calibrated forecaster gives to it (ARCHITECTURE 3.6).
+its confidence is the probability that the calibrated forecaster gives to it (ARCHITECTURE,
+section 3.6).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 
 from covcal_cli.apply.writers import AppliedRows, Layout, format_of, write_csv
 from covcal_cli.arrays import Float32s, Labels, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, require_one_of
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
+from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, ForecasterName
 from covcal_cli.formats.forecaster import (
     AlignedNetworks,
     forecaster_logits,
@@ -42,6 +43,10 @@ class ApplySettings:
     domain: DomainName = "target"
     split: str = ALL  # or train, validation or test
     confidence_only: bool = False  # leave the probabilities of the classes out
+
+    def __post_init__(self) -> None:
+        require_one_of("domain", self.domain, ("target", "source"))
+        require_one_of("split", self.split, (ALL, *SPLITS))
 
 
 _AS_IT_COMES = ApplySettings()

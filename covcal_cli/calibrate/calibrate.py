@@ -19,11 +19,11 @@ from covcal_cli.calibrate.problem import (
     fitted_fields,
     notes_on_weights,
 )
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, require_one_of
 from covcal_cli.estimators.guards import guards_on_weights
 from covcal_cli.formats.calibration import Calibration, Candidate
 from covcal_cli.formats.features import FeatureFile, ForecasterName
-from covcal_cli.maths.temperature import Loss
+from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard
 
@@ -39,10 +39,8 @@ class CalibrateSettings(EstimateSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.method not in (AUTO, *METHODS):
-            raise CovcalError(
-                f"there is no method {self.method!r}: take {AUTO}, {', '.join(METHODS)}"
-            )
+        require_one_of("method", self.method, (AUTO, *METHODS))
+        require_one_of("loss", self.loss, ROW_LOSSES)
         if self.target_prior != SOURCE_PRIOR and self.method not in TAKE_PRIOR:
             raise CovcalError(
                 f"method {self.method} has no use for a target prior: it is for "

@@ -12,12 +12,12 @@ import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
 from covcal_cli.calibrate.problem import fitted_fields, warnings_on_temperature
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, require_at_least, require_one_of
 from covcal_cli.estimators.guards import enough_errors, not_at_limit
 from covcal_cli.formats.calibration import Calibration, LabelledRows
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.formats.target_labels import target_labels
-from covcal_cli.maths.temperature import MIN_ERRORS, Loss, fit_temperature
+from covcal_cli.maths.temperature import MIN_ERRORS, ROW_LOSSES, Loss, fit_temperature
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _METHOD = "labelled"
@@ -31,6 +31,11 @@ class LabelledSettings:
     rows: int  # how many labelled rows to draw, at least 1
     loss: Loss = "brier"  # what T minimises
     seed: int = 0  # chooses the rows
+
+    def __post_init__(self) -> None:
+        require_at_least("rows", self.rows, 1)
+        require_one_of("loss", self.loss, ROW_LOSSES)
+        require_at_least("seed", self.seed, 0)
 
 
 def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibration:

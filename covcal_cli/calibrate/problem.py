@@ -15,7 +15,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, require_at_least
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import Aligned, Estimate, Evidence, read_evidence
 from covcal_cli.estimators.guards import MIN_ESS_SHARE
@@ -58,6 +58,7 @@ class EstimateSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.max_weight < math.inf:
             raise CovcalError(f"max_weight must be a number of at least 1, not {self.max_weight}")
+        require_at_least("seed", self.seed, 0)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 A class whose folder is missing shifts no other class.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from covcal_cli.arrays import Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
+from covcal_cli.records import parsed_json
 
 _ASKED = "--classes"
 _SHOWN = 12  # names in a message
@@ -230,8 +230,8 @@ def read_classes(path: Path, count: int) -> ClassMap:
 
 def _from_json(path: Path, text: str) -> list[str]:
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
+        content = parsed_json(text)
+    except ValueError as error:
         raise CovcalError(f"{path} is not valid JSON ({error}): {_REMEDY}") from error
     if isinstance(content, dict):
         if not isinstance(content.get(_CALIBRATED), list):

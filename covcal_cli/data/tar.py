@@ -4,7 +4,6 @@ The members of one sample share their name up to the first dot of the base name.
 once; images are then read at their place, in any order.
 """
 
-import json
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from covcal_cli.data.labels import RowLabels
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
+from covcal_cli.records import parsed_json
 
 _REMEDY = "give .tar files with KEY.jpg beside KEY.cls"
 _PATTERN = "[!.]*.tar"
@@ -177,7 +177,7 @@ def _label(shard: Path, name: str, extension: str, content: bytes) -> str:
         text = content.decode("utf-8").strip()
         if extension == "cls":
             return text
-        values = json.loads(text)
+        values = parsed_json(text)
     except ValueError as error:
         raise CovcalError(f"{shard}: {name} is not readable ({error}): save UTF-8 text") from error
     if not isinstance(values, dict):

@@ -13,8 +13,8 @@ With C_ck = mean_source 1[y = k] p_c (K x K) and mu_c = mean_target p_c, the rat
 Estimating a prior goes badly wrong where more than P(y) shifts, so nothing here runs unasked.
 """
 
-import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.evidence import Evidence, probabilities
 from covcal_cli.estimators.guards import condition, enough_errors
 from covcal_cli.files import require_file
-from covcal_cli.records import Guard
+from covcal_cli.records import Guard, parsed_json
 
 Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
@@ -134,7 +134,7 @@ def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Floa
 def _read(path: Path, classes: Sequence[str]) -> Float64s:
     require_file(path, remedy='give source, uniform, bbse or a JSON file like {"cat": 0.3, ...}')
     try:
-        shares = json.loads(path.read_text(encoding="utf-8"))
+        shares = parsed_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CovcalError(f'{path} is not JSON: write {{"{classes[0]}": 0.3, ...}}') from error
     if not isinstance(shares, dict):
@@ -147,8 +147,8 @@ def _read(path: Path, classes: Sequence[str]) -> Float64s:
             raise CovcalError(f"{path} has a share for {name}, which is no class of the model")
         if isinstance(share, bool) or not isinstance(share, int | float):
             raise CovcalError(f"{path}: the share of {name} is {share!r}: give a number")
-        if not (math.isfinite(share) and share >= 0):
-            raise CovcalError(f"{path}: the share of {name} is {share}: give 0 or more")
+        if not 0 <= share <= sys.float_info.max:  # an integer may be larger than any float
+            raise CovcalError(f"{path}: the share of {name} is {str(share)[:20]}: give 0 or more")
     values = np.array([float(shares[name]) for name in classes])
     if abs(values.sum() - 1) > _TOLERANCE:
         raise CovcalError(

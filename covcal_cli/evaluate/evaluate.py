@@ -7,19 +7,19 @@ it used are left out here.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError, UnlabelledError
+from covcal_cli.errors import CovcalError, UnlabelledError, require_at_least, require_one_of
 from covcal_cli.evaluate.bins import GroupBins
 from covcal_cli.evaluate.bootstrap import intervals
 from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.evaluate.result import Evaluation, Predictions
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import Domain, FeatureFile
+from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.forecaster import NONE, ScaledLogits, forecaster_logits, scaled_logits
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.softmax import Softmax, class_major, softmax
@@ -41,6 +41,13 @@ class EvaluateSettings:
     by: str | None = None  # "class", "predicted" or a column: metrics by group, too
     resamples: int = 0  # of the bootstrap; 0: no intervals
     seed: int = 0  # of the bootstrap
+
+    def __post_init__(self) -> None:
+        require_one_of("split", self.split, SPLITS)
+        require_one_of("kind of predictions", self.predictions, get_args(Predictions))
+        require_at_least("bins", self.bins, 1)
+        require_at_least("resamples", self.resamples, 0)
+        require_at_least("seed", self.seed, 0)
 
 
 _AS_IT_COMES = EvaluateSettings()
@@ -79,6 +86,8 @@ def evaluate(
     path, files = Path(path), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
     split, by, resamples = settings.split, settings.by, settings.resamples
+    if NONE in calibrations and calibrations[NONE].method_used != NONE:
+        raise CovcalError(f"{NONE} is the classifier as it came: call the calibration otherwise")
     with FeatureFile(path) as file:
         judged = {
             NONE: ScaledLogits("original", 1.0),

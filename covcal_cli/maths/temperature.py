@@ -3,7 +3,7 @@
 The rules and their reasons are in ARCHITECTURE, section 3.4. The loss is not unimodal in T, so a
 grid in log T finds every local minimum on some of the rows, each is refined on all of them, and the
 lowest wins; an end of the interval counts only where it is lower than every minimum inside. Nothing
-is stochastic but the seeded choice of the grid's rows. T_g is the same fit (section 3.2).
+is stochastic but the seeded choice of the grid's rows. T_g (section 3.2 there) is the same fit.
 """
 
 import math

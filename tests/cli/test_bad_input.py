@@ -416,3 +416,35 @@ class TestDamagedCalibration:
         line = refusal(work, "evaluate", "features.h5", "-c", "temp.json")
         assert line.startswith("temp.json ")
         assert line.endswith(": make it with covcal calibrate")
+
+
+class TestForeignJson:
+    """JSON that a user names: what no reader can read is one line, and never our bug."""
+
+    TEXTS = ("[" * 100_000, '{"a": ' * 50_000, '{"a": ' + "9" * 5000 + "}", "{", "[1, 2", "\x00")
+
+    @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+    @pytest.mark.parametrize("option", ["--classes", "--preprocess"])
+    def test_extract_refuses_it(self, option: str, text: str, digits: Path, tmp_path: Path) -> None:
+        (tmp_path / "file.json").write_text(text)
+        sets = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
+        done = covcal("extract", *sets, option, "file.json", "-o", "f.h5", cwd=tmp_path)
+        line = done.error_line()
+        assert line.startswith("file.json ")
+        assert not (tmp_path / "f.h5").exists()
+
+    @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+    def test_calibrate_refuses_it_as_a_prior(
+        self, text: str, features: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file.json").write_text(text)
+        arguments = (features, "--target-prior", "file.json", "-o", "c.json")
+        assert covcal("calibrate", *arguments, cwd=tmp_path).error_line().startswith("file.json ")
+
+    def test_a_share_without_end_is_no_share(self, features: Path, tmp_path: Path) -> None:
+        """A number that no float can hold is refused like infinity."""
+        names = ("class 0", "class 1", "class 2")
+        shares = ", ".join(f'"{name}": {10**400}' for name in names)
+        (tmp_path / "prior.json").write_text(f"{{{shares}}}")
+        done = covcal("calibrate", features, "--target-prior", "prior.json", cwd=tmp_path)
+        assert "the share of class 0 is 1000" in done.error_line()

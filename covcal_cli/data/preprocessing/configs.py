@@ -17,6 +17,7 @@ from covcal_cli.data.preprocessing.pixels import Resize
 from covcal_cli.data.preprocessing.presets import similar_presets, torchvision_preset
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError, one_line
+from covcal_cli.records import parsed_json
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _FILES = ("preprocessor_config.json", "processor_config.json", "config.json")
@@ -122,7 +123,7 @@ def _from_file(path: Path) -> Preprocessing:
 def _content(path: Path) -> dict[str, Any]:
     """Return a JSON file's object, or that of the image processor within it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CovcalError(
             f"{path} is not readable JSON ({one_line(error)}): pass another --preprocess, or none"
