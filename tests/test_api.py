@@ -225,6 +225,7 @@ class TestCalibrator:
             ({"source_logits": np.zeros((0, 3))}, "source_logits must be of shape"),
             ({"target_logits": np.zeros((9, 5))}, "have 3 classes and target_logits 5"),
             ({"target_logits": np.full((9, 3), np.nan)}, "target_logits: row 0 is not finite"),
+            ({"target_logits": np.full((9, 3), 1 / 3)}, "target_logits: every row sums to 1"),
             ({"source_labels": np.zeros(7, dtype=int)}, r"source_labels must be of shape \(600,\)"),
             (
                 {"source_labels": np.full(600, 3)},
@@ -251,6 +252,8 @@ class TestCalibrator:
         fitted = covcal.Calibrator("temp").fit(*arrays(k=3))
         with pytest.raises(ValueError, match="logits have 4 classes, not 3"):
             fitted.predict_proba(np.zeros((2, 4)))
+        with pytest.raises(ValueError, match=r"as probabilities do: give np\.log of them"):
+            fitted.predict_proba(softmax(np.eye(3), axis=1))
 
     def test_fitting_again_starts_afresh_and_leaves_the_arrays_alone(self) -> None:
         source, labels, target = arrays()

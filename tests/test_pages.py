@@ -2,14 +2,16 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+from covcal_cli.classifiers.kinds import ENDINGS
 from covcal_cli.cli.app import app
+from covcal_cli.data.stores.open import SUFFIXES
 from tests import REPOSITORY
 from tests.readme_blocks import README
 
@@ -210,3 +212,14 @@ def test_a_module_that_the_floor_plan_lacks_would_be_found(tmp_path: Path) -> No
     assert floor_plan("| `maths/` | softmax | x |") == modules_of_the_tree(tmp_path)
     (tmp_path / "maths" / "weights.py").touch()
     assert floor_plan("| `maths/` | softmax | x |") != modules_of_the_tree(tmp_path)
+
+
+def undocumented_endings(page: str, endings: Iterable[str]) -> list[str]:
+    return [ending for ending in endings if f"`{ending}`" not in page]
+
+
+def test_every_ending_that_is_read_is_on_the_page() -> None:
+    """A new format of data, or kind of model, needs its words on the page for users."""
+    page = (REPOSITORY / "covcal_cli" / "data" / "README.md").read_text(encoding="utf-8")
+    assert undocumented_endings(page, (*SUFFIXES, *ENDINGS)) == []
+    assert undocumented_endings(page, (".feather",)) == [".feather"]

@@ -89,7 +89,7 @@ class Calibrator:
         Parameters
         ----------
         source_logits : array, shape (n, K), or (n,) for the second of two classes
-            Of labelled rows that the classifier was not trained on.
+            Of labelled rows that the classifier was not trained on; or logarithms of probabilities.
         source_labels : array, shape (n,)
             Class numbers 0 to K-1, or names.
         target_logits : array, shape (m, K) or (m,)
@@ -230,6 +230,8 @@ def _logits(values: ArrayLike, name: str) -> Float64s:
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
         raise ValueError(f"{name}: row {bad[0]} is not finite")
+    if rows.min() >= 0 and np.allclose(rows.sum(axis=1), 1, atol=1e-3):
+        raise ValueError(f"{name}: every row sums to 1, as probabilities do: give np.log of them")
     return rows
 
 
