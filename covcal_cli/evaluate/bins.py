@@ -214,15 +214,15 @@ def _of_group(name: str, bins: ReliabilityBins) -> GroupMetrics:
     )
 
 
-# The class-wise ECE: whether the probability of every class, predicted or not, can be trusted.
-
 # Copies of every cell that neighbouring rows count in by turns: most probabilities are small, and
 # adding to the same number over and over makes each addition wait for the one before.
 _LANES = 4
 
 
 class ClasswiseBins:
-    """Counts of every class's probability in bins.
+    """Counts of every class's probability in bins, for the class-wise ECE.
+
+    It says whether the probability of every class, predicted or not, can be trusted.
 
     Probabilities carry the rounding of their exponentials, so those less than 1e-15 above an edge
     count as on it; the edges themselves, 0 and 1 land where `judged_rows` puts them.

@@ -13,8 +13,8 @@ from covcal_cli.cli.options import MethodName
 from tests.cli_runner import covcal
 from tests.made_files import write_adapted
 
+# The page that documents the methods: a row of a table for each.
 PAGE = Path(covcal_cli.__file__).parent / "calibrate" / "README.md"
-"""The page that documents the methods: a row of a table for each."""
 
 
 def undocumented(page: str, names: Iterable[str]) -> list[str]:
