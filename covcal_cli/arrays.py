@@ -15,7 +15,7 @@ Labels = NDArray[np.int64]  # classes 0 .. K-1; -1 where a label is unknown
 Splits = NDArray[np.uint8]  # of rows: 0 train, 1 validation, 2 test
 Rows = NDArray[np.int64]  # row numbers of a domain, ascending
 Booleans = NDArray[np.bool_]
-AnyArray = NDArray[Any]  # of any kind: what a model is fed or gives
+AnyArray = NDArray[Any]  # of any kind: what a model is fed or gives, what data hold
 Inputs = Mapping[str, AnyArray]  # what a model is fed, shape (m, ...), by input name
 
 

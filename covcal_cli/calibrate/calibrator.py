@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.arrays import AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate_file
 from covcal_cli.calibrate.estimate import estimate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
@@ -131,7 +131,7 @@ class Calibrator:
         self.temperature_: float = found.forecaster_temperature
         self.method_, self.reason_ = found.method_used, found.reason
         self.notes_: tuple[str, ...] = found.notes
-        self.classes_: NDArray[Any] = names
+        self.classes_: AnyArray = names
         for text in found.warnings:
             warnings.warn(text, stacklevel=2)
         return self
@@ -146,10 +146,10 @@ class Calibrator:
         probabilities: Float64s = softmax(class_major(rows), self.temperature_).probabilities.T
         return probabilities
 
-    def predict(self, logits: ArrayLike) -> NDArray[Any]:
+    def predict(self, logits: ArrayLike) -> AnyArray:
         """Return the classifier's own labels, shape (n,), which no temperature changes."""
         places = self.predict_proba(logits).argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[places]
+        labels: AnyArray = self.classes_[places]
         return labels
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class _ArrayFile(FeatureFile):
         self._digest = hashlib.sha256()
         unknown = np.full(len(target), UNKNOWN_LABEL, dtype=np.int64)
         for name, logits, known in (("source", source, labels), ("target", target, unknown)):
-            content: dict[str, NDArray[Any]] = {
+            content: dict[str, AnyArray] = {
                 "logits": logits.astype(np.float32),
                 "labels": known,
                 "split": np.full(len(logits), SPLITS.index("validation"), dtype=np.uint8),
@@ -235,7 +235,7 @@ def _logits(values: ArrayLike, name: str) -> Float64s:
 
 def _labels(
     values: ArrayLike, shape: tuple[int, ...], classes: ArrayLike | None
-) -> tuple[Labels, NDArray[Any]]:
+) -> tuple[Labels, AnyArray]:
     """Return the class number of every row, and the classes in the order of the logits."""
     given, (n, k) = np.asarray(values), shape
     if given.shape != (n,):

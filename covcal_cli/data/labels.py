@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Labels
+from covcal_cli.arrays import AnyArray, Labels
 from covcal_cli.data.classes import ClassMap, NumberedNames
 from covcal_cli.errors import CovcalError
 
@@ -25,7 +23,7 @@ class RowLabels:
         self,
         # shape (n,): integers, floats that are whole, booleans, or texts. Unknown is -1, NaN or an
         # empty text.
-        values: NDArray[Any],
+        values: AnyArray,
         path: Path,  # where they lie and what they are called there, for messages
         key: str,
         *,
@@ -98,7 +96,7 @@ class RowLabels:
             and all(classes.index(name) is None for name in self.names)
         )
 
-    def _whole(self, values: NDArray[Any]) -> Labels:
+    def _whole(self, values: AnyArray) -> Labels:
         known = np.where(np.isnan(values), UNKNOWN, values)
         wrong = np.flatnonzero((known != np.floor(known)) | np.isinf(known))
         if len(wrong):
@@ -108,7 +106,7 @@ class RowLabels:
             )
         return known.astype(np.int64)
 
-    def _read_texts(self, values: NDArray[Any], texts_are_numbers: bool) -> None:
+    def _read_texts(self, values: AnyArray, texts_are_numbers: bool) -> None:
         distinct, codes = np.unique(values, return_inverse=True)
         texts = [str(text).strip() for text in distinct]
         known = [text for text in texts if text not in ("", "-1")]

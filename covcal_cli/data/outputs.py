@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float64s, Labels, Rows, Splits
+from covcal_cli.arrays import AnyArray, Float64s, Labels, Rows, Splits
 from covcal_cli.data.classes import ClassMap, listed, read_classes
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.feeding import plain_numbers
@@ -175,7 +174,7 @@ class OutputTable:
         self.class_names = columns.names
         self.way_to_label = file.facts.way_to_label
         self.class_folders = file.facts.labels.names
-        self.columns: Mapping[str, NDArray[Any]] = {
+        self.columns: Mapping[str, AnyArray] = {
             name: values[rows] for name, values in file.facts.groups.items()
         }
         self.index_notes = note_on_index(file.store)
@@ -210,7 +209,7 @@ class OutputTable:
             yield Batch(inputs, rows[start:stop])
             start = stop
 
-    def _logits(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _logits(self, values: AnyArray) -> AnyArray:
         are_logits = self._kind == "logits"
         if not are_logits:
             values = np.maximum(values.astype(np.float64), 0)
@@ -307,7 +306,7 @@ class OutputTable:
                 "confidence of the answer, give the probability of one class instead"
             )
 
-    def _require_finite(self, values: NDArray[Any], names: Sequence[str], rows: Rows) -> None:
+    def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         if np.isfinite(values).all():
             return
         row, column = np.argwhere(~np.isfinite(values))[0]
@@ -578,7 +577,7 @@ def _without_answer(store: Store) -> tuple[str, ...]:
     )
 
 
-def _stacked(arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any]:
+def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
     """Return one array (m, w) of the one array or the columns."""
     parts = [arrays[name] for name in names]
     return parts[0] if len(parts) == 1 and parts[0].ndim == 2 else np.stack(parts, axis=1)

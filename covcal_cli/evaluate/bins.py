@@ -6,12 +6,11 @@ Bins are equally wide and (c_{b-1}, c_b], the first closed at 0, unless said oth
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import Booleans, Float64s, Floats, Integers, Labels
+from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
 from covcal_cli.records import at
 
 SMALL_GROUP = 100  # rows; with fewer, the ECE of a group is mostly the noise of its bins
@@ -147,7 +146,7 @@ def under(gaps: Float64s) -> Float64s:
     return np.maximum(-gaps, 0.0)
 
 
-def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64s:
+def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
     """Divide, giving NaN where the denominator is zero."""
     quotient = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)

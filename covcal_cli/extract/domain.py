@@ -11,12 +11,10 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float32s, Inputs, Labels, Rows, Splits
+from covcal_cli.arrays import AnyArray, Float32s, Inputs, Labels, Rows, Splits
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
@@ -212,7 +210,7 @@ def rows_per_split(split: Splits) -> dict[str, int]:
     return dict(zip(SPLITS, map(int, counts), strict=True))
 
 
-def _storable(values: NDArray[Any]) -> NDArray[Any]:
+def _storable(values: AnyArray) -> AnyArray:
     """Return a column as HDF5 takes it: numbers as they are, texts as UTF-8 bytes."""
     if values.dtype.kind in "OU":
         return utf8([str(value) for value in values])
@@ -274,7 +272,7 @@ class BatchRunner:
         return np.concatenate(features)[:rows] if features else None, logits
 
 
-def _filled(inputs: Inputs, size: int) -> dict[str, NDArray[Any]]:
+def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
     """Repeat the last row until there are `size`: a row of zeros might be no valid input."""
     rows = len(next(iter(inputs.values())))
     places = np.minimum(np.arange(size), rows - 1)
