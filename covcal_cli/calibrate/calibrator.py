@@ -16,14 +16,14 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.arrays import AnyArray, Float64s, Labels
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate_file
 from covcal_cli.calibrate.estimate import estimate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
 from covcal_cli.calibrate.problem import Problem
 from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, UNKNOWN_LABEL, FeatureFile
+from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
 from covcal_cli.maths.softmax import class_major, softmax
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT

@@ -15,13 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float64s, Labels, Rows, Splits
+from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Float64s, Labels, Rows, Splits
 from covcal_cli.data.classes import ClassMap, listed, read_classes
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.feeding import plain_numbers
 from covcal_cli.data.rows import (
     DOMAIN,
-    DOMAINS,
     GROUP_PREFIX,
     LABEL_NAMES,
     PATH_NAMES,
@@ -39,7 +38,7 @@ from covcal_cli.data.stores.hdf5 import HDF5Store
 from covcal_cli.data.stores.open import format_of, open_store
 from covcal_cli.data.stores.store import Store, regrouped
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.features import APPLIED_SCHEMA
+from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
 
 OutputKind = Literal["logits", "probabilities"]
 
@@ -70,7 +69,6 @@ _CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp")
 _BELOW = 1e-6  # of a probability below 0: forests sum float32
 _TOLERANCE = 1e-3  # of one above 1, and of a sum
 _ROUNDED = 1e-2  # of a sum of probabilities with two or three decimals
-_SMALLEST = float(np.finfo(np.float32).tiny)
 _NEARLY_ALL = 0.99  # of the rows: a classifier may have failed on some
 _FEW_ROWS = 50  # what holds for fewer may be chance
 _ROWS_AT_ONCE = 1024
@@ -220,7 +218,7 @@ class OutputTable:
         if are_logits:
             return values
         values = values / values.sum(axis=1, keepdims=True)
-        return np.asarray(np.log(np.maximum(values, _SMALLEST)))
+        return np.asarray(np.log(np.maximum(values, SMALLEST_FLOAT32)))
 
     def _checked(self) -> tuple[str, ...]:
         """Read all outputs, refuse what is not what was asked for, and return notes."""
@@ -295,7 +293,7 @@ class OutputTable:
             yield f"rounded probabilities: rows sum to {span}, and are divided by their sum"
         if (low < 0).any():
             yield "some probabilities are below 0, by no more than rounding, and count as 0"
-        if (low < _SMALLEST).any() or (not several and (high >= 1).any()):
+        if (low < SMALLEST_FLOAT32).any() or (not several and (high >= 1).any()):
             yield (
                 "some probabilities are 0 or below 1e-38 and count as 1e-38, as float32 holds "
                 "nothing smaller: where rounding made them 0, give more digits"

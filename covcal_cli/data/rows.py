@@ -18,12 +18,13 @@ from covcal_cli.data.labels import RowLabels, unlabelled
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError
+from covcal_cli.formats.features import DOMAINS
 
 LABEL_NAMES = ("y", "label", "labels", "target", "class")
 ID_NAMES = ("id", "ids")
 PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
-DOMAIN, DOMAINS = "domain", ("source", "target")
+DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"

@@ -34,13 +34,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
+from covcal_cli.estimators.evidence import Z
 from covcal_cli.evaluate.bins import Bins, over, under
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 
-LEVEL = 0.95
+LEVEL = 0.95  # that of `Z`
 Interval = tuple[float, float]
 Part = Callable[[Float64s], Float64s]  # what counts of gaps: their magnitude, `over` or `under`
-_Z = 1.959963984540054  # of the normal distribution, for LEVEL
 _SIGNIFICANT = 2.0  # standard errors that a gap must exceed
 _GRID = 48  # true ECEs to try
 _BEYOND = 5.0  # standard errors around the ECE found, between which they lie
@@ -81,9 +81,9 @@ def _agreeing(found: dict[str, Interval]) -> dict[str, Interval]:
 
 def wilson(share: float, n: int) -> Interval:
     """Return Wilson's interval of a share of `n` rows."""
-    pull = _Z**2 / n
+    pull = Z**2 / n
     centre = (share + pull / 2) / (1 + pull)
-    half = _Z * math.sqrt(share * (1 - share) / n + pull / (4 * n)) / (1 + pull)
+    half = Z * math.sqrt(share * (1 - share) / n + pull / (4 * n)) / (1 + pull)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float32s, Inputs, Labels, Rows, Splits
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Inputs, Labels, Rows, Splits
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.doubts import FEW_ROWS, doubt_on_labels
 from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
-from covcal_cli.formats.features import SPLITS, UNKNOWN_LABEL
+from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.progress import Progress, ProgressCallback
 

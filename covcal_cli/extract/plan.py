@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli import __version__
-from covcal_cli.arrays import Labels
+from covcal_cli.arrays import UNKNOWN_LABEL, Labels
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
@@ -31,7 +31,7 @@ from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.extract.table import TableClassifier
-from covcal_cli.formats.features import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
+from covcal_cli.formats.features import FEATURE_COLUMNS, columns_text
 from covcal_cli.formats.writer import Attribute
 
 _BATCH_BYTES = 16 << 20

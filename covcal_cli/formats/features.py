@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import AnyArray, Float32s, Floats, Labels, Rows, Splits
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Floats, Labels, Rows, Splits
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
 from covcal_cli.maths.softmax import log_mean_softmax
@@ -28,8 +28,8 @@ FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
+DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
-UNKNOWN_LABEL = -1
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
 _BLOCK_BYTES = 4 << 20  # of what is read at a time
 _LEAST_ROWS = 256
