@@ -122,10 +122,13 @@ class Calibrator:
         )
         self._require_logits_alone()
         with _ArrayFile(source, labels, target, [str(name) for name in names]) as file:
-            found = calibrate_file(file, settings)
-            readable = Problem(file, settings).missing_for_estimate is None
+            problem = Problem(file, settings, self.loss)
+            found = calibrate_file(problem, self.method)
+            if self.loss != "brier":  # which an estimate's T_s always minimises
+                problem = Problem(file, settings)
+            readable = problem.missing_for_estimate is None
             self.estimate_: Estimate | None = (
-                estimate_file(file, settings).estimates[0] if readable else None
+                estimate_file(problem).estimates[0] if readable else None
             )
         self.calibration_: Calibration = found
         self.temperature_: float = found.forecaster_temperature
