@@ -1,4 +1,4 @@
-"""One name for every kind of array that covcal passes about."""
+"""One name for every kind of array that covcal passes about, and for values that they share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,16 @@ Floats = NDArray[np.floating[Any]]  # of any width: logits as a file or a model 
 Float32s = NDArray[np.float32]  # as files keep logits and features
 Float64s = NDArray[np.float64]  # in mathematics: class-major logits, weights, losses
 Integers = NDArray[np.int64]  # counts; numbers of bins, groups or cells
-Labels = NDArray[np.int64]  # classes 0 .. K-1; -1 where a label is unknown
+Labels = NDArray[np.int64]  # classes 0 .. K-1; `UNKNOWN_LABEL` where there is none
 Splits = NDArray[np.uint8]  # of rows: 0 train, 1 validation, 2 test
 Rows = NDArray[np.int64]  # row numbers of a domain, ascending
 Booleans = NDArray[np.bool_]
-AnyArray = NDArray[Any]  # of any kind: what a model is fed or gives
+AnyArray = NDArray[Any]  # of any kind: what a model is fed or gives, what data hold
 Inputs = Mapping[str, AnyArray]  # what a model is fed, shape (m, ...), by input name
+
+UNKNOWN_LABEL = -1  # in `Labels`
+# The smallest float32 that keeps all its digits; the logarithm of a zero is no number.
+SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 
 # A model's inputs as it declares them: what data must become before it is fed.

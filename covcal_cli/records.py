@@ -18,6 +18,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
 _ABSENT = object()
+# What a JSON value must be, by its type in Python.
 _WANTED = {
     str: "a text",
     bool: "true or false",
@@ -26,7 +27,6 @@ _WANTED = {
     list: "a list",
     dict: "an object",
 }
-"""What a JSON value must be, by its type in Python."""
 
 
 @dataclass(frozen=True)

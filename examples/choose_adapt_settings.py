@@ -44,7 +44,7 @@ from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.maths import networks as forward_pass
+from covcal_cli.maths.networks import aligned_domain_logits, aligned_logits
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.maths.temperature import fit_temperature
 from covcal_cli.maths.weights import importance_weights
@@ -302,11 +302,10 @@ def score(path: Path, family: str, name: str, recipe: str, members: int) -> Scor
         )
         labels, truth = source.labels(held), target_labels(target, test)
         logits = [
-            forward_pass.aligned_logits(networks, d.features(r))
-            for d, r in ((source, held), (target, test))
+            aligned_logits(networks, d.features(r)) for d, r in ((source, held), (target, test))
         ]
         domain_logits = [
-            forward_pass.aligned_domain_logits(networks, d.features(r))
+            aligned_domain_logits(networks, d.features(r))
             for d, r in ((source, held), (target, unseen))
         ]
         original = target.logits(test)

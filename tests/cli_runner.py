@@ -16,10 +16,10 @@ from unittest import mock
 
 import typer
 
-from covcal_cli.cli import app as frame
+from covcal_cli.cli import app
 
 # typer makes the commands anew for every call, in more time than many of them take.
-COMMANDS = typer.main.get_command(frame.app)
+COMMANDS = typer.main.get_command(app.app)
 Argument = str | Path | int | float
 
 
@@ -61,9 +61,9 @@ def covcal(*arguments: Argument, cwd: Path | None = None) -> Outcome:
         redirect_stdout(out),
         redirect_stderr(err),
         chdir(cwd) if cwd else nullcontext(),
-        mock.patch.object(frame, "app", COMMANDS),
+        mock.patch.object(app, "app", COMMANDS),
     ):
-        code = frame.run([str(argument) for argument in arguments])
+        code = app.run([str(argument) for argument in arguments])
     return Outcome(code, _text(out), _text(err))
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from covcal_cli.formats.features import ADAPTED_SCHEMA, FEATURES_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer, utf8
 
+# The datasets of one domain by name; change an entry to make a file that is odd in one way.
 Arrays = dict[str, NDArray[Any]]
-"""The datasets of one domain by name; change an entry to make a file that is odd in one way."""
 
 SIZES = (300, 500, 200)
 ATTRIBUTES: Mapping[str, str | int | float] = {

@@ -9,8 +9,8 @@ import pytest
 
 from covcal_cli.adapt import settings
 
+# Those of the fixture `trained`.
 TRAINED_STEPS = 200
-"""Those of the fixture `trained`."""
 
 
 @contextmanager

@@ -18,9 +18,12 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 import covcal_cli.api as covcal
+from covcal_cli.estimators.cot import cot
+from covcal_cli.maths.temperature import Loss
 from tests.cli_runner import covcal as command
 from tests.made_files import made_domain, write_features
 
+LOSSES: tuple[Loss, ...] = ("brier", "nll")
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
@@ -266,3 +269,22 @@ class TestCalibrator:
         assert calibrator.fit(source, labels, target).temperature_ == first
         for array, copy in zip((source, labels, target), copies, strict=True):
             np.testing.assert_array_equal(array, copy)
+
+    def test_optimal_transport_runs_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the calibration has found serves the estimate too."""
+        seen = []
+
+        def counted(*given: Any) -> Any:
+            seen.append(given)
+            return cot(*given)
+
+        monkeypatch.setattr("covcal_cli.calibrate.problem.cot", counted)
+        calibrator = covcal.Calibrator("cot").fit(*arrays())
+        assert calibrator.estimate_ is not None
+        assert len(seen) == 1
+
+    def test_the_estimate_is_the_same_whatever_the_loss(self) -> None:
+        """Its own temperature always minimises the Brier score, as that of ``covcal estimate``."""
+        brier, nll = (covcal.Calibrator("temp", loss=loss).fit(*arrays()) for loss in LOSSES)
+        assert brier.temperature_ != nll.temperature_
+        assert brier.estimate_ == nll.estimate_

@@ -9,23 +9,25 @@ from pathlib import Path
 import pytest
 
 import covcal_cli
+from tests import REPOSITORY
 
 ROOT = Path(covcal_cli.__file__).parent
 UNKNOWN = "a name that is computed"
+# Who may import by a name that is only known when the program runs.
 COMPUTED = (
     "covcal_cli.api",  # the public names, by the table of their homes
     "covcal_cli.data.stores.open",  # a format's module, by the table of formats
     "covcal_cli.classifiers.torch.factory",  # a user's own code
     "covcal_cli.data.preprocessing.function",  # likewise
 )
-"""Who may import by a name that is only known when the program runs."""
 TERMINAL = {"typer", "rich", "click"}
+# Who may import the heavy packages.
 HOMES = {
     "torch": ("adapt", "classifiers.torch", "export"),
     "onnx": ("classifiers.onnx", "export"),
     "onnxruntime": ("classifiers.onnx", "export"),
 }
-"""Who may import the heavy packages."""
+# The parts from the ground up: one imports what lies below it, never its neighbours.
 FLOORS = (
     ("errors", "progress"),
     ("arrays", "files"),
@@ -40,7 +42,6 @@ FLOORS = (
     ("cli",),
     ("__main__",),
 )
-"""The parts from the ground up: one imports what lies below it, never its neighbours."""
 TARGET_LABELS = "covcal_cli.formats.target_labels"
 ANY_LABELS = "covcal_cli.formats.features.read_labels"
 LABEL_READERS = ("covcal_cli.calibrate.labelled", "covcal_cli.evaluate.evaluate")
@@ -332,3 +333,33 @@ def test_a_circle_would_be_found(template: str) -> None:
         for name, imported in (("a", "b"), ("b", "c"), ("c", "a"))
     }
     assert circle(made) == ["a", "b", "c", "a"]
+
+
+def floating_strings(source: str) -> list[int]:
+    """Return the lines of strings that stand for themselves and are no docstring."""
+    bodies = (getattr(node, "body", None) for node in ast.walk(ast.parse(source)))
+    return [
+        statement.lineno
+        for body in bodies
+        if isinstance(body, list)
+        for statement in body[1:]
+        if isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    ]
+
+
+@pytest.mark.parametrize("folder", ["covcal_cli", "tests", "examples"])
+def test_what_is_said_of_a_constant_is_a_comment_above(folder: str) -> None:
+    """Python knows docstrings of modules, classes and functions alone."""
+    found = {
+        path: lines
+        for path in (REPOSITORY / folder).rglob("*.py")
+        if (lines := floating_strings(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+def test_a_floating_string_would_be_found() -> None:
+    source = '"""A module."""\nX = 1\n"""Of X."""\ndef f():\n    """F."""'
+    assert floating_strings(source) == [3]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from covcal_cli.adapt.alignment import Aligner, Alignment, MemberTrace, probe_overlap
@@ -25,7 +24,7 @@ from covcal_cli.adapt.perceptrons import (
 )
 from covcal_cli.adapt.settings import DiscriminatorSettings, Settings
 from covcal_cli.adapt.training_rows import RowStream, TrainingRows, spread_rows
-from covcal_cli.arrays import Float32s, Float64s, Labels
+from covcal_cli.arrays import AnyArray, Float32s, Float64s, Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
@@ -71,7 +70,7 @@ class Trained:
     traces: list[MemberTrace]
     domain_error: float  # of the discriminator on features: squared, on validation rows
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, AnyArray]:
         """Return every weight, named as in ``/networks`` (see `maths.networks`)."""
         parts = {
             "psi": self.psi,
@@ -79,7 +78,7 @@ class Trained:
             "aligned_discriminator": self.aligned_discriminator,
             "discriminator": self.discriminator,
         }
-        named: dict[str, NDArray[Any]] = {
+        named: dict[str, AnyArray] = {
             f"{part}/{name}": values
             for part, network in parts.items()
             for name, values in network.arrays().items()

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float32s, Labels
+from covcal_cli.arrays import AnyArray, Float32s, Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer
@@ -206,14 +206,14 @@ def _keep(block: AppliedRows, waiting: dict[str, IO[bytes]]) -> None:
     waiting["confidence"].write(_raw(block.confidence, "<f4"))
 
 
-def _kept(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+def _kept(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[AnyArray]:
     file.seek(0)
     size = max(1, _COPY_BYTES // dtype.itemsize) * dtype.itemsize
     while raw := file.read(size):
         yield np.frombuffer(raw, dtype=dtype)
 
 
-def _decoded(ids: NDArray[np.bytes_], text: np.dtype[Any]) -> NDArray[Any]:
+def _decoded(ids: NDArray[np.bytes_], text: np.dtype[Any]) -> AnyArray:
     if ids.tobytes().isascii():
         return ids.astype(text)
     return np.char.decode(ids, "utf-8").astype(text)

@@ -60,20 +60,19 @@ def calibrate(path: str | Path, settings: CalibrateSettings = _AS_IT_COMES) -> C
         If the file does not hold what the method needs.
     """
     with FeatureFile(Path(path)) as file:
-        return calibrate_file(file, settings)
+        return calibrate_file(Problem(file, settings, settings.loss), settings.method)
 
 
-def calibrate_file(file: FeatureFile, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
-    """Fit a method on an open file, as `calibrate` does."""
-    problem = Problem(file, settings, settings.loss)
-    if settings.method == AUTO:
-        return _chosen(problem, settings)
-    method = METHODS[settings.method]
+def calibrate_file(problem: Problem, asked: str = AUTO) -> Calibration:
+    """Fit the method that is asked for on an open file, as `calibrate` does."""
+    if asked == AUTO:
+        return _chosen(problem)
+    method = METHODS[asked]
     lacking = problem.missing_for(method)
     if lacking is not None:
-        raise CovcalError(f"{file.path}: method {method.name} needs {lacking}")
+        raise CovcalError(f"{problem.file.path}: method {method.name} needs {lacking}")
     fit = _fit(problem, method)
-    return _calibration(problem, settings, method.name, "asked for", fit, fit.weights)
+    return _calibration(problem, asked, method.name, "asked for", fit, fit.weights)
 
 
 def _fit(problem: Problem, method: Method) -> MethodFit:
@@ -83,7 +82,7 @@ def _fit(problem: Problem, method: Method) -> MethodFit:
     return fit(problem, method.forecaster or problem.fullest)
 
 
-def _chosen(problem: Problem, settings: CalibrateSettings) -> Calibration:
+def _chosen(problem: Problem) -> Calibration:
     """Fit every candidate of auto, and report its choice with all that it looked at."""
     fits = {
         name: _fit(problem, method)
@@ -107,19 +106,19 @@ def _chosen(problem: Problem, settings: CalibrateSettings) -> Calibration:
         guards=(*fit.guards, *(guard for guard in guards if guard not in fit.guards)),
         notes=(*fit.notes, *(note for note in notes if note not in fit.notes)),
     )
-    return _calibration(problem, settings, name, reason, fit, weights, candidates)
+    return _calibration(problem, AUTO, name, reason, fit, weights, candidates)
 
 
 def _calibration(
     problem: Problem,
-    settings: CalibrateSettings,
+    asked: str,
     name: str,
     reason: str,
     fit: MethodFit,
     weights: ImportanceWeights | None,
     candidates: tuple[Candidate, ...] = (),
 ) -> Calibration:
-    file, validation = problem.file, problem.validation
+    file, validation, settings = problem.file, problem.validation, problem.settings
     temperatures = () if weights is None else weights.temperatures
     warnings = list(fit.warnings)
     if problem.errors("original") == 0:
@@ -129,13 +128,13 @@ def _calibration(
             "they used to train it? They must not be",
         )
     return Calibration(
-        method=settings.method,
+        method=asked,
         method_used=name,
         reason=reason,
         discriminator_temperatures=tuple(found.temperature for found in temperatures),
         discriminator=None if weights is None else "network" if file.is_adapted else "logistic",
         max_weight=settings.max_weight,
-        loss=settings.loss,
+        loss=problem.loss,
         weights=None if weights is None else asdict(weights.health),
         bound=None if fit.bound is None else asdict(fit.bound),
         seed=settings.seed,
@@ -143,12 +142,13 @@ def _calibration(
         warnings=tuple(warnings),
         guards=fit.guards,
         candidates=candidates,
-        target_prior=_prior(problem, settings),
+        target_prior=_prior(problem, asked),
         **fitted_fields(file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster)),
     )
 
 
-def _prior(problem: Problem, settings: CalibrateSettings) -> dict[str, Any]:
-    used = settings.method in TAKE_PRIOR and problem.missing_for_estimate is None
+def _prior(problem: Problem, asked: str) -> dict[str, Any]:
+    used = asked in TAKE_PRIOR and problem.missing_for_estimate is None
     shares = problem.prior if used else None
-    return {"name": settings.target_prior, "shares": None if shares is None else shares.tolist()}
+    name = problem.settings.target_prior
+    return {"name": name, "shares": None if shares is None else shares.tolist()}

@@ -14,16 +14,16 @@ from typing import Any, Self
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate_file
 from covcal_cli.calibrate.estimate import estimate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
 from covcal_cli.calibrate.problem import Problem
 from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, UNKNOWN_LABEL, FeatureFile
+from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
 from covcal_cli.maths.softmax import class_major, softmax
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
@@ -122,16 +122,19 @@ class Calibrator:
         )
         self._require_logits_alone()
         with _ArrayFile(source, labels, target, [str(name) for name in names]) as file:
-            found = calibrate_file(file, settings)
-            readable = Problem(file, settings).missing_for_estimate is None
+            problem = Problem(file, settings, self.loss)
+            found = calibrate_file(problem, self.method)
+            if self.loss != "brier":  # which an estimate's T_s always minimises
+                problem = Problem(file, settings)
+            readable = problem.missing_for_estimate is None
             self.estimate_: Estimate | None = (
-                estimate_file(file, settings).estimates[0] if readable else None
+                estimate_file(problem).estimates[0] if readable else None
             )
         self.calibration_: Calibration = found
         self.temperature_: float = found.forecaster_temperature
         self.method_, self.reason_ = found.method_used, found.reason
         self.notes_: tuple[str, ...] = found.notes
-        self.classes_: NDArray[Any] = names
+        self.classes_: AnyArray = names
         for text in found.warnings:
             warnings.warn(text, stacklevel=2)
         return self
@@ -146,10 +149,10 @@ class Calibrator:
         probabilities: Float64s = softmax(class_major(rows), self.temperature_).probabilities.T
         return probabilities
 
-    def predict(self, logits: ArrayLike) -> NDArray[Any]:
+    def predict(self, logits: ArrayLike) -> AnyArray:
         """Return the classifier's own labels, shape (n,), which no temperature changes."""
         places = self.predict_proba(logits).argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[places]
+        labels: AnyArray = self.classes_[places]
         return labels
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -197,7 +200,7 @@ class _ArrayFile(FeatureFile):
         self._digest = hashlib.sha256()
         unknown = np.full(len(target), UNKNOWN_LABEL, dtype=np.int64)
         for name, logits, known in (("source", source, labels), ("target", target, unknown)):
-            content: dict[str, NDArray[Any]] = {
+            content: dict[str, AnyArray] = {
                 "logits": logits.astype(np.float32),
                 "labels": known,
                 "split": np.full(len(logits), SPLITS.index("validation"), dtype=np.uint8),
@@ -237,7 +240,7 @@ def _logits(values: ArrayLike, name: str) -> Float64s:
 
 def _labels(
     values: ArrayLike, shape: tuple[int, ...], classes: ArrayLike | None
-) -> tuple[Labels, NDArray[Any]]:
+) -> tuple[Labels, AnyArray]:
     """Return the class number of every row, and the classes in the order of the logits."""
     given, (n, k) = np.asarray(values), shape
     if given.shape != (n,):

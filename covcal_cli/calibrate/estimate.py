@@ -52,12 +52,12 @@ def estimate(path: str | Path, settings: EstimateSettings = _AS_IT_COMES) -> Est
         If the file has too few rows for an estimate, or the prior is of no use.
     """
     with FeatureFile(Path(path)) as file:
-        return estimate_file(file, settings)
+        return estimate_file(Problem(file, settings))
 
 
-def estimate_file(file: FeatureFile, settings: EstimateSettings = _AS_IT_COMES) -> Estimation:
+def estimate_file(problem: Problem) -> Estimation:
     """Estimate the target accuracy on an open file, as `estimate` does."""
-    problem = Problem(file, settings)
+    file, settings = problem.file, problem.settings
     lacking = problem.missing_for_estimate
     if lacking is not None:
         raise CovcalError(f"{file.path}: an estimate needs {lacking}")
@@ -148,7 +148,7 @@ def expect(
         settings = made | {"target_prior": first.target_prior["name"]} | settings
     with FeatureFile(path) as file:
         scaled = scaled_logits(file, calibrations, documents, networks)
-        estimation = estimate_file(file, EstimateSettings(**settings))
+        estimation = estimate_file(Problem(file, EstimateSettings(**settings)))
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
         rows = np.union1d(target.rows("train"), target.rows("validation"))
         before = mean_confidence(target, rows, target.logits, 1.0) if scaled else 0.0

@@ -9,6 +9,9 @@ from pathlib import Path
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
+# What Git LFS leaves in the place of a file that was not downloaded starts so.
+LFS_POINTER = b"version https://git-lfs"
+
 
 @dataclass(frozen=True)
 class Kind:

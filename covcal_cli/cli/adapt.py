@@ -9,10 +9,10 @@ import typer
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.options import Device, DeviceName, Force, Quiet, Seed, Verbose, output
 
-PresetName = StrEnum("PresetName", ["default", "paper"])
-
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
+
+PresetName = StrEnum("PresetName", ["default", "paper"])
 
 
 def adapt(

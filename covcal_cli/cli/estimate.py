@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,13 @@ from covcal_cli.cli.options import (
     calibration,
     output,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from covcal_cli.calibrate.estimate import Estimation, Expectation, ExpectedCalibration
+    from covcal_cli.estimators.evidence import Estimate
+    from covcal_cli.report.tables import Table
 
 # Nothing can be exceeded here, and so nothing annotated.
 FormatName = StrEnum("FormatName", ["table", "json", "markdown"])
@@ -61,7 +68,6 @@ def estimate(
     """
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
-    from covcal_cli.cli.render import rendered_estimate
     from covcal_cli.errors import UnusedOptionError
     from covcal_cli.files import check_output
 
@@ -92,6 +98,86 @@ def estimate(
                 console.detail(f"{one.name}, {guard.name} {state}: {guard.sentence}")
     if output is not None and not to_stdout:
         write_expectation(found, output, force=force)
-    console.result(rendered_estimate(found, "json" if to_stdout else format.value))
+    console.result(_rendered(found, "json" if to_stdout else format.value))
     if output is not None and not to_stdout:
         console.wrote(output)
+
+
+def _rendered(expectation: "Expectation", kind: str) -> str:
+    """Return estimates as ``table``, ``json`` or ``markdown``."""
+    from covcal_cli.calibrate.estimate import expectation_document
+    from covcal_cli.cli import tables
+    from covcal_cli.records import document_text
+
+    if kind == "json":
+        document = expectation_document(expectation, Path("estimate.json"))
+        return document_text(document, Path("estimate.json"))
+    estimates = _estimates(expectation.estimation)
+    calibrations = _calibrations(expectation.calibrations)
+    if kind == "table":
+        parts = [_estimates_as_text(expectation.estimation, estimates), tables.text(calibrations)]
+    else:
+        parts = [tables.markdown(estimates), tables.markdown(calibrations)]
+    return "\n\n".join(parts if calibrations.rows else parts[:1])
+
+
+def _estimates_as_text(estimation: "Estimation", estimates: "Table") -> str:
+    """Return the table with the assumptions, its last column, below it, where they have room."""
+    from covcal_cli.cli import tables
+    from covcal_cli.report.tables import Table
+
+    narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
+    best = estimation.estimates[0]
+    width = max(len(one.name) for one in estimation.estimates)
+    return "\n".join(
+        [
+            f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}), "
+            f"from {estimation.source_rows} source and {estimation.target_rows} target rows",
+            "",
+            tables.text(narrow),
+            "",
+            "each is right if",
+            *(f"{one.name:<{width}}  {one.assumption}" for one in estimation.estimates),
+        ]
+    )
+
+
+def _estimates(estimation: "Estimation") -> "Table":
+    from covcal_cli.report.tables import Table
+
+    rows = [
+        [
+            one.name,
+            f"{one.accuracy:.1%}",
+            f"{one.low:.1%} to {one.high:.1%}",
+            _trust(one),
+            one.assumption,
+        ]
+        for one in estimation.estimates
+    ]
+    columns = ("estimate", "accuracy", "interval", "trusted", "assumption")
+    return Table(columns, rows, texts=(0, 3, 4))
+
+
+def _trust(estimate: "Estimate") -> str:
+    """Return ``yes``, or the guards that failed."""
+    failed = [guard.name for guard in estimate.guards if not guard.passed]
+    return f"no: {', '.join(failed)}" if failed else "yes"
+
+
+def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
+    from covcal_cli.report.tables import Table
+
+    rows = [
+        [
+            entry.name,
+            f"{entry.temperature:.4g}",
+            f"{entry.mean_confidence_before:.1%}",
+            f"{entry.mean_confidence:.1%}",
+            f"{entry.estimated_accuracy:.1%}",
+            f"{entry.distance:.1%}",
+        ]
+        for entry in calibrations
+    ]
+    columns = ("calibration", "T", "confidence before", "after", "est. accuracy", "distance")
+    return Table(columns, rows)

@@ -23,7 +23,10 @@ from covcal_cli.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from covcal_cli.evaluate.gates import Judged
     from covcal_cli.evaluate.limits import Limit
+    from covcal_cli.evaluate.result import Evaluation
+    from covcal_cli.report.tables import Table
 
 
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
@@ -107,7 +110,6 @@ def evaluate(
       covcal evaluate adapted.h5 -c cal.json --fail-above ece=0.05
       covcal evaluate -c cal.json --baseline old.json --fail-regression ece=0.005
     """
-    from covcal_cli.cli.render import as_markdown, rendered_evaluation
     from covcal_cli.errors import LimitExceededError, UnusedOptionError
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, Outputs, judged
@@ -154,7 +156,7 @@ def evaluate(
     kind = "json" if to_stdout else format.value
     console.result(rendered_evaluation(found, kind, every_metric=every_metric))
     if format is FormatName.github:
-        _append_to_step_summary(as_markdown(found, every_metric=every_metric))
+        _append_to_step_summary(_as_markdown(found, every_metric=every_metric))
     if file is not None and not calibration:
         console.note("no -c given: only the classifier as it is was judged")
     for path in outputs.paths:
@@ -195,3 +197,122 @@ def _append_to_step_summary(text: str) -> None:
             f"{path} cannot be written ({error.strerror}): unset GITHUB_STEP_SUMMARY, or pass "
             "--format markdown"
         ) from error
+
+
+def rendered_evaluation(judged: "Judged", kind: str, *, every_metric: bool = False) -> str:
+    """Return an evaluation as ``table``, ``json``, ``markdown`` or ``github``."""
+    from covcal_cli.evaluate.result import metrics_document
+    from covcal_cli.records import document_text
+
+    if kind == "json":
+        document = metrics_document(judged.evaluation, judged.verdicts, judged.changes)
+        return document_text(document, Path("metrics.json"))
+    if kind == "table":
+        return _as_text(judged, every_metric=every_metric)
+    lines = [_as_markdown(judged, every_metric=every_metric)]
+    if kind == "github":  # which shows these lines beside the job
+        lines += [f"::error::covcal: {case.sentence}" for case in judged.cases if case.failed]
+    return "\n".join(lines)
+
+
+def _as_markdown(judged: "Judged", *, every_metric: bool) -> str:
+    """Return the tables and gates as Markdown."""
+    from covcal_cli.cli import tables
+
+    text = _parts(judged.evaluation, tables.markdown, "\n\n", every_metric=every_metric)
+    cases = "\n".join(f"- {case.sentence}" for case in judged.cases)
+    return f"{text}\n\n{cases}" if cases else text
+
+
+def _as_text(judged: "Judged", *, every_metric: bool) -> str:
+    from covcal_cli.cli import tables
+    from covcal_cli.evaluate.diagram import text_diagram
+
+    evaluation = judged.evaluation
+    shown = list(evaluation.metrics)[-1]
+    lines = [
+        _parts(evaluation, tables.text, "\n", every_metric=every_metric),
+        "",
+        f"reliability of {shown}, target {evaluation.split} rows",
+        text_diagram(evaluation.metrics[shown].bins),
+    ]
+    sentences = [case.sentence for case in judged.cases]
+    return "\n".join([*lines, "", *sentences] if sentences else lines)
+
+
+def _parts(
+    evaluation: "Evaluation", draw: "Callable[[Table], str]", between: str, *, every_metric: bool
+) -> str:
+    """Return the tables, each but the first below its title and what is to go `between`."""
+    from covcal_cli.evaluate.bins import SMALL_GROUP
+
+    parts = [draw(_metrics(evaluation, main=True))]
+    if every_metric:
+        parts.append(draw(_metrics(evaluation, main=False)))
+    if evaluation.intervals:
+        title = f"95 % intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
+        parts.append(f"{title}{between}{draw(_intervals(evaluation))}")
+    if evaluation.by is not None:
+        parts.append(f"by {evaluation.by}{between}{draw(_groups(evaluation))}")
+        if any(group.small for found in evaluation.groups.values() for group in found):
+            parts.append(f"(n): fewer than {SMALL_GROUP} rows, so the ECE is mostly noise")
+    return "\n\n".join(parts)
+
+
+def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
+    """Return the main metrics, beside temperature and rows, or the further ones alone."""
+    from covcal_cli.evaluate.metrics import on_screen
+    from covcal_cli.report.tables import Table
+
+    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.main == main]
+    rows = [
+        [
+            name,
+            *([f"{evaluation.temperatures[name]:.4g}", str(entry.n)] if main else []),
+            *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen),
+        ]
+        for name, entry in evaluation.metrics.items()
+    ]
+    leading = ["calibration", "T", "n"] if main else ["calibration"]
+    return Table([*leading, *(shown.label for _, shown in chosen)], rows)
+
+
+def _intervals(evaluation: "Evaluation") -> "Table":
+    from covcal_cli.evaluate.metrics import on_screen
+    from covcal_cli.report.tables import Table
+
+    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.interval]
+    rows = [
+        [
+            name,
+            *(
+                "-".join(_cell(end, shown.percent) for end in found[metric])
+                for metric, shown in chosen
+            ),
+        ]
+        for name, found in evaluation.intervals.items()
+    ]
+    return Table(["calibration", *(shown.label for _, shown in chosen)], rows)
+
+
+def _groups(evaluation: "Evaluation") -> "Table":
+    from covcal_cli.report.tables import Table
+
+    columns = ("calibration", "group", "n", "accuracy", "confidence", "ECE", "over ECE")
+    rows = [
+        [
+            name,
+            group.name,
+            f"(n) {group.n}" if group.small else str(group.n),
+            *map(_cell, (group.accuracy, group.mean_confidence, group.ece, group.over_ece)),
+        ]
+        for name, found in evaluation.groups.items()
+        for group in found
+    ]
+    return Table(columns, rows, texts=(0, 1))
+
+
+def _cell(value: float | None, percent: bool = True) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2%}" if percent else f"{value:.4f}"

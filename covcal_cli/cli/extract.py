@@ -1,5 +1,6 @@
 """``covcal extract``: run a classifier over both domains and keep features and logits."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +12,13 @@ from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
 from covcal_cli.cli.options import Force, Quiet, Verbose, output
 from covcal_cli.data.stores.open import SUFFIXES
 
-if TYPE_CHECKING:  # it needs NumPy and Pillow, and --help does not
+if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
+    from covcal_cli.extract.domain import DomainReport
+    from covcal_cli.extract.dry_run import DryRun
     from covcal_cli.extract.extract import ExtractReport
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_SHOWN_CLASSES = 8
 
 
 @takes_extract_options()
@@ -103,7 +109,6 @@ def extract(
     console = Console(quiet=quiet, verbose=verbose)
     alone = target if tables and source is None and target_only is None else None
     if dry_run:
-        from covcal_cli.cli.render import dry_run_summary
         from covcal_cli.extract.dry_run import dry_run as run_some_batches
 
         planned = run_some_batches(model, source, target, output, settings, force=force)
@@ -111,7 +116,7 @@ def extract(
             console.note(note)
         _note_on_one_table(alone, [domain.name for domain in planned.domains], console)
         console.warn(planned.warnings)
-        console.result(dry_run_summary(planned))
+        console.result(_dry_run_summary(planned))
         return
 
     from covcal_cli.extract.extract import extract
@@ -140,14 +145,12 @@ def extract(
 def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
     from shlex import quote
 
-    from covcal_cli.cli.render import extract_summary
-
     for note in report.notes:
         console.note(note)
     console.warn(report.warnings)
     for domain in report.domains:
         console.warn(f"skipped {name}: {reason}" for name, reason in domain.skipped)
-    console.result(extract_summary(report))
+    console.result(_summary(report))
     quoted = quote(str(report.output))
     if shard is not None:
         hint = f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"
@@ -184,3 +187,56 @@ def _note_on_one_table(table: Path | None, domains: list[str], console: Console)
             f"{table} is read as the target: it has no column domain with rows of both; --target "
             "says so without this note, and SOURCE TARGET gives both"
         )
+
+
+def _summary(report: "ExtractReport") -> str:
+    """Return what ``covcal extract`` ran and read."""
+    lines = [("model", report.head), ("input", report.preprocessing), *_domains(report.domains)]
+    if report.source_accuracy is not None:
+        lines.append(("accuracy", f"{report.source_accuracy:.2%} of the labelled source rows"))
+    return _aligned(lines)
+
+
+def _dry_run_summary(plan: "DryRun") -> str:
+    """Return what ``covcal extract`` would do."""
+    shown = ", ".join(plan.classes[:_SHOWN_CLASSES])
+    more = len(plan.classes) - _SHOWN_CLASSES
+    seconds = "unknown" if plan.seconds is None else _duration(plan.seconds)
+    lines = [
+        ("model", plan.head),
+        ("input", plan.preprocessing),
+        ("classes", f"{shown}, and {more} more" if more > 0 else shown),
+        *_domains(plan.domains),
+        ("batch", f"{plan.batch} rows, threads {plan.threads}"),
+        ("size", f"{_size(plan.size)} on disk, twice that while running"),
+        ("time", f"{seconds}, from a few batches"),
+    ]
+    return _aligned(lines)
+
+
+def _domains(domains: Sequence["DomainReport"]) -> Iterator[tuple[str, str]]:
+    for domain in domains:
+        rows = ", ".join(f"{name} {count}" for name, count in domain.rows.items())
+        total = sum(domain.rows.values())
+        skipped = f"; {len(domain.skipped)} files skipped" if domain.skipped else ""
+        yield domain.name, f"{total} rows ({rows}), {domain.labelled} labelled{skipped}"
+
+
+def _aligned(lines: Sequence[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+
+
+def _size(count: float) -> str:
+    for unit in _UNITS:
+        if count < 1000 or unit == _UNITS[-1]:
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"about {seconds:.2g} s"
+    minutes = seconds / 60
+    return f"about {minutes:.0f} min" if minutes < 90 else f"about {minutes / 60:.1f} h"

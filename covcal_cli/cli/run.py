@@ -72,7 +72,7 @@ def _summary(report: "RunReport") -> str:
         from covcal_cli.cli.calibrate import calibration_summary
 
         return calibration_summary(report.calibration, verbose=False)
-    from covcal_cli.cli.render import rendered_evaluation
+    from covcal_cli.cli.evaluate import rendered_evaluation
     from covcal_cli.evaluate.gates import Judged
 
     return rendered_evaluation(Judged(report.evaluation), "table")

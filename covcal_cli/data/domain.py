@@ -3,12 +3,11 @@
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.arrays import Inputs, Labels, ModelInput, Rows, Splits
+from covcal_cli.arrays import AnyArray, Inputs, Labels, ModelInput, Rows, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.errors import CovcalError
 
@@ -33,7 +32,7 @@ class DomainData(Protocol):
     given_split: Splits | None  # shape (n,): the data's own splits
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
     way_to_label: str  # how its rows are given labels, for messages
-    columns: Mapping[str, NDArray[Any]]  # groups, shape (n,), for ``covcal evaluate --by``
+    columns: Mapping[str, AnyArray]  # groups, shape (n,), for ``covcal evaluate --by``
     notes: tuple[str, ...]  # what a user should know about how the data was read
     holds_images: bool  # whether the rows need preprocessing to become the model's inputs
 
@@ -77,7 +76,7 @@ class ImagePipeline(Protocol):
         """Return it as one line of JSON: equal texts do the same to every image."""
         ...
 
-    def write(self, image: Image.Image, out: NDArray[Any]) -> None:
+    def write(self, image: Image.Image, out: AnyArray) -> None:
         """Write one image, opened but perhaps not read, as a row of the model's input, in place.
 
         An image that cannot be read raises what Pillow does, and is left out.

@@ -7,12 +7,10 @@ Values go in as they are: only their type changes, where that loses nothing but 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import ModelInput, Rows
+from covcal_cli.arrays import AnyArray, Booleans, ModelInput, Rows
 from covcal_cli.data.classes import listed
 from covcal_cli.data.rows import GROUP_PREFIX, is_reserved
 from covcal_cli.data.stores.store import Entry, Store
@@ -114,10 +112,10 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
 def fed(
     store: Store,
     feed: Feed,
-    arrays: Mapping[str, NDArray[Any]],
+    arrays: Mapping[str, AnyArray],
     rows: Rows,
     ids: Sequence[str],
-) -> NDArray[Any]:
+) -> AnyArray:
     """Return one input of the model for some rows, shape (m, ...), in the model's type.
 
     A value that is missing, not finite or changed by the type is refused, naming row and column.
@@ -184,10 +182,10 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
 def _unfit(
     store: Store,
     feed: Feed,
-    bad: NDArray[np.bool_],
+    bad: Booleans,
     rows: Rows,
     ids: Sequence[str],
-    block: NDArray[Any] | None,
+    block: AnyArray | None,
 ) -> CovcalError:
     """Return the error for the first value that `bad` marks; `block` where it is a number."""
     where = np.argwhere(bad)[0]

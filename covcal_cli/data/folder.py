@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from covcal_cli.arrays import Labels, ModelInput, Splits
+from covcal_cli.arrays import UNKNOWN_LABEL, Labels, ModelInput, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.images import ImageFiles, Opener
 from covcal_cli.data.splits import SPLIT_NAMES
@@ -21,7 +21,6 @@ from covcal_cli.errors import CovcalError
 
 _KINDS = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "ppm", "tif", "tiff", "webp")
 IMAGE_SUFFIXES = {f".{kind}" for kind in _KINDS}
-_NO_CLASS = -1
 _Entries = list[os.DirEntry[str]]
 
 
@@ -54,14 +53,14 @@ class FolderData(ImageFiles):
     def labels(self, classes: ClassMap) -> Labels:
         """Return the class index of every row by its folder's name; -1 outside class folders."""
         indices = [classes.require(self.path, name) for name in self._class_numbers]
-        return np.array([*indices, _NO_CLASS], dtype=np.int64)[self._classes]
+        return np.array([*indices, UNKNOWN_LABEL], dtype=np.int64)[self._classes]
 
     def _remarks(self) -> Iterator[str]:
         if self._ignored == 1:
             yield f"{self.path}: 1 file that is no image was left out"
         elif self._ignored:
             yield f"{self.path}: {self._ignored} files that are no images were left out"
-        loose = int((self._classes == _NO_CLASS).sum())
+        loose = int((self._classes == UNKNOWN_LABEL).sum())
         if self._class_numbers and loose:
             one = loose == 1
             images = "1 image" if one else f"{loose} images"
@@ -95,7 +94,7 @@ class FolderData(ImageFiles):
         split: int | None,
     ) -> Iterator[tuple[str, str, int, int | None]]:
         for entry in self._images(files):
-            yield prefix + entry.name, entry.name, _NO_CLASS, split
+            yield prefix + entry.name, entry.name, UNKNOWN_LABEL, split
         for folder in folders:
             number = self._class_numbers.setdefault(folder.name, len(self._class_numbers))
             for name in self._below(folder, frozenset()):

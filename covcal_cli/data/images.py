@@ -15,13 +15,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from covcal_cli.arrays import ModelInput, Rows
+from covcal_cli.arrays import AnyArray, ModelInput, Rows
 from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
 from covcal_cli.errors import one_line
 
@@ -55,7 +53,7 @@ class _Run:
 class _Pending:
     """A batch in the making: its buffer, its row numbers, and the runs that fill it."""
 
-    buffer: NDArray[Any]
+    buffer: AnyArray
     rows: Rows
     runs: list[Future[_Run]]
 
@@ -67,7 +65,7 @@ class ImageFiles(ABC):
 
     def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         self.path = path
-        self.columns: Mapping[str, NDArray[Any]] = {}
+        self.columns: Mapping[str, AnyArray] = {}
         self._input = require_one_input(path, wanted)
 
     @abstractmethod
@@ -150,7 +148,7 @@ def _run_length(images: int, pipeline: ImagePipeline, threads: int) -> int:
 def _decode(
     openers: Sequence[Opener],
     start: int,
-    buffer: NDArray[Any],
+    buffer: AnyArray,
     pipeline: ImagePipeline,
     stopped: threading.Event,
 ) -> _Run:

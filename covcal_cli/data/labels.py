@@ -2,16 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Labels
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Labels
 from covcal_cli.data.classes import ClassMap, NumberedNames
 from covcal_cli.errors import CovcalError
-
-UNKNOWN = -1
 
 
 class RowLabels:
@@ -25,7 +21,7 @@ class RowLabels:
         self,
         # shape (n,): integers, floats that are whole, booleans, or texts. Unknown is -1, NaN or an
         # empty text.
-        values: NDArray[Any],
+        values: AnyArray,
         path: Path,  # where they lie and what they are called there, for messages
         key: str,
         *,
@@ -58,20 +54,23 @@ class RowLabels:
     @property
     def n_classes(self) -> int:
         """The number of classes that the labels show."""
-        return len(np.unique(self._codes[self._codes != UNKNOWN]))
+        return len(np.unique(self._codes[self._codes != UNKNOWN_LABEL]))
 
     def indices(self, classes: ClassMap) -> Labels:
         """Return the class index of every row, shape (n,); -1 where unknown."""
-        distinct = np.unique(self._codes[self._codes != UNKNOWN])
+        distinct = np.unique(self._codes[self._codes != UNKNOWN_LABEL])
         # Names are looked up among the classes, and so are numbers where classes are called so.
         if self.names is not None and not self._are_plain_numbers(classes):
-            found = np.full(len(self.names) + 1, UNKNOWN)
+            found = np.full(len(self.names) + 1, UNKNOWN_LABEL)
             for code in distinct.tolist():
                 found[code] = classes.require(self._path, self.names[code], what=self._key)
             return found[self._codes]
         if not classes.by_number and all(name.isdigit() for name in classes.names):
             known = [classes.require(self._path, str(n), what=self._key) for n in distinct]
-            lookup = dict(zip(distinct.tolist(), known, strict=True)) | {UNKNOWN: UNKNOWN}
+            lookup = {
+                UNKNOWN_LABEL: UNKNOWN_LABEL,
+                **dict(zip(distinct.tolist(), known, strict=True)),
+            }
             return np.array([lookup[code] for code in self._codes.tolist()], dtype=np.int64)
         # Other numbers are the indices themselves.
         count = len(classes.names)
@@ -86,7 +85,7 @@ class RowLabels:
 
     def _outside(self, count: int) -> str | None:
         """Return where the first number is that is no index of `count` classes, if there is one."""
-        outside = np.flatnonzero((self._codes < UNKNOWN) | (self._codes >= count))
+        outside = np.flatnonzero((self._codes < UNKNOWN_LABEL) | (self._codes >= count))
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
@@ -98,8 +97,8 @@ class RowLabels:
             and all(classes.index(name) is None for name in self.names)
         )
 
-    def _whole(self, values: NDArray[Any]) -> Labels:
-        known = np.where(np.isnan(values), UNKNOWN, values)
+    def _whole(self, values: AnyArray) -> Labels:
+        known = np.where(np.isnan(values), UNKNOWN_LABEL, values)
         wrong = np.flatnonzero((known != np.floor(known)) | np.isinf(known))
         if len(wrong):
             raise self._error(
@@ -108,7 +107,7 @@ class RowLabels:
             )
         return known.astype(np.int64)
 
-    def _read_texts(self, values: NDArray[Any], texts_are_numbers: bool) -> None:
+    def _read_texts(self, values: AnyArray, texts_are_numbers: bool) -> None:
         distinct, codes = np.unique(values, return_inverse=True)
         texts = [str(text).strip() for text in distinct]
         known = [text for text in texts if text not in ("", "-1")]
@@ -117,7 +116,7 @@ class RowLabels:
         else:
             numbers = {name: index for index, name in enumerate(sorted(set(known)))}
             self.names = tuple(numbers) or None
-        lookup = [numbers.get(text, UNKNOWN) for text in texts]
+        lookup = [numbers.get(text, UNKNOWN_LABEL) for text in texts]
         self._codes = np.array(lookup, dtype=np.int64)[codes]
 
     def _at(self, row: int, value: object) -> str:
@@ -131,7 +130,7 @@ class RowLabels:
 
 def unlabelled(n: int, path: Path) -> RowLabels:
     """Return labels that are all unknown."""
-    return RowLabels(np.full(n, UNKNOWN, dtype=np.int64), path, "label")
+    return RowLabels(np.full(n, UNKNOWN_LABEL, dtype=np.int64), path, "label")
 
 
 def _is_whole(text: str) -> bool:

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float64s, Labels, Rows, Splits
+from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Float64s, Labels, Rows, Splits
 from covcal_cli.data.classes import ClassMap, listed, read_classes
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.feeding import plain_numbers
 from covcal_cli.data.rows import (
     DOMAIN,
-    DOMAINS,
     GROUP_PREFIX,
     LABEL_NAMES,
     PATH_NAMES,
@@ -40,7 +38,7 @@ from covcal_cli.data.stores.hdf5 import HDF5Store
 from covcal_cli.data.stores.open import format_of, open_store
 from covcal_cli.data.stores.store import Store, regrouped
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.features import APPLIED_SCHEMA
+from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
 
 OutputKind = Literal["logits", "probabilities"]
 
@@ -71,7 +69,6 @@ _CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp")
 _BELOW = 1e-6  # of a probability below 0: forests sum float32
 _TOLERANCE = 1e-3  # of one above 1, and of a sum
 _ROUNDED = 1e-2  # of a sum of probabilities with two or three decimals
-_SMALLEST = float(np.finfo(np.float32).tiny)
 _NEARLY_ALL = 0.99  # of the rows: a classifier may have failed on some
 _FEW_ROWS = 50  # what holds for fewer may be chance
 _ROWS_AT_ONCE = 1024
@@ -175,7 +172,7 @@ class OutputTable:
         self.class_names = columns.names
         self.way_to_label = file.facts.way_to_label
         self.class_folders = file.facts.labels.names
-        self.columns: Mapping[str, NDArray[Any]] = {
+        self.columns: Mapping[str, AnyArray] = {
             name: values[rows] for name, values in file.facts.groups.items()
         }
         self.index_notes = note_on_index(file.store)
@@ -210,7 +207,7 @@ class OutputTable:
             yield Batch(inputs, rows[start:stop])
             start = stop
 
-    def _logits(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _logits(self, values: AnyArray) -> AnyArray:
         are_logits = self._kind == "logits"
         if not are_logits:
             values = np.maximum(values.astype(np.float64), 0)
@@ -221,7 +218,7 @@ class OutputTable:
         if are_logits:
             return values
         values = values / values.sum(axis=1, keepdims=True)
-        return np.asarray(np.log(np.maximum(values, _SMALLEST)))
+        return np.asarray(np.log(np.maximum(values, SMALLEST_FLOAT32)))
 
     def _checked(self) -> tuple[str, ...]:
         """Read all outputs, refuse what is not what was asked for, and return notes."""
@@ -296,7 +293,7 @@ class OutputTable:
             yield f"rounded probabilities: rows sum to {span}, and are divided by their sum"
         if (low < 0).any():
             yield "some probabilities are below 0, by no more than rounding, and count as 0"
-        if (low < _SMALLEST).any() or (not several and (high >= 1).any()):
+        if (low < SMALLEST_FLOAT32).any() or (not several and (high >= 1).any()):
             yield (
                 "some probabilities are 0 or below 1e-38 and count as 1e-38, as float32 holds "
                 "nothing smaller: where rounding made them 0, give more digits"
@@ -307,7 +304,7 @@ class OutputTable:
                 "confidence of the answer, give the probability of one class instead"
             )
 
-    def _require_finite(self, values: NDArray[Any], names: Sequence[str], rows: Rows) -> None:
+    def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         if np.isfinite(values).all():
             return
         row, column = np.argwhere(~np.isfinite(values))[0]
@@ -578,7 +575,7 @@ def _without_answer(store: Store) -> tuple[str, ...]:
     )
 
 
-def _stacked(arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any]:
+def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
     """Return one array (m, w) of the one array or the columns."""
     parts = [arrays[name] for name in names]
     return parts[0] if len(parts) == 1 and parts[0].ndim == 2 else np.stack(parts, axis=1)

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Splits
+from covcal_cli.arrays import AnyArray, Splits
 from covcal_cli.data.labels import RowLabels, unlabelled
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError
+from covcal_cli.formats.features import DOMAINS
 
 LABEL_NAMES = ("y", "label", "labels", "target", "class")
 ID_NAMES = ("id", "ids")
 PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
-DOMAIN, DOMAINS = "domain", ("source", "target")
+DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
@@ -89,7 +89,7 @@ class RowFacts:
         self.has_ids = any(name is not None for name in (named, self.path_name, index))
         split = self._only(("split",))
         self.given_split = None if split is None else self._split(split)
-        self.groups: Mapping[str, NDArray[Any]] = {
+        self.groups: Mapping[str, AnyArray] = {
             name.removeprefix(GROUP_PREFIX): self._column(name) for name in groups
         }
 
@@ -142,7 +142,7 @@ class RowFacts:
             )
         return self._store.texts(name)
 
-    def _column(self, name: str) -> NDArray[Any]:
+    def _column(self, name: str) -> AnyArray:
         self._require_one_each(name)
         return self._store.whole(name).reshape(self._n)
 
@@ -181,7 +181,7 @@ def count_rows(store: Store) -> int:
 # Whose the rows are: the column ``domain`` of a table.
 
 
-def domain_of_rows(store: Store) -> NDArray[Any] | None:
+def domain_of_rows(store: Store) -> AnyArray | None:
     """Return the column ``domain`` in lower case, shape (n,); None where there is none."""
     # Without an axis it says of no row what it is: `apply` notes there which rows it was given.
     name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
@@ -295,7 +295,7 @@ def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tu
     return tuple(name for name in likely if _numbers_rows(store.whole(name), rising))
 
 
-def _numbers_rows(values: NDArray[Any], rising: bool) -> bool:
+def _numbers_rows(values: AnyArray, rising: bool) -> bool:
     whole = np.isfinite(values).all() and (values == np.floor(values)).all()
     ordered = values if rising else np.sort(values)
     return bool(whole and (ordered[1:] > ordered[:-1]).all())

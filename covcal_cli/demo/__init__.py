@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.features import SPLITS
+from covcal_cli.formats.features import DOMAINS, SPLITS
 
 MODEL = "digits.onnx"
-DOMAINS = ("source", "target")
 
 
 def write_demo(folder: Path) -> None:

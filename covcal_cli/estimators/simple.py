@@ -14,20 +14,27 @@ from covcal_cli.estimators.evidence import (
 )
 from covcal_cli.estimators.guards import above_chance, enough_errors, ess_count, ess_share
 
-# ATC: the share of target rows whose confidence exceeds a threshold set on the source.
-#
-# Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
-# The threshold t is where the source validation rows below it are as many as the errors; the
-# estimate is the share of target rows at or above t. Scores are log-odds of the confidence at T_s:
-# its order, and rows whose confidence rounds to 1 keep theirs. (The published code fits a
-# temperature and never applies it; with the top confidence, unlike with two classes, T_s does
-# change the order.)
-
 ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on the target"
+DOC_ASSUMPTION = "confidence is off by as much on the target as on the source"
+CONFIDENCE_ASSUMPTION = "confidence at the source's temperature is calibrated on the target"
+AGREEMENT_ASSUMPTION = (
+    "a row that the shift makes the classifier get wrong is one where the aligned forecasters no "
+    "longer agree with it"
+)
+WEIGHTING_ASSUMPTION = (
+    "p(y | x) is shared, the weights are the true density ratio, and the domains overlap"
+)
 
 
 def atc(evidence: Evidence) -> Estimate:
     """Estimate the target accuracy by average thresholded confidence.
+
+    Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
+    The threshold t is where the source validation rows below it are as many as the errors; the
+    estimate is the share of target rows at or above t. Scores are log-odds of the confidence at
+    T_s: its order, and rows whose confidence rounds to 1 keep theirs. (The published code fits a
+    temperature and never applies it; with the top confidence, unlike with two classes, T_s does
+    change the order.)
 
     The noise of t enters the interval through the target's share at a number of errors two standard
     errors up and down.
@@ -74,16 +81,13 @@ def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float6
     return below
 
 
-# DoC: the source's accuracy, less what the mean confidence loses on the target.
-#
-# Guillory et al., "Predicting with confidence on unseen distributions", ICCV 2021: the estimate
-# is A_v + mean_target c - mean_source c, with c the confidence at T_s.
-
-DOC_ASSUMPTION = "confidence is off by as much on the target as on the source"
-
-
 def doc(evidence: Evidence) -> Estimate:
-    """Estimate the target accuracy by the difference of confidences."""
+    """Estimate the target accuracy by the difference of confidences.
+
+    That is the source's accuracy, less what the mean confidence loses on the target. Guillory et
+    al., "Predicting with confidence on unseen distributions", ICCV 2021: the estimate is
+    A_v + mean_target c - mean_source c, with c the confidence at T_s.
+    """
     gap = evidence.source_correct - evidence.source_confidence
     accuracy = float(gap.mean() + evidence.target_confidence.mean())
     variance = variance_of_mean(gap) + variance_of_mean(evidence.target_confidence)
@@ -91,36 +95,27 @@ def doc(evidence: Evidence) -> Estimate:
     return from_variance("doc", accuracy, variance, DOC_ASSUMPTION, guards)
 
 
-# Mean confidence: what a classifier that is calibrated on the target would say of itself.
-
-CONFIDENCE_ASSUMPTION = "confidence at the source's temperature is calibrated on the target"
-
-
 def mean_confidence(evidence: Evidence) -> Estimate:
-    """Estimate the target accuracy by mean_target of the confidence at T_s."""
+    """Estimate the target accuracy by mean_target of the confidence at T_s.
+
+    It is what a classifier that is calibrated on the target would say of itself.
+    """
     values = evidence.target_confidence
     return from_variance(
         "confidence", float(values.mean()), variance_of_mean(values), CONFIDENCE_ASSUMPTION
     )
 
 
-# Agreement with forecasters that were trained otherwise, anchored on the source.
-#
-# Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): where two
-# classifiers err independently and their ensemble is calibrated, they agree as often as each is
-# right. The second classifiers here are the members of the aligned forecaster, which share the
-# classifier's features and part of its errors, so the level of their agreement is too high. Its
-# fall from source to target is not: the estimate is A_v + (agreement on the target - on the
-# source).
-
-AGREEMENT_ASSUMPTION = (
-    "a row that the shift makes the classifier get wrong is one where the aligned forecasters no "
-    "longer agree with it"
-)
-
-
 def agreement(evidence: Evidence) -> Estimate:
-    """Estimate the target accuracy by how much less the aligned forecasters agree there."""
+    """Estimate the target accuracy by how much less the aligned forecasters agree there.
+
+    Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): where two
+    classifiers err independently and their ensemble is calibrated, they agree as often as each is
+    right. The second classifiers here are the members of the aligned forecaster, which share the
+    classifier's features and part of its errors, so the level of their agreement is too high. Its
+    fall from source to target is not: the estimate is A_v + (agreement on the target - on the
+    source).
+    """
     aligned = evidence.aligned
     if aligned is None:
         raise ValueError("agreement needs aligned forecasters")
@@ -136,22 +131,16 @@ def _shared(members: Labels, labels: Labels) -> Float64s:
     return np.asarray((members == labels).mean(axis=0), dtype=np.float64)
 
 
-# Importance weighting: the accuracy of source rows that stand for the target's.
-#
-# Sugiyama et al., "Covariate shift adaptation by importance weighted cross validation", JMLR
-# 2007, with the control variate of You et al. (ICML 2019). With w = q/p and r = 1 where the
-# classifier is right, E_source[w r] is the target accuracy. E_source[w] = 1 is known, so the
-# noise that r shares with w is subtracted: mean(w r) - b (mean w - 1), b = cov(w r, w) / var(w).
-# The mean of w is not forced to 1 and no sum of weights is divided by: copying every row changes
-# nothing.
-
-WEIGHTING_ASSUMPTION = (
-    "p(y | x) is shared, the weights are the true density ratio, and the domains overlap"
-)
-
-
 def weighted_accuracy(evidence: Evidence) -> Estimate:
-    """Estimate the target accuracy by importance weighting with a control variate."""
+    """Estimate the target accuracy by importance weighting with a control variate.
+
+    Sugiyama et al., "Covariate shift adaptation by importance weighted cross validation", JMLR
+    2007, with the control variate of You et al. (ICML 2019). With w = q/p and r = 1 where the
+    classifier is right, E_source[w r] is the target accuracy. E_source[w] = 1 is known, so the
+    noise that r shares with w is subtracted: mean(w r) - b (mean w - 1), b = cov(w r, w) / var(w).
+    The mean of w is not forced to 1 and no sum of weights is divided by: copying every row changes
+    nothing.
+    """
     weights, correct = evidence.source_weights, evidence.source_correct
     if weights is None:
         raise ValueError("importance weighting needs importance weights")

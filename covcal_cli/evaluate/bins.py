@@ -6,12 +6,11 @@ Bins are equally wide and (c_{b-1}, c_b], the first closed at 0, unless said oth
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import Booleans, Float64s, Floats, Integers, Labels
+from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
 from covcal_cli.records import at
 
 SMALL_GROUP = 100  # rows; with fewer, the ECE of a group is mostly the noise of its bins
@@ -147,7 +146,7 @@ def under(gaps: Float64s) -> Float64s:
     return np.maximum(-gaps, 0.0)
 
 
-def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64s:
+def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
     """Divide, giving NaN where the denominator is zero."""
     quotient = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)
@@ -214,15 +213,15 @@ def _of_group(name: str, bins: ReliabilityBins) -> GroupMetrics:
     )
 
 
-# The class-wise ECE: whether the probability of every class, predicted or not, can be trusted.
-
 # Copies of every cell that neighbouring rows count in by turns: most probabilities are small, and
 # adding to the same number over and over makes each addition wait for the one before.
 _LANES = 4
 
 
 class ClasswiseBins:
-    """Counts of every class's probability in bins.
+    """Counts of every class's probability in bins, for the class-wise ECE.
+
+    It says whether the probability of every class, predicted or not, can be trusted.
 
     Probabilities carry the rounding of their exponentials, so those less than 1e-15 above an edge
     count as on it; the edges themselves, 0 and 1 land where `judged_rows` puts them.

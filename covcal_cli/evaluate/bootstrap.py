@@ -38,9 +38,9 @@ from covcal_cli.evaluate.bins import Bins, over, under
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 
 LEVEL = 0.95
+_Z = 1.959963984540054  # its two-sided quantile of the normal distribution
 Interval = tuple[float, float]
 Part = Callable[[Float64s], Float64s]  # what counts of gaps: their magnitude, `over` or `under`
-_Z = 1.959963984540054  # of the normal distribution, for LEVEL
 _SIGNIFICANT = 2.0  # standard errors that a gap must exceed
 _GRID = 48  # true ECEs to try
 _BEYOND = 5.0  # standard errors around the ECE found, between which they lie

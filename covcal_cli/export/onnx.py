@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
-from covcal_cli.arrays import AnyArray, Inputs
+from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Inputs
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.onnx.classifier import SMALLEST, OnnxClassifier, OpenedOnnx
+from covcal_cli.classifiers.onnx.classifier import OnnxClassifier, OpenedOnnx
 from covcal_cli.classifiers.onnx.file import (
     OnnxFile,
     external_bytes,
@@ -242,7 +242,7 @@ class OnnxOriginal:
             return floats, floats
         judged = scores if tail.is_double else floats
         if tail.takes_logarithm:
-            floats = build.node("Log", build.node("Max", floats, build.floats(SMALLEST)))
+            floats = build.node("Log", build.node("Max", floats, build.floats(SMALLEST_FLOAT32)))
         return judged, floats
 
 

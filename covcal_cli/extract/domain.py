@@ -11,19 +11,17 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float32s, Inputs, Labels, Rows, Splits
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Inputs, Labels, Rows, Splits
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.doubts import FEW_ROWS, doubt_on_labels
 from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
-from covcal_cli.formats.features import SPLITS, UNKNOWN_LABEL
+from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.progress import Progress, ProgressCallback
 
@@ -212,7 +210,7 @@ def rows_per_split(split: Splits) -> dict[str, int]:
     return dict(zip(SPLITS, map(int, counts), strict=True))
 
 
-def _storable(values: NDArray[Any]) -> NDArray[Any]:
+def _storable(values: AnyArray) -> AnyArray:
     """Return a column as HDF5 takes it: numbers as they are, texts as UTF-8 bytes."""
     if values.dtype.kind in "OU":
         return utf8([str(value) for value in values])
@@ -274,7 +272,7 @@ class BatchRunner:
         return np.concatenate(features)[:rows] if features else None, logits
 
 
-def _filled(inputs: Inputs, size: int) -> dict[str, NDArray[Any]]:
+def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
     """Repeat the last row until there are `size`: a row of zeros might be no valid input."""
     rows = len(next(iter(inputs.values())))
     places = np.minimum(np.arange(size), rows - 1)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.arrays import AnyArray, Float64s, Labels
 
 FEW_ROWS = 50  # what holds for fewer may be luck
 _SURER, _SURER_DEVIATIONS = 0.05, 5
@@ -154,7 +153,7 @@ def _confidences(logits: Any) -> Float64s:
     return found
 
 
-def _some(dataset: Any) -> NDArray[Any]:
+def _some(dataset: Any) -> AnyArray:
     step = max(1, -(-len(dataset) // _ROWS))
-    values: NDArray[Any] = dataset[::step]
+    values: AnyArray = dataset[::step]
     return values

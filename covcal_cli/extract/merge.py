@@ -19,10 +19,9 @@ from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes, rows_per_sp
 from covcal_cli.extract.parts import Join, Part, difference
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
-from covcal_cli.formats.features import FEATURE_COLUMNS, FEATURES_SCHEMA, FeatureFile
+from covcal_cli.formats.features import DOMAINS, FEATURE_COLUMNS, FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 
-_DOMAINS = ("source", "target")
 _HEAD = ("weight", "bias")
 # Root attributes that all parts share, in the order in which ``extract`` writes them.
 _COMMON = (
@@ -69,7 +68,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
             _require_origin(file)
             _require_same_run(files[0], file)
         # A domain is the join of what the files hold of it.
-        holding = {name: [file for file in files if name in file.handle] for name in _DOMAINS}
+        holding = {name: [file for file in files if name in file.handle] for name in DOMAINS}
         domains = {name: Join(name, _parts(name, held)) for name, held in holding.items() if held}
         # The attributes are those that extract would have written, in its order.
         first = files[0]
@@ -172,7 +171,7 @@ def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:
     if file.classes != first.classes:
         texts = [", ".join(names) for names in (first.classes, file.classes)]
         raise difference("classes", first.path, texts[0], file.path, texts[1])
-    for name in (*_COMMON, FEATURE_COLUMNS, "tail", *(f"{domain}_rows" for domain in _DOMAINS)):
+    for name in (*_COMMON, FEATURE_COLUMNS, "tail", *(f"{domain}_rows" for domain in DOMAINS)):
         one, two = first.attributes.get(name), file.attributes.get(name)
         if one is None or two is None or one == two:
             continue

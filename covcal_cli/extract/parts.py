@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float32s, Rows
+from covcal_cli.arrays import AnyArray, Float32s, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.writer import HDF5Writer, utf8
 
@@ -92,7 +91,7 @@ class Join:
             reasons = utf8([reason for _, _, reason in self.skipped])
             writer.write(f"{self.name}/skipped_reasons", reasons)
 
-    def fact(self, name: str) -> NDArray[Any]:
+    def fact(self, name: str) -> AnyArray:
         """Return one dataset with a value per row, such as ``split``, shape (n,)."""
         found = [np.asarray(part.content[name][:]) for part in self._parts]
         return found[0] if self._order is None else np.concatenate(found)[self._order]

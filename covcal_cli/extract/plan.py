@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli import __version__
-from covcal_cli.arrays import Float32s, Inputs, Labels, ModelInput
+from covcal_cli.arrays import UNKNOWN_LABEL, Labels
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
-from covcal_cli.classifiers.proof import Proof
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
 from covcal_cli.data.domain import DomainData, ImagePipeline
 from covcal_cli.data.open import fed_columns, open_domains
-from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
+from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.splits import check_fractions, hashed_split
@@ -31,7 +30,8 @@ from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
 from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.formats.features import FEATURE_COLUMNS, UNKNOWN_LABEL, columns_text
+from covcal_cli.extract.table import TableClassifier
+from covcal_cli.formats.features import FEATURE_COLUMNS, columns_text
 from covcal_cli.formats.writer import Attribute
 
 _BATCH_BYTES = 16 << 20
@@ -331,54 +331,3 @@ def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) ->
     fewest, most = _BATCH_RANGE
     fitting = _BATCH_BYTES // max(1, elements * classifier.inputs[0].dtype.itemsize)
     return min(most, max(fewest, 1 << max(0, fitting.bit_length() - 1)))
-
-
-# A table of outputs in the place of a classifier: ``extract --logits`` shares everything else with
-# an extraction that runs a model: choice of rows, shards, splits, labels, statistics and the file.
-
-
-class TableClassifier:
-    """Gives the outputs that it is fed: opened and proved, as there is nothing to be proved.
-
-    See `covcal_cli.classifiers.classifier.OpenedClassifier` and `Classifier`.
-    """
-
-    name, sha256 = "logits", ""
-    logits_tensor = "logits"
-    tail: str | None = "none"
-    fixed_batch: int | None = None
-    weight: Float32s | None = None
-    bias: Float32s | None = None
-
-    def __init__(self, tables: Sequence[OutputTable], kind: OutputKind) -> None:
-        table = tables[0]
-        self.n_classes: int = table.n_classes
-        self.n_features: int | None = table.n_features
-        self.class_names: tuple[str, ...] | None = table.class_names
-        self.inputs: tuple[ModelInput, ...] = (
-            ModelInput("logits", (None, table.n_classes), np.dtype(np.float32)),
-        )
-        self.metadata: Mapping[str, str] = {}
-        self.features_tensor: str | None = None if table.n_features is None else "features"
-        self.notes: tuple[str, ...] = (
-            "no model is known: what is fitted to these "
-            f"{kind} holds for tables of the same classifier alone",
-            *(note for one in tables for note in one.index_notes),
-        )
-        self.proof = Proof()
-        self._kind = kind
-
-    def prove(self, batch: Inputs | None) -> "TableClassifier":
-        """Return itself: the outputs are what is given."""
-        del batch
-        return self
-
-    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return features, where there are any, and logits."""
-        return batch.get("features"), batch["logits"]
-
-    def describe(self) -> str:
-        """Return what there is, in one line."""
-        logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
-        width = "no features" if self.n_features is None else f"{self.n_features} features"
-        return f"none: {self.n_classes} classes as given{logged}, {width}"

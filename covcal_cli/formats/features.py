@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float32s, Floats, Labels, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Floats, Labels, Rows, Splits
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
 from covcal_cli.maths.softmax import log_mean_softmax
@@ -28,8 +28,8 @@ FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
+DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
-UNKNOWN_LABEL = -1
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
 _BLOCK_BYTES = 4 << 20  # of what is read at a time
 _LEAST_ROWS = 256
@@ -64,7 +64,7 @@ class Domain:
         # The members M of the aligned forecaster; 0 in a features file.
         self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
         # The index into `SPLITS` of every row, shape (n,).
-        self.split: NDArray[np.uint8] = group["split"][:]
+        self.split: Splits = group["split"][:]
         if self.n and int(self.split.max()) >= len(SPLITS):
             raise self._error("split", f"holds {int(self.split.max())}; 0, 1 and 2 are allowed")
 
@@ -131,7 +131,7 @@ class Domain:
         """Names of the further facts about each row that the file holds, such as groups."""
         return tuple(self._group["columns"]) if "columns" in self._group else ()
 
-    def column(self, name: str, rows: Rows) -> NDArray[Any]:
+    def column(self, name: str, rows: Rows) -> AnyArray:
         """Return one of `columns` for `rows`, shape (m,): numbers, or texts as UTF-8 bytes."""
         dataset = self._group["columns"][name]
         if dataset.shape != (self.n,):
@@ -405,7 +405,7 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
         yield rows[start : start + size]
 
 
-def _taken(dataset: Any, rows: Rows, axis: int) -> NDArray[Any]:
+def _taken(dataset: Any, rows: Rows, axis: int) -> AnyArray:
     """Read ascending `rows` as one contiguous span: far faster than HDF5's own row selection."""
     if len(rows) == 0:
         shape = list(dataset.shape)

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float32s
+from covcal_cli.arrays import AnyArray, Float32s
 
-Networks = Mapping[str, NDArray[Any]]  # the arrays of ``/networks``, named like ``psi/weight_0``
+Networks = Mapping[str, AnyArray]  # the arrays of ``/networks``, named like ``psi/weight_0``
 
 
 def networks_sha256(networks: Networks) -> str:
@@ -28,7 +27,7 @@ def networks_sha256(networks: Networks) -> str:
     return digest.hexdigest()
 
 
-def read_networks(group: Any) -> dict[str, NDArray[Any]]:
+def read_networks(group: Any) -> dict[str, AnyArray]:
     """Return every array of ``/networks``, an HDF5 group."""
     return {f"{part}/{name}": group[part][name][()] for part in group for name in group[part]}
 

@@ -29,8 +29,8 @@ from covcal_cli.formats.forecaster import NONE
 
 Record = dict[str, Any]
 ORACLE, TRUE_ACCURACY = "oracle temperature", "true accuracy"
+# What the labels would allow; see `labels`.
 CEILINGS = (TRUE_ACCURACY, ORACLE)
-"""What the labels would allow; see `labels`."""
 _CODE_SHA256 = [
     code_sha256(*FITTING),
     code_sha256("runs.py", "labels.py", folder=Path(__file__).parent),

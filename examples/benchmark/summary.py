@@ -16,8 +16,8 @@ from covcal_cli.formats.forecaster import NONE
 
 Record = Mapping[str, Any]
 TEMP = "temp"
+# Points by which a method may be worse than the better of none and temp.
 MAX_HARM = 1.0
-"""Points by which a method may be worse than the better of none and temp."""
 EVERYTHING = "all shifts"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from covcal_cli.adapt import training_rows as reading
+from covcal_cli.adapt import training_rows
 from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.alignment import Aligner, probe_overlap
 from covcal_cli.adapt.perceptrons import Perceptrons
@@ -33,7 +33,14 @@ from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.maths import networks as forward_pass
+from covcal_cli.maths.networks import (
+    aligned_domain_logits,
+    aligned_logits,
+    networks_sha256,
+    perceptron,
+    projected,
+    read_networks,
+)
 from covcal_cli.progress import Progress, silent
 
 CPU = torch.device("cpu")
@@ -99,24 +106,24 @@ def test_numpy_reproduces_the_stored_logits(tmp_path: Path, preset: str) -> None
     features, output = write_features(tmp_path / "features.h5"), tmp_path / "adapted.h5"
     report = adapt(features, output, AdaptSettings(preset=preset, members=2, device="cpu"))
     with FeatureFile(features) as before, FeatureFile(output) as after:
-        networks = forward_pass.read_networks(after.handle["networks"])
-        assert forward_pass.networks_sha256(networks) == report.networks_sha256
+        networks = read_networks(after.handle["networks"])
+        assert networks_sha256(networks) == report.networks_sha256
         assert after.attributes["networks_sha256"] == report.networks_sha256
         for old, new in ((before.source, after.source), (before.target, after.target)):
             assert old is not None
             assert new is not None
             rows = np.arange(old.n)
             phi = old.features(rows)
-            inputs = forward_pass.projected(networks, phi)[None]
+            inputs = projected(networks, phi)[None]
             assert new.n_members == 2
             for ours, stored in (
-                (forward_pass.aligned_logits(networks, phi), new.aligned_logits(rows)),
+                (aligned_logits(networks, phi), new.aligned_logits(rows)),
                 (
-                    forward_pass.perceptron(networks, "discriminator", inputs)[0, :, 0],
+                    perceptron(networks, "discriminator", inputs)[0, :, 0],
                     new.domain_logits(rows),
                 ),
                 (
-                    forward_pass.aligned_domain_logits(networks, phi),
+                    aligned_domain_logits(networks, phi),
                     new.aligned_domain_logits(rows),
                 ),
             ):
@@ -257,7 +264,7 @@ def test_progress_names_stages_and_report_has_every_member(tmp_path: Path) -> No
 
 
 def test_large_files_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_ROWS", 100)
+    monkeypatch.setattr(training_rows, "MAX_ROWS", 100)
     features = write_features(tmp_path / "features.h5")
     report = adapt(features, tmp_path / "adapted.h5", AdaptSettings(members=1, device="cpu"))
     assert report.counts["source train"] == report.counts["target validation"] == 100

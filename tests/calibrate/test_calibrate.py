@@ -19,7 +19,7 @@ from scipy.special import log_softmax as scipy_log_softmax
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate, calibrate_file
 from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import AUTO, METHODS
-from covcal_cli.calibrate.problem import warnings_on_weights
+from covcal_cli.calibrate.problem import Problem, warnings_on_weights
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -672,7 +672,7 @@ def test_a_path_may_be_text_and_a_file_may_be_open(tmp_path: Path) -> None:
     found = calibrate(str(path))
     assert found == calibrate(path)
     with h5py.File(path) as handle, FeatureFile(path, handle) as file:
-        assert calibrate_file(file) == found
+        assert calibrate_file(Problem(file, CalibrateSettings())) == found
     write_document(found, tmp_path / "cal.json", force=False)
     text = str(tmp_path / "cal.json")
     assert read_calibration(text).forecaster_temperature == found.forecaster_temperature

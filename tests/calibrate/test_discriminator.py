@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.calibrate import discriminator as module
+from covcal_cli.calibrate import discriminator
 from covcal_cli.calibrate.discriminator import LogisticDiscriminator, fit_discriminator
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats import features as featurefile
 from covcal_cli.formats.features import FeatureFile
 from tests.made_files import Arrays, made_domain, only_rows, write_features
 
@@ -133,7 +132,7 @@ def test_more_rows_than_the_cap_are_thinned_by_the_seed(
     source, target = domains(1.0, 1000, 90)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     everything = fitted(path)
-    monkeypatch.setattr(module, "MAX_ROWS_PER_DOMAIN", 400)
+    monkeypatch.setattr(discriminator, "MAX_ROWS_PER_DOMAIN", 400)
     one, again, other = fitted(path), fitted(path), fitted(path, seed=1)
     assert one.coefficients.tolist() == again.coefficients.tolist()
     assert one.coefficients.tolist() != other.coefficients.tolist()
@@ -146,7 +145,7 @@ def test_a_cap_that_no_domain_reaches_changes_nothing(
 ) -> None:
     """At or below the cap every row is used and the seed does not matter."""
     path = write_features(tmp_path / "f.h5")
-    monkeypatch.setattr(module, "MAX_ROWS_PER_DOMAIN", 300)
+    monkeypatch.setattr(discriminator, "MAX_ROWS_PER_DOMAIN", 300)
     assert fitted(path).coefficients.tolist() == fitted(path, seed=5).coefficients.tolist()
 
 
@@ -157,7 +156,7 @@ def test_the_size_of_blocks_does_not_matter(
     source, target = domains(1.0, 1500, 700)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     whole = fitted(path)
-    monkeypatch.setattr(featurefile, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr("covcal_cli.formats.features._BLOCK_BYTES", 1)
     parts = fitted(path)
     assert parts.coefficients == pytest.approx(whole.coefficients, abs=1e-8)
     assert parts.intercept == pytest.approx(whole.intercept, abs=1e-8)

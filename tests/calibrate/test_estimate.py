@@ -9,7 +9,7 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.estimate import estimate, estimate_file
-from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.calibrate.problem import EstimateSettings, Problem
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import read_evidence
@@ -208,4 +208,8 @@ def test_an_open_file_gives_the_same_estimates(tmp_path: Path) -> None:
     """A path, its text and the open file are one."""
     path = write_features(tmp_path / "f.h5")
     with FeatureFile(path) as file:
-        assert estimate_file(file) == estimate(path) == estimate(str(path))
+        assert (
+            estimate_file(Problem(file, EstimateSettings()))
+            == estimate(path)
+            == estimate(str(path))
+        )

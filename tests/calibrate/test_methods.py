@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import covcal_cli
-from covcal_cli.calibrate import calibrate as fitting
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.methods import AUTO, METHODS, Method
 from covcal_cli.cli.options import MethodName
 from tests.cli_runner import covcal
 from tests.made_files import write_adapted
 
+# The page that documents the methods: a row of a table for each.
 PAGE = Path(covcal_cli.__file__).parent / "calibrate" / "README.md"
-"""The page that documents the methods: a row of a table for each."""
 
 
 def undocumented(page: str, names: Iterable[str]) -> list[str]:
@@ -48,10 +48,7 @@ def test_an_entry_is_all_that_a_method_needs(
     made = Method("again", "original", "on_source.plain", "temp once more", candidate=True)
     monkeypatch.setitem(METHODS, "again", made)
     path = write_adapted(tmp_path / "a.h5")
-    found, temp = (
-        fitting.calibrate(path, fitting.CalibrateSettings(method=name))
-        for name in ("again", "temp")
-    )
+    found, temp = (calibrate(path, CalibrateSettings(method=name)) for name in ("again", "temp"))
     assert found.method_used == "again"
     assert found.forecaster_temperature == temp.forecaster_temperature
-    assert "again" in [candidate.method for candidate in fitting.calibrate(path).candidates]
+    assert "again" in [candidate.method for candidate in calibrate(path).candidates]

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli.estimators import evidence as reading
+from covcal_cli.estimators import evidence
 from covcal_cli.estimators.evidence import read_evidence
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.softmax import log_mean_softmax
@@ -67,7 +67,7 @@ def test_large_domains_are_thinned_by_a_seeded_draw(
     adapted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same seed draws the same rows, in the order of the file; weights and members follow."""
-    monkeypatch.setattr(reading, "MAX_ROWS", 120)
+    monkeypatch.setattr(evidence, "MAX_ROWS", 120)
     with FeatureFile(adapted) as file:
         weights = np.arange(1.0, 501.0)
         first = read_evidence(file, 1.0, source_weights=weights)
@@ -82,7 +82,7 @@ def test_large_domains_are_thinned_by_a_seeded_draw(
     assert first.aligned.target_labels.shape[1] == 120
     assert np.array_equal(first.target_logits, again.target_logits)
     assert not np.array_equal(first.target_logits, other.target_logits)
-    monkeypatch.setattr(reading, "MAX_VALUES", 90)
+    monkeypatch.setattr(evidence, "MAX_VALUES", 90)
     with FeatureFile(adapted) as file:
         assert read_evidence(file, 1.0).n_target == 30
 

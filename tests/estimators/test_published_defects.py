@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from covcal_cli.estimators import label_shift as label_shift_module
-from covcal_cli.estimators import label_shift as priors
+from covcal_cli.estimators import label_shift
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import Evidence
 from covcal_cli.estimators.matching import match_accuracy
@@ -135,13 +134,12 @@ def test_the_prior_is_never_estimated_unasked(monkeypatch: pytest.MonkeyPatch) -
     def refuse(*_: object) -> None:
         raise AssertionError("a prior was estimated")
 
-    monkeypatch.setattr(label_shift_module, "label_shift", refuse)
-    monkeypatch.setattr(priors, "label_shift", refuse)
+    monkeypatch.setattr(label_shift, "label_shift", refuse)
     evidence, _ = made_evidence()
     assert len(panel(evidence, cot(evidence))) == 4
-    assert priors.target_prior("source", evidence, ("a", "b", "c", "d", "e")) is None
+    assert label_shift.target_prior("source", evidence, ("a", "b", "c", "d", "e")) is None
     with pytest.raises(AssertionError, match="estimated"):
-        priors.target_prior("bbse", evidence, ("a", "b", "c", "d", "e"))
+        label_shift.target_prior("bbse", evidence, ("a", "b", "c", "d", "e"))
 
 
 def test_fifty_thousand_rows_are_quick() -> None:

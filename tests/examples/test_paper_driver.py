@@ -24,7 +24,7 @@ from reproduction.table import markdown
 
 from covcal_cli.adapt import settings
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.maths import networks as forward_pass
+from covcal_cli.maths.networks import aligned_logits, networks_sha256, read_networks
 from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.real_data import real_data
 from tests.short_training import short_training
@@ -448,12 +448,12 @@ def test_a_batch_of_seeds_leaves_a_whole_adapted_file_for_each(
     for path in sorted((place / "adapted").glob("*.h5")):
         with FeatureFile(path) as file, FeatureFile(tmp_path / "features" / "M-U.h5") as features:
             rows = file.require_target().rows("test")
-            networks = forward_pass.read_networks(file.handle["networks"])
-            assert file.attributes["networks_sha256"] == forward_pass.networks_sha256(networks)
+            networks = read_networks(file.handle["networks"])
+            assert file.attributes["networks_sha256"] == networks_sha256(networks)
             phi = features.require_target().features(rows)
             stored.append(file.require_target().aligned_logits(rows))
             np.testing.assert_allclose(
-                stored[-1], forward_pass.aligned_logits(networks, phi), rtol=1e-4, atol=1e-4
+                stored[-1], aligned_logits(networks, phi), rtol=1e-4, atol=1e-4
             )
     assert [len(logits) for logits in stored] == [1, 1]
     assert np.abs(stored[0] - stored[1]).max() > 0.1

@@ -9,7 +9,6 @@ import pytest
 from onnx import TensorProto
 
 from covcal_cli.export import onnx as onnx_export
-from covcal_cli.export import onnx as onnx_forecaster
 from covcal_cli.export.export import export
 from tests.classifiers.onnx.onnx_graphs import (
     D_IN,
@@ -196,7 +195,7 @@ class TestTheProof:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A temperature that is off by one part in a thousand is noticed."""
-        real = onnx_forecaster.add_probabilities
+        real = onnx_export.add_probabilities
 
         def wrong(build: Any, logits: str, temperature: float, output: str) -> str:
             return real(build, logits, temperature * 1.001, output)
@@ -208,7 +207,7 @@ class TestTheProof:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One member of three with other weights is noticed."""
-        real = onnx_forecaster.add_aligned_logits
+        real = onnx_export.add_aligned_logits
 
         def wrong(build: Any, features: str, networks: Any) -> str:
             moved = networks["head/bias_1"].copy()
@@ -232,7 +231,7 @@ class TestTheProof:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An original output that moves in its last digits is noticed."""
-        real = onnx_forecaster.add_label
+        real = onnx_export.add_label
 
         def wrong(build: Any, logits: str, output: str) -> str:
             for tensor in build.graph.initializer:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from covcal_cli.classifiers.torch.classifier import open_torch
-from covcal_cli.export import torch as torch_forecaster
+from covcal_cli.export.torch import TorchForecaster
 from tests import REPOSITORY
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, D, K, rows, save
@@ -183,13 +183,13 @@ def test_the_file(tmp_path: Path) -> None:
 
 def test_a_wrong_result_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof is made on the saved file, and can fail."""
-    real = torch_forecaster.TorchForecaster.forward
+    real = TorchForecaster.forward
 
     def wrong(self: Any, features: Any, logits: torch.Tensor) -> torch.Tensor:
         return real(self, features, logits * 1.001)
 
     case = prepared(f"{ZOO}:mlp", tmp_path, fl=False)
-    monkeypatch.setattr(torch_forecaster.TorchForecaster, "forward", wrong)
+    monkeypatch.setattr(TorchForecaster, "forward", wrong)
     before = sorted(tmp_path.iterdir())
     line = exported(f"{ZOO}:mlp", case).error_line()
     assert "the merged probabilities differ by" in line

@@ -15,7 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Inputs, ModelInput
+from covcal_cli.arrays import (
+    SMALLEST_FLOAT32,
+    AnyArray,
+    Float32s,
+    Float64s,
+    Floats,
+    Inputs,
+    ModelInput,
+)
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.classifier import require_width
 from covcal_cli.classifiers.kinds import REMEDY
@@ -36,8 +44,6 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
 Token = int | str
-# The smallest float32 that keeps all its digits; the logarithm of a zero is no number.
-SMALLEST = float(np.finfo(np.float32).tiny)
 _SUM_TO_ONE = 5e-3  # half precision
 _FEW = 16  # rows, enough to tell tokens apart
 _MEAN = "mean"
@@ -207,7 +213,7 @@ class Tail:
         """Return the scores as one row per row, shape (m, n_scores)."""
         rows = self._rows(tensor)
         if self.takes_logarithm:
-            return np.log(np.maximum(rows.astype(np.float64), SMALLEST))
+            return np.log(np.maximum(rows.astype(np.float64), SMALLEST_FLOAT32))
         return rows
 
     def logits(self, scores: AnyArray) -> AnyArray:

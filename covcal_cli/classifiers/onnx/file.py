@@ -12,10 +12,10 @@ from typing import Any
 import onnx
 import onnxruntime
 
+from covcal_cli.classifiers.kinds import LFS_POINTER
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import require_file, sha256_of
 
-LFS_POINTER = b"version https://git-lfs"
 _EXPORT = "export the classifier as an .onnx file"
 # What is most often taken for a model: the start of such a file, what it is, and the remedy.
 _OTHER_FORMATS = {

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from covcal_cli.arrays import ModelInput, Shape
+from covcal_cli.classifiers.kinds import LFS_POINTER
 from covcal_cli.classifiers.torch.inputs import ROWS, find_inputs
 from covcal_cli.classifiers.torch.program import (
     CPU,
@@ -29,7 +30,6 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file, sha256_of
 
 _JIT: Any = torch.jit  # its functions have no types
-_LFS_POINTER = b"version https://git-lfs"
 _PICKLE = b"\x80"
 _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch.jit.save"
 # Where training scripts put the state_dict, and what wrappers write before every name.
@@ -72,8 +72,8 @@ def _kind(path: Path) -> str:
     """Return what a file holds, by its members and first bytes."""
     if not zipfile.is_zipfile(path):
         with path.open("rb") as handle:
-            start = handle.read(len(_LFS_POINTER))
-        if start == _LFS_POINTER:
+            start = handle.read(len(LFS_POINTER))
+        if start == LFS_POINTER:
             raise CovcalError(
                 f"{path} is a Git LFS pointer ({path.stat().st_size} bytes), not the model: run "
                 "git lfs pull"

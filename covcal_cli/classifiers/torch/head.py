@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covcal_cli.arrays import Float64s
+from covcal_cli.arrays import SMALLEST_FLOAT32, Float64s
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.proof import ONE_NUMBER, notes_on_tail
 from covcal_cli.classifiers.torch.program import ONLY_OUTPUT, read_answer, to_array
@@ -29,7 +29,6 @@ _ENOUGH_ROWS = 3  # to tell a constant that is added to the logits from the logi
 # bfloat16 keeps eight bits, so its sums of products lose more than proof.py's dtypes do.
 _BFLOAT16 = 4e-2
 _SUM = 1e-3  # how far probabilities of a row may be from adding up to 1
-_TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ class Answer:
         """Return the logits, shape (n, K)."""
         if self.tail == "none":
             return output
-        logits: Float64s = np.log(np.maximum(output, _TINY))
+        logits: Float64s = np.log(np.maximum(output, SMALLEST_FLOAT32))
         return logits
 
 

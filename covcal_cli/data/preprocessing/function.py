@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.arrays import Shape
+from covcal_cli.arrays import AnyArray, Shape
 from covcal_cli.data.domain import RowShape
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import sha256_of
@@ -75,7 +74,7 @@ class FunctionPipeline:
             sort_keys=True,
         )
 
-    def write(self, image: Image.Image, out: NDArray[Any]) -> None:
+    def write(self, image: Image.Image, out: AnyArray) -> None:
         """Write what the function makes of an image, in place."""
         image.load()  # a broken file is left out; what fails from here on is the function
         row = _called(self.function, image)
@@ -132,9 +131,9 @@ def _source_sha256(text: str, function: Any, module_name: str) -> str:
     return sha256_of(Path(source))
 
 
-def _called(function: ImageFunction, image: Image.Image) -> NDArray[Any]:
+def _called(function: ImageFunction, image: Image.Image) -> AnyArray:
     try:
-        row: NDArray[Any] = np.asarray(function.call(image))
+        row: AnyArray = np.asarray(function.call(image))
     except Exception as error:  # code of the user's own: anything can go wrong
         raise CovcalError(
             f"{function.name} failed on a {image.mode} image of {image.height}x{image.width} "

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from covcal_cli.arrays import AnyArray
 from covcal_cli.data.domain import RowShape
 
 ResizePolicy = Literal["squash", "short", "letterbox", "none"]
@@ -197,7 +198,7 @@ class PixelPipeline:
         """Return the settings as one line of JSON, the same for the same settings."""
         return json.dumps(asdict(self), sort_keys=True)
 
-    def write(self, image: Image.Image, out: NDArray[Any]) -> None:
+    def write(self, image: Image.Image, out: AnyArray) -> None:
         """Write one image as a row of the model's input, in place."""
         pixels = self.pixels(image)
         working = self._working
@@ -250,11 +251,11 @@ class PixelPipeline:
         pairs = zip(self.mean, self.std, strict=True)
         return tuple((self.scale / std, mean / std) for mean, std in pairs)
 
-    def _plane(self, row: NDArray[Any], channel: int) -> NDArray[Any]:
+    def _plane(self, row: AnyArray, channel: int) -> AnyArray:
         """Return one channel of a row as a view, shape (H, W)."""
         if self.layout == "NHW":
             return row
-        plane: NDArray[Any] = row[channel] if self.layout == "NCHW" else row[..., channel]
+        plane: AnyArray = row[channel] if self.layout == "NCHW" else row[..., channel]
         return plane
 
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float64s, Rows
+from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.rows import GROUP_PREFIX, PATH_NAMES, is_reserved
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 
@@ -50,7 +49,7 @@ class CSVStore(Store):
             name: Entry((self._n,), kinds_of[kinds.get(name, "number")]) for name in self._names
         }
 
-    def whole(self, name: str) -> NDArray[Any]:
+    def whole(self, name: str) -> AnyArray:
         """Return a whole column: as text where it is text or says something of the rows."""
         if name in self._texts:
             return np.array(self._texts[name], dtype=str)

@@ -7,9 +7,8 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Rows
+from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
 from covcal_cli.errors import CovcalError
 
@@ -27,7 +26,7 @@ class HDF5Store(Store):
             self._require_foreign(file)
             file.visititems(self._add)
 
-    def whole(self, name: str) -> NDArray[Any]:
+    def whole(self, name: str) -> AnyArray:
         """Return a whole dataset."""
         try:
             with self._opened() as file:
@@ -86,7 +85,7 @@ def _window(dataset: Any, size: int) -> int:
     return int(window // chunk * chunk)
 
 
-def _texts(values: NDArray[Any]) -> NDArray[Any]:
+def _texts(values: AnyArray) -> AnyArray:
     if values.dtype.kind == "S":
         return np.char.decode(values, "utf-8")
     if values.dtype.kind == "O":

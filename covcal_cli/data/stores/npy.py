@@ -8,12 +8,11 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Rows
+from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
 from covcal_cli.errors import CovcalError, one_line
 
@@ -32,7 +31,7 @@ class NpyStore(Store):
             raise self._unreadable(error) from error
         self.entries = {"x": Entry(self._array.shape, self._array.dtype)}
 
-    def whole(self, name: str) -> NDArray[Any]:
+    def whole(self, name: str) -> AnyArray:
         """Refuse: x is wide, and there is nothing else."""
         raise CovcalError(f"{self.path}: {name} is not in a .npy file: save an .npz")
 
@@ -44,7 +43,7 @@ class NpyStore(Store):
         for start, stop, chosen in windows(rows, window):
             yield chosen, {name: self._span(start, min(stop, len(self._array)))[chosen - start]}
 
-    def _span(self, start: int, stop: int) -> NDArray[Any]:
+    def _span(self, start: int, stop: int) -> AnyArray:
         array = self._array
         if not array.flags.c_contiguous:
             return np.array(array[start:stop])
@@ -85,11 +84,11 @@ class NpzStore(Store):
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
 
-    def whole(self, name: str) -> NDArray[Any]:
+    def whole(self, name: str) -> AnyArray:
         """Return a whole array."""
         try:
             with np.load(self.path, allow_pickle=False) as arrays:
-                values: NDArray[Any] = arrays[name]
+                values: AnyArray = arrays[name]
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
         return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
@@ -144,7 +143,7 @@ class NpyStream:
         if self.dtype.hasobject:
             raise ValueError("Object arrays cannot be loaded")
 
-    def blocks(self, size: int) -> Iterator[NDArray[Any]]:
+    def blocks(self, size: int) -> Iterator[AnyArray]:
         """Yield `size` rows at a time, the last block shorter."""
         rows = self.shape[0]
         if self._fortran:  # columns come first: there is no way round reading them all
@@ -154,7 +153,7 @@ class NpyStream:
         for start in range(0, rows, size):
             yield self._read((min(size, rows - start), *self.shape[1:]))
 
-    def _read(self, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _read(self, shape: tuple[int, ...]) -> AnyArray:
         wanted = math.prod(shape) * self.dtype.itemsize
         data = bytearray()
         while len(data) < wanted:

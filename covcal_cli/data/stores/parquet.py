@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covcal_cli.arrays import Rows
+from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import WINDOW_BYTES, Encoded, Entry, Piece, Store, is_image_file
 from covcal_cli.errors import CovcalError
 
@@ -94,7 +93,7 @@ class ParquetStore(Store):
             dtype = np.dtype(str) if values.dtype.kind == "U" else values.dtype
             self.entries[key] = Entry((self._n,), dtype)
 
-    def whole(self, name: str) -> NDArray[Any]:
+    def whole(self, name: str) -> AnyArray:
         """Return a whole column; an empty text or NaN where there is no value."""
         return np.concatenate(list(self._all(name)))
 
@@ -126,7 +125,7 @@ class ParquetStore(Store):
                 more = {name: np.full(len(chosen), value) for name, value in said.items()}
                 yield chosen, {**arrays, **more}
 
-    def _all(self, name: str) -> Iterator[NDArray[Any]]:
+    def _all(self, name: str) -> Iterator[AnyArray]:
         rows = np.arange(self._n, dtype=np.int64)
         return (part[name] for _, part in self.pieces([name], rows, 1 << 14))
 
@@ -192,7 +191,7 @@ class ParquetStore(Store):
         held = max(_FEWEST_HELD, _HELD // width)
         for first in range(0, len(rows), held):
             chosen = rows[first : first + held]
-            arrays: dict[str, NDArray[Any]] = {}
+            arrays: dict[str, AnyArray] = {}
             for names in sets:
                 few = max(1, WINDOW_BYTES // self._row_bytes(names))
                 found = [part for _, part in self._batches(group, names, chosen, few)]
@@ -309,13 +308,13 @@ def find_parts(path: Path) -> list[Part]:
     return parts
 
 
-def partition_values(parts: Sequence[Part]) -> dict[str, NDArray[Any]]:
+def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
     """Return what the folders say of every part, shape (parts,), by key.
 
     int64 where all values are whole numbers, float64 where others are missing; else texts, empty
     where missing.
     """
-    found: dict[str, NDArray[Any]] = {}
+    found: dict[str, AnyArray] = {}
     for key in parts[0].keys:
         values = [part.keys[key] for part in parts]
         known = [value for value in values if value is not None]
@@ -419,7 +418,7 @@ class ArrowColumns:
             return Entry((n,), _OTHER, is_encoded)
         return Entry((n,), _OTHER if types.is_nested(kind) or types.is_null(kind) else _TEXT)
 
-    def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> NDArray[Any]:
+    def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
         """Return the values of the given rows of a column, shape (m, ...); bytes as texts.
 
         NaN or an empty text where there is no value; of image files, an array of `Encoded`.
@@ -451,7 +450,7 @@ class ArrowColumns:
         """Return the field of a column's structs that names image files, if there is one."""
         return _PATH if _PATH in self._fields(field.type) else None
 
-    def _flat(self, column: Any) -> NDArray[Any]:
+    def _flat(self, column: Any) -> AnyArray:
         """Return plain numbers; as floats with NaN where values are missing."""
         types = self.arrow.types
         if types.is_dictionary(column.type):
@@ -462,7 +461,7 @@ class ArrowColumns:
         elif types.is_decimal(column.type):
             column = column.cast(self.arrow.float64())
         if not column.null_count:
-            values: NDArray[Any] = np.from_dlpack(column)
+            values: AnyArray = np.from_dlpack(column)
             return values.view(np.bool_) if is_boolean else values
         buffers = [None, column.buffers()[1]]
         values = np.from_dlpack(

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from covcal_cli.arrays import Rows
+from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
 
 # Some chosen rows, and their part of every array asked for.
-Piece = tuple[Rows, dict[str, NDArray[Any]]]
+Piece = tuple[Rows, dict[str, AnyArray]]
 WINDOW_BYTES = 4 << 20
 
 
@@ -44,7 +43,7 @@ class Store(Protocol):
     is_table: bool = False  # whether they are columns: then plain columns of numbers are features
     entries: dict[str, Entry]  # by name, in the order of the file
 
-    def whole(self, name: str) -> NDArray[Any]:
+    def whole(self, name: str) -> AnyArray:
         """Return a whole array: labels, ids, groups; nothing that is wide."""
         ...
 

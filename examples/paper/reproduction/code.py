@@ -6,10 +6,10 @@ from pathlib import Path
 import covcal_cli
 
 COVCAL = Path(covcal_cli.__file__).parent
+# What an adapted file depends on.
 TRAINING = ("arrays.py", "maths", "formats", "adapt")
-"""What an adapted file depends on."""
+# What temperatures, estimates and errors depend on.
 FITTING = (*TRAINING, "records.py", "estimators", "calibrate", "evaluate")
-"""What temperatures, estimates and errors depend on."""
 
 
 def code_sha256(*parts: str, folder: Path = COVCAL) -> str:

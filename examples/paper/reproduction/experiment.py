@@ -33,13 +33,13 @@ from reproduction.figures import shrink
 from reproduction.shifts import METHODS
 from reproduction.stopwatch import Stopwatch
 
+# Methods without chance: they need no adaptation and no seed.
 EXACT = ("none", "temp")
-"""Methods without chance: they need no adaptation and no seed."""
 Record = dict[str, Any]
 
 
+# Of the code as it was loaded.
 CODE_SHA256 = code_sha256(*FITTING)
-"""Of the code as it was loaded."""
 
 
 @dataclass(frozen=True)
