@@ -154,6 +154,19 @@ class TestVerdict:
         assert "svg" not in page.tags
         assert "Estimates of the target accuracy" in page.words
 
+    def test_the_expected_accuracy_says_how_far_its_interval_reaches(self, tmp_path: Path) -> None:
+        """It holds the other estimates too, which the noise of sampling alone would not."""
+        target = clusters_domain("target", moved=0.8)
+        target["labels"][:] = -1
+        write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
+        page = reported(tmp_path, "-c", str(calibrated(tmp_path)))
+        best = printed_json("estimate", "features.h5", cwd=tmp_path)["estimates"][0]
+        assert (
+            f"is expected to get {best['accuracy']:.1%} of the target right ({best['low']:.1%} to "
+            f"{best['high']:.1%}, which reaches as far as the other estimates lie)."
+        ) in page.words
+        assert "noise of sampling" not in page.words
+
 
 def test_guards_candidates_and_provenance_are_shown(folder: Path) -> None:
     document = calibrated(folder, "auto")
