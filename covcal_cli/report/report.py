@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from covcal_cli.calibrate.estimate import Estimation, estimate
-from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.calibrate.estimate import Estimation, expect
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation
@@ -30,7 +29,8 @@ def report(
     """Write one self-contained HTML page about calibrations of a file.
 
     Where the target rows have labels it shows what was measured, else what is expected, and says
-    which. The same input gives the same bytes.
+    which. What is expected is estimated with the settings of the first calibration. The same input
+    gives the same bytes.
 
     Parameters
     ----------
@@ -49,6 +49,7 @@ def report(
         If the file or a calibration cannot be used, or the output cannot be written.
     """
     path, output, files = Path(path), Path(output), [Path(document) for document in documents]
+    networks = None if networks is None else Path(networks)
     if output.suffix.lower() not in (".html", ".htm"):
         raise CovcalError(f"{output}: a report is a web page: give -o a name that ends in .html")
     check_output(output, force=force, inputs=[path, *files])
@@ -69,7 +70,7 @@ def report(
         evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
     estimation: Estimation | None = None
     with suppress(CovcalError):  # of a target alone, say; the report does without
-        estimation = estimate(path, EstimateSettings(seed=settings.seed))
+        estimation = expect(path, files, networks=networks).estimation
     content = ReportContent(
         path=path,
         documents=tuple(files),

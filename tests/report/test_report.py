@@ -8,6 +8,7 @@ import subprocess
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,6 +180,25 @@ def test_guards_candidates_and_provenance_are_shown(folder: Path) -> None:
         assert candidate["why"] in page.words
     assert content["inputs"][0]["sha256"] in page.words
     assert content["model"]["sha256"] in page.words
+
+
+def test_the_estimates_are_those_of_the_first_calibration(folder: Path) -> None:
+    """Its prior, its limit of weights and its seed, as `covcal estimate -c` takes them."""
+    asked = ("--target-prior", "uniform", "--max-weight", 5)
+    arguments = ("features.h5", "--method", "cot", *asked, "-o", "cal.json")
+    covcal("calibrate", *arguments, cwd=folder).require_success()
+    page = reported(folder, "-c", "cal.json")
+    found = printed_json("estimate", "features.h5", *asked, cwd=folder)["estimates"]
+    plain = printed_json("estimate", "features.h5", cwd=folder)["estimates"]
+
+    def shown(one: dict[str, Any]) -> str:
+        numbers = (f"{100 * one[name]:.2f} %" for name in ("accuracy", "low", "high"))
+        return "{} {} {} to {}".format(one["name"], *numbers)
+
+    for one, other in zip(found, plain, strict=True):
+        assert shown(one) in page.words
+        if one["name"] in ("cot", "weighted"):
+            assert shown(other) not in page.words
 
 
 def test_the_commands_on_the_page_make_the_page_again(folder: Path) -> None:
