@@ -11,17 +11,15 @@ from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.forecaster import read_named
-from covcal_cli.report.content import ReportContent
+from covcal_cli.report.content import MEASURES, ReportContent
 from covcal_cli.report.page import page
-
-_MEASURES = EvaluateSettings(resamples=1000)
 
 
 def report(
     path: str | Path,
     documents: Sequence[str | Path],
     output: str | Path,
-    settings: EvaluateSettings = _MEASURES,
+    settings: EvaluateSettings = MEASURES,
     *,
     networks: str | Path | None = None,
     force: bool = False,
@@ -79,9 +77,8 @@ def report(
         estimation=estimation,
         attributes=attributes,
         rows=rows,
-        split=settings.split,
-        resamples=settings.resamples,
-        seed=settings.seed,
+        settings=settings,
+        networks=networks,
     )
     write_text(output, page(content), force=force)
     return content

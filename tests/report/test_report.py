@@ -5,8 +5,9 @@ import re
 import shlex
 import shutil
 import subprocess
-from html import escape
+from html import escape, unescape
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.report.report import report
 from tests.cli_runner import covcal, printed_json
-from tests.made_files import clusters_domain, made_domain, write_features
+from tests.made_files import clusters_domain, made_domain, write_adapted, write_features
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
@@ -64,6 +65,13 @@ def calibrated(
 def reported(folder: Path, *arguments: str) -> Page:
     covcal("report", "features.h5", *arguments, cwd=folder).require_success()
     return Page(folder / "report.html")
+
+
+def shown_commands(folder: Path) -> list[list[str]]:
+    """The words of the commands on report.html."""
+    shown = re.search(r"<pre>(.*?)</pre>", (folder / "report.html").read_text(), re.DOTALL)
+    assert shown is not None
+    return [shlex.split(line) for line in unescape(shown[1]).splitlines()]
 
 
 @pytest.fixture
@@ -201,14 +209,23 @@ def test_the_estimates_are_those_of_the_first_calibration(folder: Path) -> None:
             assert shown(other) not in page.words
 
 
-def test_the_commands_on_the_page_make_the_page_again(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--seed", "3"),
+        ("--bins", "10"),
+        ("--split", "validation", "--bootstrap", "20"),
+        ("--bootstrap", "0"),
+    ],
+)
+def test_the_commands_on_the_page_make_the_page_again(
+    options: tuple[str, ...], folder: Path
+) -> None:
     calibrated(folder, "auto", "one.json")
     calibrated(folder, "label-shift", "two.json")
-    reported(folder, "-c", "one.json", "-c", "two.json", "--seed", "3")
+    reported(folder, "-c", "one.json", "-c", "two.json", *options)
     before = (folder / "report.html").read_bytes()
-    shown = re.search(r"<pre>(.*?)</pre>", before.decode(), re.DOTALL)
-    assert shown is not None
-    commands = [shlex.split(line) for line in shown[1].replace("&#x27;", "'").splitlines()]
+    commands = shown_commands(folder)
     assert [command[1] for command in commands] == [
         "extract",
         "calibrate",
@@ -221,6 +238,42 @@ def test_the_commands_on_the_page_make_the_page_again(folder: Path) -> None:
     for command in commands[1:]:
         covcal(*command[1:], cwd=folder).require_success()
     assert (folder / "report.html").read_bytes() == before
+    # What evaluate measures is what the page shows.
+    content = printed_json(*commands[3][1:], cwd=folder)
+    ece = content["metrics"]["none"]["ece"]
+    assert f"none: ECE {100 * ece:.2f} %" in Page(folder / "report.html").words
+    told = dict(pairwise(options))
+    assert content["split"] == told.get("--split", "test")
+    bootstrap = content["bootstrap"] or {"resamples": 0, "seed": 0}
+    assert bootstrap["resamples"] == int(told.get("--bootstrap", 1000))
+    assert bootstrap["seed"] == int(told.get("--seed", 0))
+
+
+def test_the_commands_give_the_seed_of_the_extraction(folder: Path) -> None:
+    """Of a features file, and of an adapted file, which has a seed of its own too."""
+    write_features(folder / "features.h5", attributes={"seed": 3})
+    reported(folder, "-c", str(calibrated(folder)))
+    (extract, *_) = shown_commands(folder)
+    assert extract[-2:] == ["--seed", "3"]
+    (folder / "report.html").unlink()
+    made = {"features_file": "features.h5", "preset": "fast", "members": "2"}
+    seeds = {"extract_seed": 3, "seed": 5}
+    write_adapted(folder / "features.h5", attributes={**made, **seeds})
+    reported(folder, "-c", str(calibrated(folder, name="adapted.json")))
+    (extract, adapt, *_) = shown_commands(folder)
+    assert extract[-2:] == ["--seed", "3"]
+    assert adapt[-2:] == ["--seed", "5"]
+
+
+def test_the_commands_name_networks_that_were_given(trained: Path, folder: Path) -> None:
+    shutil.copy(trained, folder / "adapted.h5")
+    shutil.copy(trained.with_name("features.h5"), folder / "features.h5")
+    arguments = ("adapted.h5", "--method", "fl+temp", "-o", "fl.json")
+    covcal("calibrate", *arguments, cwd=folder).require_success()
+    (folder / "adapted.h5").rename(folder / "moved.h5")
+    reported(folder, "-c", "fl.json", "--networks", "moved.h5")
+    for command in shown_commands(folder)[-2:]:
+        assert "--networks moved.h5" in " ".join(command)
 
 
 def test_without_arguments_it_reports_on_what_cal_json_names(folder: Path) -> None:
