@@ -292,6 +292,13 @@ class TestRefusals:
         assert "report.html exists already: pass --force" in run.error_line()
         assert (folder / "report.html").read_text() == "mine"
 
+    @pytest.mark.parametrize("networks", ["features.h5", "missing.h5"])
+    def test_networks_that_nothing_needs(self, networks: str, folder: Path) -> None:
+        """Without an fl calibration the option is a mistake, as for evaluate."""
+        arguments = ("features.h5", "-c", calibrated(folder), "--networks", networks)
+        assert "has a use for it" in covcal("report", *arguments, cwd=folder).usage_error()
+        assert not (folder / "report.html").exists()
+
     def test_another_ending(self, folder: Path) -> None:
         arguments = ("features.h5", "-c", calibrated(folder), "-o", "report.pdf")
         assert "a name that ends in .html" in covcal("report", *arguments, cwd=folder).error_line()
