@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from covcal_cli.calibrate.estimate import Estimation, expect
-from covcal_cli.errors import CovcalError, UnlabelledError
+from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
@@ -69,7 +69,7 @@ def report(
     with suppress(UnlabelledError):
         evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
     estimation: Estimation | None = None
-    with suppress(CovcalError):  # of a target alone, say; the report does without
+    with suppress(TooFewRowsError):
         estimation = expect(path, files, networks=networks).estimation
     content = ReportContent(
         path=path,

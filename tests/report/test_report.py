@@ -5,12 +5,14 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from html import escape, unescape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -283,6 +285,36 @@ def test_without_arguments_it_reports_on_what_cal_json_names(folder: Path) -> No
     assert "reporting on features.h5" in run.err
 
 
+def without_source(features: Path) -> None:
+    with h5py.File(features, "r+") as file:
+        del file["source"]
+
+
+def without_source_labels(features: Path) -> None:
+    with h5py.File(features, "r+") as file:
+        file["source/labels"][:] = -1
+
+
+def with_target_test_rows_alone(features: Path) -> None:
+    with h5py.File(features, "r+") as file:
+        file["target/split"][:] = 2
+
+
+@pytest.mark.parametrize(
+    "changed", [without_source, without_source_labels, with_target_test_rows_alone]
+)
+def test_what_has_too_few_rows_for_an_estimate_is_still_reported_on(
+    changed: Callable[[Path], None], folder: Path
+) -> None:
+    document = calibrated(folder)
+    assert "Estimates of the target accuracy" in reported(folder, "-c", str(document)).words
+    (folder / "report.html").unlink()
+    changed(folder / "features.h5")
+    page = reported(folder, "-c", str(document))
+    assert "Measured on" in page.words
+    assert "Estimates of the target accuracy" not in page.words
+
+
 class TestRefusals:
     """Nothing is overwritten or half written."""
 
@@ -297,6 +329,15 @@ class TestRefusals:
         """Without an fl calibration the option is a mistake, as for evaluate."""
         arguments = ("features.h5", "-c", calibrated(folder), "--networks", networks)
         assert "has a use for it" in covcal("report", *arguments, cwd=folder).usage_error()
+        assert not (folder / "report.html").exists()
+
+    def test_a_file_that_is_damaged_where_estimates_read_it(self, folder: Path) -> None:
+        """The page did without its estimates, as for too few rows, and said nothing."""
+        document = calibrated(folder)
+        with h5py.File(folder / "features.h5", "r+") as file:
+            file["source/logits"][-250] = np.nan
+        run = covcal("report", "features.h5", "-c", document, cwd=folder)
+        assert "/source/logits" in run.error_line()
         assert not (folder / "report.html").exists()
 
     def test_another_ending(self, folder: Path) -> None:
