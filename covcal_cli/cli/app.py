@@ -29,8 +29,7 @@ from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
-_ALONE = ("torch", "matplotlib")
-_TO_EXTRACT = "onnx onnxruntime pillow"
+_OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EACCES: "check its permissions",
@@ -126,7 +125,8 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         # Installed with --no-deps, as README shows for jobs that only evaluate.
         name = str(error.name).partition(".")[0]
-        return _failed(f"this needs {name}: pip install {name if name in _ALONE else _TO_EXTRACT}")
+        needed = "onnx onnxruntime pillow" if name in _OF_EXTRACT else name
+        return _failed(f"this needs {name}: pip install {needed}")
     except BrokenPipeError:
         # The reader (head, less) went away: keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
