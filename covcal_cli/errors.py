@@ -15,6 +15,10 @@ class OutputExistsError(CovcalError):
     """An output file is already there and replacing it was not asked for."""
 
 
+class TooFewRowsError(CovcalError):
+    """A file lacks rows: a domain, rows of a split, labelled ones, or enough of them."""
+
+
 class UnlabelledError(CovcalError):
     """The target rows to judge have no labels."""
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.panel import combined, panel
@@ -48,8 +48,10 @@ def estimate(path: str | Path, settings: EstimateSettings = _AS_IT_COMES) -> Est
 
     Raises
     ------
+    TooFewRowsError
+        If the file has too few rows for an estimate.
     CovcalError
-        If the file has too few rows for an estimate, or the prior is of no use.
+        If the prior or a value of the file is of no use.
     """
     with FeatureFile(Path(path)) as file:
         return estimate_file(Problem(file, settings))
@@ -60,7 +62,7 @@ def estimate_file(problem: Problem) -> Estimation:
     file, settings = problem.file, problem.settings
     lacking = problem.missing_for_estimate
     if lacking is not None:
-        raise CovcalError(f"{file.path}: an estimate needs {lacking}")
+        raise TooFewRowsError(f"{file.path}: an estimate needs {lacking}")
     evidence = problem.evidence
     notes = problem.validation.notes(file.classes)
     guards = [prior_drift(*evidence.predicted_shares())]
@@ -135,8 +137,10 @@ def expect(
 
     Raises
     ------
+    TooFewRowsError
+        If the file has too few rows for an estimate.
     CovcalError
-        If the file allows no estimate, or a calibration does not fit it.
+        If the prior or a value of the file is of no use, or a calibration does not fit it.
     UnusedOptionError
         If `networks` are given and no calibration needs any.
     """

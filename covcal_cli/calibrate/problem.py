@@ -15,7 +15,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
-from covcal_cli.errors import CovcalError, require_at_least
+from covcal_cli.errors import CovcalError, TooFewRowsError, require_at_least
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import Aligned, Estimate, Evidence, read_evidence
 from covcal_cli.estimators.guards import MIN_ESS_SHARE
@@ -126,13 +126,13 @@ class Validation:
 
 
 def _validation_of(file: FeatureFile) -> Validation:
-    """Return the labelled source validation rows of a file; `CovcalError` where it has none."""
+    """Return the labelled source validation rows of a file; `TooFewRowsError` where it has none."""
     source = file.require_source()
     rows = source.require_rows("validation")
     labels = source.labels(rows)
     known = labels >= 0
     if not known.any():
-        raise CovcalError(
+        raise TooFewRowsError(
             f"{file.path}: none of the {len(rows)} source validation rows has a label: "
             "extract the source from class folders, or give y"
         )

@@ -5,9 +5,11 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from covcal_cli import __version__
 from covcal_cli.cli.adapt import adapt
@@ -23,12 +25,11 @@ from covcal_cli.cli.inspect import inspect
 from covcal_cli.cli.merge import merge
 from covcal_cli.cli.report import report
 from covcal_cli.cli.run import run as run_command
-from covcal_cli.errors import CovcalError, LimitExceededError
+from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
-_ALONE = ("torch", "matplotlib")
-_TO_EXTRACT = "onnx onnxruntime pillow"
+_OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EACCES: "check its permissions",
@@ -38,6 +39,17 @@ _REMEDIES = {
 }
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
+
+class _Command(TyperCommand):
+    """A command to which an option that nothing has a use for is an error in its usage."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UnusedOptionError as error:
+            raise typer.BadParameter(error.reason, ctx, param_hint=error.option) from error
+
+
 app = typer.Typer(
     name="covcal",
     add_completion=False,
@@ -45,19 +57,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("run", short_help="Take every step in one folder.")(run_command)
-app.command(short_help="Run a classifier; keep features and logits.")(extract)
-app.command(short_help="Join the features files of parts of the data.")(merge)
-app.command(short_help="Learn features on which the domains look alike.")(adapt)
-app.command(short_help="Estimate target accuracy; reads no target label.")(estimate)
-app.command(short_help="Fit a temperature; reads no target label.")(calibrate)
-app.command(short_help="Fit a temperature to a few target labels.")(calibrate_labelled)
-app.command(short_help="Measure calibrations where labels are known.")(evaluate)
-app.command(short_help="Write calibrated probabilities of every row.")(apply)
-app.command(short_help="Write the model with calibrated probabilities.")(export)
-app.command(short_help="Write a page to show a colleague.")(report)
-app.command(short_help="Show what a covcal file holds.")(inspect)
-app.command(short_help="Run the four steps on an embedded example.")(demo)
+_command = partial(app.command, cls=_Command)
+_command("run", short_help="Take every step in one folder.")(run_command)
+_command(short_help="Run a classifier; keep features and logits.")(extract)
+_command(short_help="Join the features files of parts of the data.")(merge)
+_command(short_help="Learn features on which the domains look alike.")(adapt)
+_command(short_help="Estimate target accuracy; reads no target label.")(estimate)
+_command(short_help="Fit a temperature; reads no target label.")(calibrate)
+_command(short_help="Fit a temperature to a few target labels.")(calibrate_labelled)
+_command(short_help="Measure calibrations where labels are known.")(evaluate)
+_command(short_help="Write calibrated probabilities of every row.")(apply)
+_command(short_help="Write the model with calibrated probabilities.")(export)
+_command(short_help="Write a page to show a colleague.")(report)
+_command(short_help="Show what a covcal file holds.")(inspect)
+_command(short_help="Run the four steps on an embedded example.")(demo)
 
 
 def _show_version(asked: bool) -> None:
@@ -112,7 +125,8 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         # Installed with --no-deps, as README shows for jobs that only evaluate.
         name = str(error.name).partition(".")[0]
-        return _failed(f"this needs {name}: pip install {name if name in _ALONE else _TO_EXTRACT}")
+        needed = "onnx onnxruntime pillow" if name in _OF_EXTRACT else name
+        return _failed(f"this needs {name}: pip install {needed}")
     except BrokenPipeError:
         # The reader (head, less) went away: keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

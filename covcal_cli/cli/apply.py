@@ -55,6 +55,7 @@ def apply(
 
     from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.apply.writers import format_of
+    from covcal_cli.errors import UnusedOptionError
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.forecaster import require_unchanged
 
@@ -68,7 +69,7 @@ def apply(
         format_of(output)
     read = read_calibration(document)
     if networks is not None and read.forecaster == "original":
-        raise typer.BadParameter(f"{read.method_used} has no use for it", param_hint="--networks")
+        raise UnusedOptionError("--networks", f"{read.method_used} has no use for it")
     if file is None:
         file = require_unchanged(read, document, purpose="apply")
         console.note(f"applying {document} to {file}")

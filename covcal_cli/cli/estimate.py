@@ -68,7 +68,6 @@ def estimate(
     """
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
-    from covcal_cli.errors import UnusedOptionError
     from covcal_cli.files import check_output
 
     def given(option: str) -> bool:
@@ -85,10 +84,7 @@ def estimate(
     if output is not None and not to_stdout:
         check_output(output, force=force, inputs=[path, *documents])
 
-    try:
-        found = expect(path, documents, asked, networks=networks)
-    except UnusedOptionError as error:
-        raise typer.BadParameter(error.reason, param_hint=error.option) from error
+    found = expect(path, documents, asked, networks=networks)
     for text in found.estimation.notes:
         console.note(text)
     if verbose:

@@ -110,7 +110,7 @@ def evaluate(
       covcal evaluate adapted.h5 -c cal.json --fail-above ece=0.05
       covcal evaluate -c cal.json --baseline old.json --fail-regression ece=0.005
     """
-    from covcal_cli.errors import LimitExceededError, UnusedOptionError
+    from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, Outputs, judged
     from covcal_cli.evaluate.limits import parse_limit, parse_regression
@@ -139,18 +139,15 @@ def evaluate(
         resamples=bootstrap,
         seed=seed,
     )
-    try:
-        found = judged(
-            file,
-            calibration or [],
-            settings,
-            networks=networks,
-            gates=Gates(limits, allowed, baseline),
-            outputs=outputs,
-            tell=console.note,
-        )
-    except UnusedOptionError as error:
-        raise typer.BadParameter(error.reason, param_hint=error.option) from error
+    found = judged(
+        file,
+        calibration or [],
+        settings,
+        networks=networks,
+        gates=Gates(limits, allowed, baseline),
+        outputs=outputs,
+        tell=console.note,
+    )
 
     every_metric = metrics is MetricsName.all
     kind = "json" if to_stdout else format.value

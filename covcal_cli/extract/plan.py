@@ -142,8 +142,7 @@ def prepare(
         "the model" if settings.outputs is None else "the columns",
     )
     # Settle what is done to images; a preprocessing file may lie beside the model's.
-    path = Path(model) if model is not None and Path(model).is_file() else None
-    pipeline, origin, warnings = _image_pipeline(data, opened, settings, path)
+    pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
     size = settings.batch or _batch_size(opened, pipeline)
 
     # Choose the rows of each domain, whose labels must fit the classes, and split them.
@@ -259,12 +258,12 @@ def _image_pipeline(
     domains: Mapping[str, DomainData],
     classifier: OpenedClassifier,
     settings: ExtractSettings,
-    model: Path | None,
+    model: str | Path | None,
 ) -> tuple[ImagePipeline | None, str | None, list[str]]:
     """Return the one pipeline for all images, where it comes from, and what to look into.
 
     It is None where there are no images; so is the note on its origin where the user gave all of
-    it. `model` is the model's file, beside which there may be a preprocessing file.
+    it.
     """
     asked = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}
@@ -279,7 +278,7 @@ def _image_pipeline(
                 "drop --size, --scale, --mean, --std, --color, --layout and --resample"
             )
         return None, None, []
-    base, origin = _base(classifier, settings, model)
+    base, origin = base_preprocessing(classifier, settings, model)
     wanted = classifier.inputs[0]
     try:
         pipeline = base.overridden_by(asked).resolve(wanted.shape, wanted.dtype)
@@ -294,13 +293,18 @@ def _image_pipeline(
     return pipeline, origin, warnings
 
 
-def _base(
-    classifier: OpenedClassifier, settings: ExtractSettings, model: Path | None
+def base_preprocessing(
+    classifier: OpenedClassifier, settings: ExtractSettings, model: str | Path | None
 ) -> tuple[Preprocessing, str | None]:
+    """Return the preprocessing that flags override, and a note on it where the user named none.
+
+    It is the one that is named, or that `model` brings along, maybe in a file beside its own.
+    """
+    path = Path(model) if model is not None and Path(model).is_file() else None
     if settings.preprocess is not None:
-        found = load_preprocessing(settings.preprocess, metadata=classifier.metadata, model=model)
+        found = load_preprocessing(settings.preprocess, metadata=classifier.metadata, model=path)
         return found, None
-    brought = found_preprocessing(classifier.metadata, model)
+    brought = found_preprocessing(classifier.metadata, path)
     if brought is not None:
         found, origin = brought
         return found, f"preprocessing as {origin} says; --preprocess none leaves it out"

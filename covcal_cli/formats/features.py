@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Floats, Labels, Rows, Splits
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.files import require_file, sha256_of
 from covcal_cli.maths.softmax import log_mean_softmax
 
@@ -81,7 +81,7 @@ class Domain:
         """Return the rows of a split, refusing an empty one."""
         rows = self.rows(split)
         if len(rows) == 0:
-            raise CovcalError(
+            raise TooFewRowsError(
                 f"{self.path} has no {self.name} {split} rows ({self.counts()}): "
                 f"extract again with a {split} folder or other --fractions"
             )
@@ -279,17 +279,17 @@ class FeatureFile:
         return sha256_of(self.path)
 
     def require_source(self) -> SourceDomain:
-        """Return the source domain, or raise `CovcalError` when the file has none."""
+        """Return the source domain, or raise `TooFewRowsError` when the file has none."""
         if self.source is None:
-            raise CovcalError(
+            raise TooFewRowsError(
                 f"{self.path} holds no source domain: extract it together with the target"
             )
         return self.source
 
     def require_target(self) -> Domain:
-        """Return the target domain, or raise `CovcalError` when the file has none."""
+        """Return the target domain, or raise `TooFewRowsError` when the file has none."""
         if self.target is None:
-            raise CovcalError(
+            raise TooFewRowsError(
                 f"{self.path} holds no target domain: extract it together with the source"
             )
         return self.target

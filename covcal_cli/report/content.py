@@ -6,8 +6,14 @@ from pathlib import Path
 from shlex import quote
 
 from covcal_cli.calibrate.estimate import Estimation
+from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
+
+MEASURES = EvaluateSettings(resamples=1000)  # of a report, unless others are asked for
+# The options of ``covcal report`` by what they set, and those of ``covcal evaluate``.
+_OF_REPORT = {"split": "--split", "bins": "--bins", "resamples": "--bootstrap", "seed": "--seed"}
+_OF_EVALUATE = _OF_REPORT | {"predictions": "--predictions", "by": "--by"}
 
 
 @dataclass(frozen=True)
@@ -21,9 +27,8 @@ class ReportContent:
     estimation: Estimation | None  # None where the file has too little for an estimate
     attributes: Mapping[str, str]  # where the file comes from, as its root attributes say
     rows: Mapping[str, str]  # per domain, its rows by split in words
-    split: str
-    resamples: int  # of the bootstrap
-    seed: int  # of the bootstrap
+    settings: EvaluateSettings  # of what was measured
+    networks: Path | None  # that were given for the calibrations
 
     @property
     def name(self) -> str:
@@ -45,7 +50,7 @@ def commands(content: ReportContent) -> list[str]:
     model = quote(attributes.get("model_name") or "MODEL")
     adapted = content.path.name if "features_file" in attributes else None
     features = attributes.get("features_file", content.path.name)
-    seed = attributes.get("extract_seed", attributes.get("seed", "0")) if adapted else "0"
+    seed = attributes.get("seed" if adapted is None else "extract_seed", "0")
     lines = [f"covcal extract {model} SOURCE TARGET -o {quote(features)}{_seed(seed)}"]
     if adapted is not None:
         lines.append(
@@ -54,15 +59,26 @@ def commands(content: ReportContent) -> list[str]:
         )
     file = quote(str(content.path))
     given = " ".join(f"-c {quote(str(document))}" for document in content.documents)
+    if content.networks is not None:
+        given += f" --networks {quote(str(content.networks))}"
     for document, found in zip(content.documents, content.calibrations.values(), strict=True):
         lines.append(_calibrated(file, document, found))
     if content.evaluation is not None:
-        lines.append(
-            f"covcal evaluate {file} {given} --split {content.split} "
-            f"--bootstrap {content.resamples}{_seed(content.seed)}"
-        )
-    lines.append(f"covcal report {file} {given} -o report.html{_seed(content.seed)}")
+        asked = _asked(_OF_EVALUATE, content.settings, EvaluateSettings())
+        lines.append(f"covcal evaluate {file} {given}{asked}")
+    asked = _asked(_OF_REPORT, content.settings, MEASURES)
+    lines.append(f"covcal report {file} {given} -o report.html{asked}")
     return lines
+
+
+def _asked(
+    options: Mapping[str, str], settings: EvaluateSettings, defaults: EvaluateSettings
+) -> str:
+    """Return the options that make `settings` of a command's defaults."""
+    values = {option: getattr(settings, name) for name, option in options.items()}
+    usual = {option: getattr(defaults, name) for name, option in options.items()}
+    changed = (option for option in values if values[option] != usual[option])
+    return "".join(f" {option} {quote(str(values[option]))}" for option in changed)
 
 
 def _calibrated(file: str, document: Path, found: Calibration) -> str:

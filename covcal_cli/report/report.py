@@ -4,25 +4,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from covcal_cli.calibrate.estimate import Estimation, estimate
-from covcal_cli.calibrate.problem import EstimateSettings
-from covcal_cli.errors import CovcalError, UnlabelledError
+from covcal_cli.calibrate.estimate import Estimation, expect
+from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.forecaster import read_named
-from covcal_cli.report.content import ReportContent
+from covcal_cli.report.content import MEASURES, ReportContent
 from covcal_cli.report.page import page
-
-_MEASURES = EvaluateSettings(resamples=1000)
 
 
 def report(
     path: str | Path,
     documents: Sequence[str | Path],
     output: str | Path,
-    settings: EvaluateSettings = _MEASURES,
+    settings: EvaluateSettings = MEASURES,
     *,
     networks: str | Path | None = None,
     force: bool = False,
@@ -30,7 +27,8 @@ def report(
     """Write one self-contained HTML page about calibrations of a file.
 
     Where the target rows have labels it shows what was measured, else what is expected, and says
-    which. The same input gives the same bytes.
+    which. What is expected is estimated with the settings of the first calibration. The same input
+    gives the same bytes.
 
     Parameters
     ----------
@@ -47,12 +45,15 @@ def report(
     ------
     CovcalError
         If the file or a calibration cannot be used, or the output cannot be written.
+    UnusedOptionError
+        If `networks` are given and no calibration needs any.
     """
     path, output, files = Path(path), Path(output), [Path(document) for document in documents]
+    networks = None if networks is None else Path(networks)
     if output.suffix.lower() not in (".html", ".htm"):
         raise CovcalError(f"{output}: a report is a web page: give -o a name that ends in .html")
     check_output(output, force=force, inputs=[path, *files])
-    calibrations = read_named(files)
+    calibrations = read_named(files, networks)
     with FeatureFile(path) as file:
         attributes = {
             name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
@@ -68,8 +69,8 @@ def report(
     with suppress(UnlabelledError):
         evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
     estimation: Estimation | None = None
-    with suppress(CovcalError):  # of a target alone, say; the report does without
-        estimation = estimate(path, EstimateSettings(seed=settings.seed))
+    with suppress(TooFewRowsError):
+        estimation = expect(path, files, networks=networks).estimation
     content = ReportContent(
         path=path,
         documents=tuple(files),
@@ -78,9 +79,8 @@ def report(
         estimation=estimation,
         attributes=attributes,
         rows=rows,
-        split=settings.split,
-        resamples=settings.resamples,
-        seed=settings.seed,
+        settings=settings,
+        networks=networks,
     )
     write_text(output, page(content), force=force)
     return content

@@ -108,7 +108,7 @@ def _expected(content: ReportContent) -> Verdict:
         best = content.estimation.estimates[0]
         sentences.append(
             f"The classifier is expected to get {best.accuracy:.1%} of the target right "
-            f"({best.low:.1%} to {best.high:.1%} by the noise of sampling alone)."
+            f"({best.low:.1%} to {best.high:.1%}, which reaches as far as the other estimates lie)."
         )
     failed = [guard for guard in found.guards if not guard.passed]
     sentences += [f"A guard did not pass: {guard.sentence}." for guard in failed]

@@ -5,7 +5,7 @@ its own command would give it. It is made again only when its settings or what i
 changed, which the journal knows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -30,8 +30,6 @@ from covcal_cli.run.journal import Journal, data_digest, step_key
 
 JOURNAL = "run.json"
 _RESAMPLES = 1000
-# What extraction reads of its own accord where it lies beside the model.
-_CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json", "config.json")
 _RESULT_FREE = {"batch", "threads"}  # settings that change no result
 Make = Callable[[Path], Iterable[str] | None]  # writes a result; returns what is to be said of it
 
@@ -133,6 +131,7 @@ class _Steps:
         """Return features.h5."""
         from covcal_cli.extract.extract import extract
         from covcal_cli.extract.parts import was_stopped
+        from covcal_cli.extract.plan import base_preprocessing
 
         settings = self.settings.extraction
         # Opening the model is cheap, and its hash covers weights that lie beside it.
@@ -144,8 +143,14 @@ class _Steps:
             providers=settings.providers,
         )
         inputs = {"model": classifier.sha256}
-        for name, path in _read_beside(model, source, target, settings):
-            inputs[name] = data_digest(path)
+        for name, path in (("source", source), ("target", target), ("classes", settings.classes)):
+            if path is not None:
+                inputs[name] = data_digest(path)
+        try:
+            preprocessing, _ = base_preprocessing(classifier, settings, model)
+            inputs["preprocessing"] = preprocessing.to_json()
+        except CovcalError as error:  # which extraction raises itself, if there are images
+            inputs["preprocessing"] = str(error)
         kept = {name: value for name, value in asdict(settings).items() if name not in _RESULT_FREE}
         output = self.folder / "features.h5"
         goes_on = self.journal.was_begun(output, _key(inputs, kept)) and was_stopped(output)
@@ -273,16 +278,3 @@ class _Steps:
 
 def _key(inputs: Mapping[str, str], settings: Mapping[str, Any]) -> str:
     return step_key(version=__version__, inputs=inputs, settings=dict(settings))
-
-
-def _read_beside(
-    model: str | Path, source: Path, target: Path, settings: ExtractSettings
-) -> Iterator[tuple[str, Path]]:
-    """Yield what extraction reads besides the model."""
-    yield from (("source", source), ("target", target))
-    if settings.classes is not None:
-        yield "classes", settings.classes
-    files = [Path(model).parent / name for name in _CONFIGURATIONS]
-    for path in (*files, Path(settings.preprocess or "")):
-        if path.is_file():
-            yield path.name, path

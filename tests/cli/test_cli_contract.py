@@ -216,6 +216,28 @@ class TestExitCodes:
         assert __version__ in last
         assert "report" in last
 
+    @pytest.mark.parametrize(
+        ("module", "packages"),
+        [
+            ("h5py", "h5py"),
+            ("numpy.linalg", "numpy"),
+            ("torch", "torch"),
+            ("PIL", "onnx onnxruntime pillow"),
+            ("onnxruntime", "onnx onnxruntime pillow"),
+        ],
+    )
+    def test_a_missing_package_is_named_with_what_installs_it(
+        self, module: str, packages: str, features: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those of extraction are installed together, every other on its own."""
+
+        def fail(_: Path) -> str:
+            raise ModuleNotFoundError(name=module)
+
+        monkeypatch.setattr("covcal_cli.inspect.describe", fail)
+        line = covcal("inspect", features).error_line()
+        assert line == f"this needs {module.partition('.')[0]}: pip install {packages}"
+
 
 class TestInterrupt:
     def test_adapt(self, features: Path) -> None:

@@ -5,17 +5,21 @@ import re
 import shlex
 import shutil
 import subprocess
-from html import escape
+from collections.abc import Callable
+from html import escape, unescape
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.report.report import report
 from tests.cli_runner import covcal, printed_json
-from tests.made_files import clusters_domain, made_domain, write_features
+from tests.made_files import clusters_domain, made_domain, write_adapted, write_features
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
@@ -63,6 +67,13 @@ def calibrated(
 def reported(folder: Path, *arguments: str) -> Page:
     covcal("report", "features.h5", *arguments, cwd=folder).require_success()
     return Page(folder / "report.html")
+
+
+def shown_commands(folder: Path) -> list[list[str]]:
+    """The words of the commands on report.html."""
+    shown = re.search(r"<pre>(.*?)</pre>", (folder / "report.html").read_text(), re.DOTALL)
+    assert shown is not None
+    return [shlex.split(line) for line in unescape(shown[1]).splitlines()]
 
 
 @pytest.fixture
@@ -154,6 +165,19 @@ class TestVerdict:
         assert "svg" not in page.tags
         assert "Estimates of the target accuracy" in page.words
 
+    def test_the_expected_accuracy_says_how_far_its_interval_reaches(self, tmp_path: Path) -> None:
+        """It holds the other estimates too, which the noise of sampling alone would not."""
+        target = clusters_domain("target", moved=0.8)
+        target["labels"][:] = -1
+        write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
+        page = reported(tmp_path, "-c", str(calibrated(tmp_path)))
+        best = printed_json("estimate", "features.h5", cwd=tmp_path)["estimates"][0]
+        assert (
+            f"is expected to get {best['accuracy']:.1%} of the target right ({best['low']:.1%} to "
+            f"{best['high']:.1%}, which reaches as far as the other estimates lie)."
+        ) in page.words
+        assert "noise of sampling" not in page.words
+
 
 def test_guards_candidates_and_provenance_are_shown(folder: Path) -> None:
     document = calibrated(folder, "auto")
@@ -168,14 +192,42 @@ def test_guards_candidates_and_provenance_are_shown(folder: Path) -> None:
     assert content["model"]["sha256"] in page.words
 
 
-def test_the_commands_on_the_page_make_the_page_again(folder: Path) -> None:
+def test_the_estimates_are_those_of_the_first_calibration(folder: Path) -> None:
+    """Its prior, its limit of weights and its seed, as `covcal estimate -c` takes them."""
+    asked = ("--target-prior", "uniform", "--max-weight", 5)
+    arguments = ("features.h5", "--method", "cot", *asked, "-o", "cal.json")
+    covcal("calibrate", *arguments, cwd=folder).require_success()
+    page = reported(folder, "-c", "cal.json")
+    found = printed_json("estimate", "features.h5", *asked, cwd=folder)["estimates"]
+    plain = printed_json("estimate", "features.h5", cwd=folder)["estimates"]
+
+    def shown(one: dict[str, Any]) -> str:
+        numbers = (f"{100 * one[name]:.2f} %" for name in ("accuracy", "low", "high"))
+        return "{} {} {} to {}".format(one["name"], *numbers)
+
+    for one, other in zip(found, plain, strict=True):
+        assert shown(one) in page.words
+        if one["name"] in ("cot", "weighted"):
+            assert shown(other) not in page.words
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--seed", "3"),
+        ("--bins", "10"),
+        ("--split", "validation", "--bootstrap", "20"),
+        ("--bootstrap", "0"),
+    ],
+)
+def test_the_commands_on_the_page_make_the_page_again(
+    options: tuple[str, ...], folder: Path
+) -> None:
     calibrated(folder, "auto", "one.json")
     calibrated(folder, "label-shift", "two.json")
-    reported(folder, "-c", "one.json", "-c", "two.json", "--seed", "3")
+    reported(folder, "-c", "one.json", "-c", "two.json", *options)
     before = (folder / "report.html").read_bytes()
-    shown = re.search(r"<pre>(.*?)</pre>", before.decode(), re.DOTALL)
-    assert shown is not None
-    commands = [shlex.split(line) for line in shown[1].replace("&#x27;", "'").splitlines()]
+    commands = shown_commands(folder)
     assert [command[1] for command in commands] == [
         "extract",
         "calibrate",
@@ -188,6 +240,42 @@ def test_the_commands_on_the_page_make_the_page_again(folder: Path) -> None:
     for command in commands[1:]:
         covcal(*command[1:], cwd=folder).require_success()
     assert (folder / "report.html").read_bytes() == before
+    # What evaluate measures is what the page shows.
+    content = printed_json(*commands[3][1:], cwd=folder)
+    ece = content["metrics"]["none"]["ece"]
+    assert f"none: ECE {100 * ece:.2f} %" in Page(folder / "report.html").words
+    told = dict(pairwise(options))
+    assert content["split"] == told.get("--split", "test")
+    bootstrap = content["bootstrap"] or {"resamples": 0, "seed": 0}
+    assert bootstrap["resamples"] == int(told.get("--bootstrap", 1000))
+    assert bootstrap["seed"] == int(told.get("--seed", 0))
+
+
+def test_the_commands_give_the_seed_of_the_extraction(folder: Path) -> None:
+    """Of a features file, and of an adapted file, which has a seed of its own too."""
+    write_features(folder / "features.h5", attributes={"seed": 3})
+    reported(folder, "-c", str(calibrated(folder)))
+    (extract, *_) = shown_commands(folder)
+    assert extract[-2:] == ["--seed", "3"]
+    (folder / "report.html").unlink()
+    made = {"features_file": "features.h5", "preset": "fast", "members": "2"}
+    seeds = {"extract_seed": 3, "seed": 5}
+    write_adapted(folder / "features.h5", attributes={**made, **seeds})
+    reported(folder, "-c", str(calibrated(folder, name="adapted.json")))
+    (extract, adapt, *_) = shown_commands(folder)
+    assert extract[-2:] == ["--seed", "3"]
+    assert adapt[-2:] == ["--seed", "5"]
+
+
+def test_the_commands_name_networks_that_were_given(trained: Path, folder: Path) -> None:
+    shutil.copy(trained, folder / "adapted.h5")
+    shutil.copy(trained.with_name("features.h5"), folder / "features.h5")
+    arguments = ("adapted.h5", "--method", "fl+temp", "-o", "fl.json")
+    covcal("calibrate", *arguments, cwd=folder).require_success()
+    (folder / "adapted.h5").rename(folder / "moved.h5")
+    reported(folder, "-c", "fl.json", "--networks", "moved.h5")
+    for command in shown_commands(folder)[-2:]:
+        assert "--networks moved.h5" in " ".join(command)
 
 
 def test_without_arguments_it_reports_on_what_cal_json_names(folder: Path) -> None:
@@ -195,6 +283,36 @@ def test_without_arguments_it_reports_on_what_cal_json_names(folder: Path) -> No
     run = covcal("report", cwd=folder).require_success()
     assert "Measured on 1500 labelled target rows" in run.out
     assert "reporting on features.h5" in run.err
+
+
+def without_source(features: Path) -> None:
+    with h5py.File(features, "r+") as file:
+        del file["source"]
+
+
+def without_source_labels(features: Path) -> None:
+    with h5py.File(features, "r+") as file:
+        file["source/labels"][:] = -1
+
+
+def with_target_test_rows_alone(features: Path) -> None:
+    with h5py.File(features, "r+") as file:
+        file["target/split"][:] = 2
+
+
+@pytest.mark.parametrize(
+    "changed", [without_source, without_source_labels, with_target_test_rows_alone]
+)
+def test_what_has_too_few_rows_for_an_estimate_is_still_reported_on(
+    changed: Callable[[Path], None], folder: Path
+) -> None:
+    document = calibrated(folder)
+    assert "Estimates of the target accuracy" in reported(folder, "-c", str(document)).words
+    (folder / "report.html").unlink()
+    changed(folder / "features.h5")
+    page = reported(folder, "-c", str(document))
+    assert "Measured on" in page.words
+    assert "Estimates of the target accuracy" not in page.words
 
 
 class TestRefusals:
@@ -205,6 +323,22 @@ class TestRefusals:
         run = covcal("report", "features.h5", "-c", calibrated(folder), cwd=folder)
         assert "report.html exists already: pass --force" in run.error_line()
         assert (folder / "report.html").read_text() == "mine"
+
+    @pytest.mark.parametrize("networks", ["features.h5", "missing.h5"])
+    def test_networks_that_nothing_needs(self, networks: str, folder: Path) -> None:
+        """Without an fl calibration the option is a mistake, as for evaluate."""
+        arguments = ("features.h5", "-c", calibrated(folder), "--networks", networks)
+        assert "has a use for it" in covcal("report", *arguments, cwd=folder).usage_error()
+        assert not (folder / "report.html").exists()
+
+    def test_a_file_that_is_damaged_where_estimates_read_it(self, folder: Path) -> None:
+        """The page did without its estimates, as for too few rows, and said nothing."""
+        document = calibrated(folder)
+        with h5py.File(folder / "features.h5", "r+") as file:
+            file["source/logits"][-250] = np.nan
+        run = covcal("report", "features.h5", "-c", document, cwd=folder)
+        assert "/source/logits" in run.error_line()
+        assert not (folder / "report.html").exists()
 
     def test_another_ending(self, folder: Path) -> None:
         arguments = ("features.h5", "-c", calibrated(folder), "-o", "report.pdf")

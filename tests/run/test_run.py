@@ -181,6 +181,61 @@ def test_changed_data_is_noticed(folder: Path) -> None:
     assert found["cal.json"]
 
 
+CONFIGURATION = {"image_processor_type": "ViTImageProcessor", "size": 8, "do_normalize": False}
+FUNCTION = """
+import numpy as np
+
+def row(image):
+    return np.asarray(image.convert("L"), dtype="f4")[None] / 255
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "edited"),
+    [
+        ("digits.onnx", ["--preprocess", "rows_of_run:row"], "rows_of_run.py"),
+        (
+            "digits.onnx",
+            ["--preprocess", "prepared", "--color", "L"],
+            "prepared/preprocessor_config.json",
+        ),
+        ("m/onnx/model.onnx", ["--color", "L"], "m/preprocessor_config.json"),
+    ],
+    ids=["function", "folder", "above onnx"],
+)
+def test_changed_preprocessing_is_noticed(
+    model: str, options: list[str], edited: str, folder: Path
+) -> None:
+    """Wherever it stands: features made with the old one are not those of the new one."""
+    for name in (model, edited):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    if model != "digits.onnx":
+        shutil.copy(folder / "digits.onnx", folder / model)
+    file = folder / edited
+    file.write_text(FUNCTION if file.suffix == ".py" else json.dumps(CONFIGURATION))
+    inputs = (model, "source.npz", "target.npz", "-o", "new", "--method", "temp", *options)
+
+    def makes_features() -> bool:
+        done = covcal("run", *inputs, cwd=folder).require_success()
+        return "note: new/features.h5 made" in done.err
+
+    assert makes_features()
+    assert not makes_features()
+    text = file.read_text()
+    file.write_text(text.replace("/ 255", "/ 250").replace("false}", 'false, "do_rescale": false}'))
+    assert makes_features()
+
+
+def test_preprocessing_that_nothing_reads_need_not_be_usable(folder: Path) -> None:
+    """Beside a model whose rows are no images."""
+    (folder / "preprocessor_config.json").write_text("{")
+    for name in ("source.npz", "target.npz"):
+        with np.load(folder / name) as arrays:
+            x = arrays["x"]
+        edit(folder / name, x=x[:, None].astype(np.float32) / 255)
+    assert state(run(folder, "--method", "temp").require_success())["features.h5"]
+
+
 def test_without_target_labels_there_are_no_metrics(folder: Path) -> None:
     with np.load(folder / "target.npz") as arrays:
         unknown = np.full_like(arrays["y"], -1, dtype=np.int64)

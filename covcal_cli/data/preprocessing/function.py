@@ -34,6 +34,11 @@ class ImageFunction:
     sha256: str  # of the source file that it stands in
     call: RowFunction = field(compare=False)
 
+    @property
+    def origin(self) -> dict[str, str]:
+        """What tells it from other functions, for JSON."""
+        return {"function": self.name, "sha256": self.sha256}
+
 
 @dataclass(frozen=True)
 class FunctionPipeline:
@@ -65,12 +70,7 @@ class FunctionPipeline:
     def to_json(self) -> str:
         """Return the function's name and source as one line of JSON."""
         return json.dumps(
-            {
-                "dtype": self.dtype,
-                "function": self.function.name,
-                "row_shape": list(self.row_shape),
-                "sha256": self.function.sha256,
-            },
+            {**self.function.origin, "dtype": self.dtype, "row_shape": list(self.row_shape)},
             sort_keys=True,
         )
 

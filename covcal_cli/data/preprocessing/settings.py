@@ -4,7 +4,8 @@ What is not given is taken from the input that the model declares; what was used
 recorded, because a wrong constant moves confidence as much as miscalibration does.
 """
 
-from dataclasses import dataclass, fields, replace
+import json
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,12 @@ class Preprocessing:
     def is_default(self) -> bool:
         """Whether nothing was asked for."""
         return self == Preprocessing()
+
+    def to_json(self) -> str:
+        """Return what was asked for as one line of JSON."""
+        values = asdict(replace(self, function=None))
+        function = None if self.function is None else self.function.origin
+        return json.dumps({**values, "function": function}, sort_keys=True)
 
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
         """Return these settings with those that `flags` gives in their place, one by one.
