@@ -23,7 +23,7 @@ class UnlabelledError(CovcalError):
     """The target rows to judge have no labels."""
 
 
-class UnusedOptionError(Exception):
+class UnusedOptionError(CovcalError):
     """An option was given that nothing here has a use for; the command line exits with code 2."""
 
     def __init__(self, option: str, reason: str) -> None:

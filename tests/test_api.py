@@ -128,6 +128,10 @@ class TestFiles:
         with pytest.raises(covcal.CovcalError, match=message):
             make(**wrong)
 
+    def test_a_report_is_about_something(self, features: Path, tmp_path: Path) -> None:
+        with pytest.raises(covcal.CovcalError, match="give at least one"):
+            covcal.report(features, [], tmp_path / "r.html")
+
     def test_no_calibration_takes_the_place_of_none(self, features: Path) -> None:
         """The classifier as it came stands under that name in every evaluation."""
         calibration = covcal.calibrate(features, covcal.CalibrateSettings(method="temp"))

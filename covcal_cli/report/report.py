@@ -44,14 +44,15 @@ def report(
     Raises
     ------
     CovcalError
-        If the file or a calibration cannot be used, or the output cannot be written.
-    UnusedOptionError
-        If `networks` are given and no calibration needs any.
+        If the file or a calibration cannot be used, `networks` are given and no calibration needs
+        any, or the output cannot be written.
     """
     path, output, files = Path(path), Path(output), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
     if output.suffix.lower() not in (".html", ".htm"):
         raise CovcalError(f"{output}: a report is a web page: give -o a name that ends in .html")
+    if not files:
+        raise CovcalError("a report is about calibrations: give at least one")
     check_output(output, force=force, inputs=[path, *files])
     calibrations = read_named(files, networks)
     with FeatureFile(path) as file:
