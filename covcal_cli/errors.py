@@ -1,7 +1,5 @@
 """The errors that a user can cause, each worded so that the user can act on it."""
 
-from collections.abc import Iterable
-
 
 class CovcalError(Exception):
     """Something the user can mend: bad input, a missing file, an output in the way.
@@ -33,19 +31,6 @@ class UnusedOptionError(CovcalError):
 
 class LimitExceededError(Exception):
     """A ``--fail-above`` limit was exceeded; the command line exits with code 3."""
-
-
-def require_one_of(what: str, value: str, known: Iterable[str]) -> None:
-    """Refuse a value that is none of those there are, and name them."""
-    known = tuple(known)
-    if value not in known:
-        raise CovcalError(f"there is no {what} {value!r}: take {', '.join(known)}")
-
-
-def require_at_least(what: str, value: float, least: float) -> None:
-    """Refuse a number that is too small, or none."""
-    if not value >= least:
-        raise CovcalError(f"{what} must be at least {least}, not {value}")
 
 
 def one_line(error: BaseException, limit: int | None = None) -> str:

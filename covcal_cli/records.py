@@ -4,11 +4,11 @@ A document is a frozen dataclass with a schema id. Its fields become keys, in th
 `at` another place lies in an object within. Reading checks every value against the annotation of
 its field and passes over keys that no field has, since a later version may add some. A key that
 goes, or changes its meaning, takes another schema id, and an id that this version does not know is
-refused by name. Also the records that several documents share.
+refused by name. Also the records that several documents share, and what settings check of a field.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -56,6 +56,19 @@ class Document:
 
 
 D = TypeVar("D", bound=Document)
+
+
+def require_one_of(what: str, value: str, known: Iterable[str]) -> None:
+    """Refuse a value that is none of those there are, and name them."""
+    known = tuple(known)
+    if value not in known:
+        raise CovcalError(f"there is no {what} {value!r}: take {', '.join(known)}")
+
+
+def require_at_least(what: str, value: float, least: float) -> None:
+    """Refuse a number that is too small, or none."""
+    if not value >= least:
+        raise CovcalError(f"{what} must be at least {least}, not {value}")
 
 
 def at(place: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.apply.writers import AppliedRows, Layout, format_of, write_csv
 from covcal_cli.arrays import Float32s, Labels, Rows
-from covcal_cli.errors import CovcalError, require_one_of
+from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, ForecasterName
@@ -27,6 +27,7 @@ from covcal_cli.formats.forecaster import (
 )
 from covcal_cli.maths.softmax import exp
 from covcal_cli.progress import Progress, ProgressCallback, silent
+from covcal_cli.records import require_one_of
 
 ALL = "all"
 DomainName = Literal["source", "target"]

@@ -19,13 +19,13 @@ from covcal_cli.calibrate.problem import (
     fitted_fields,
     notes_on_weights,
 )
-from covcal_cli.errors import CovcalError, require_one_of
+from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights
 from covcal_cli.formats.calibration import Calibration, Candidate
 from covcal_cli.formats.features import FeatureFile, ForecasterName
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
-from covcal_cli.records import Guard
+from covcal_cli.records import Guard, require_one_of
 
 _FAMILIES = {"on_source": on_source, "on_target": on_target}
 

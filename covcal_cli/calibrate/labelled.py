@@ -12,13 +12,14 @@ import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
 from covcal_cli.calibrate.problem import fitted_fields, warnings_on_temperature
-from covcal_cli.errors import CovcalError, require_at_least, require_one_of
+from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import enough_errors, not_at_limit
 from covcal_cli.formats.calibration import Calibration, LabelledRows
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.temperature import MIN_ERRORS, ROW_LOSSES, Loss, fit_temperature
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
+from covcal_cli.records import require_at_least, require_one_of
 
 _METHOD = "labelled"
 _ROWS = "labelled target rows"

@@ -15,7 +15,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
-from covcal_cli.errors import CovcalError, TooFewRowsError, require_at_least
+from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import Aligned, Estimate, Evidence, read_evidence
 from covcal_cli.estimators.guards import MIN_ESS_SHARE
@@ -37,7 +37,7 @@ from covcal_cli.maths.weights import (
     ImportanceWeights,
     importance_weights,
 )
-from covcal_cli.records import Guard, Input
+from covcal_cli.records import Guard, Input, require_at_least
 
 MIN_ESS_FIT = 100.0  # effective rows that a weighted T_f should rest on
 MAX_MEAN_WEIGHT_GAP = 0.2

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError, UnlabelledError, require_at_least, require_one_of
+from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.bins import GroupBins
 from covcal_cli.evaluate.bootstrap import intervals
 from covcal_cli.evaluate.metrics import MetricsAccumulator
@@ -23,7 +23,7 @@ from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.forecaster import NONE, ScaledLogits, forecaster_logits, scaled_logits
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.softmax import Softmax, class_major, softmax
-from covcal_cli.records import Input
+from covcal_cli.records import Input, require_at_least, require_one_of
 
 MAX_GROUPS = 1000
 _BY_CLASS, _BY_PREDICTED = "class", "predicted"
