@@ -260,7 +260,10 @@ class TestCalibrator:
         with pytest.raises(ValueError, match="logits have 4 classes, not 3"):
             fitted.predict_proba(np.zeros((2, 4)))
         with pytest.raises(ValueError, match=r"as probabilities do: give np\.log of them"):
-            fitted.predict_proba(softmax(np.eye(3), axis=1))
+            fitted.predict_proba(softmax(np.eye(8, 3), axis=1))
+        assert fitted.predict_proba([[0, 0, 1]]).argmax() == 2
+        binary = covcal.Calibrator("temp").fit(*arrays(k=2))
+        assert binary.predict_proba(np.ones(20)).shape == (20, 2)
 
     def test_fitting_again_starts_afresh_and_leaves_the_arrays_alone(self) -> None:
         source, labels, target = arrays()
