@@ -15,7 +15,6 @@ import h5py
 import numpy as np
 import pytest
 from extract_with_ray import BATCHES_PER_PIECE, Columns, Extractor, Piece, extract_with_ray
-from PIL import Image
 
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, OutputExistsError
@@ -24,7 +23,8 @@ from covcal_cli.extract.extract import extract
 from covcal_cli.extract.parts import DomainSpool, was_stopped
 from covcal_cli.extract.settings import ExtractSettings, Selection
 from covcal_cli.files import sha256_of
-from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
+from tests.classifiers.onnx.onnx_graphs import SIDE
+from tests.extract.made_images import write_model_and_domains
 
 Engine = Callable[..., Iterator[Columns]]
 BATCH = 2
@@ -36,17 +36,7 @@ CORRUPT = "1/0049.png"
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, 110 source images of which one is corrupt, and 41 target rows."""
-    folder = tmp_path_factory.mktemp("data")
-    grey_classifier(folder)
-    rng = np.random.default_rng(0)
-    for i in range(110):
-        path = folder / "src" / f"{i % 3}" / f"{i:04d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (SIDE, SIDE), dtype=np.uint8)).save(path)
-    (folder / "src" / CORRUPT).write_bytes(b"")
-    x = rng.integers(0, 256, (41, SIDE, SIDE), dtype=np.uint8)
-    np.savez(folder / "tgt.npz", x=x, y=np.arange(41) % 3)
-    return folder
+    return write_model_and_domains(tmp_path_factory.mktemp("data"), 110, CORRUPT)
 
 
 def columns(pieces: list[Piece]) -> Columns:

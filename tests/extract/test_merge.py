@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 import pytest
-from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extract import extract
@@ -15,8 +13,8 @@ from covcal_cli.extract.merge import merge
 from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
-from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import covcal
+from tests.extract.made_images import write_model_and_domains
 
 CORRUPT = "1/0004.png"
 
@@ -24,17 +22,7 @@ CORRUPT = "1/0004.png"
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, 103 source images of which one is corrupt, and 41 target rows with a column."""
-    folder = tmp_path_factory.mktemp("data")
-    grey_classifier(folder)
-    rng = np.random.default_rng(0)
-    for i in range(103):
-        path = folder / "src" / f"{i % 3}" / f"{i:04d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (SIDE, SIDE), dtype=np.uint8)).save(path)
-    (folder / "src" / CORRUPT).write_bytes(b"")
-    x = rng.integers(0, 256, (41, SIDE, SIDE), dtype=np.uint8)
-    np.savez(folder / "tgt.npz", x=x, y=np.arange(41) % 3)
-    return folder
+    return write_model_and_domains(tmp_path_factory.mktemp("data"), 103, CORRUPT)
 
 
 def shards(data: Path, folder: Path, count: int, **settings: Any) -> list[Path]:
