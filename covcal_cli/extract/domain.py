@@ -142,11 +142,13 @@ class DomainExtraction:
         known = labels != UNKNOWN_LABEL
         return float((self.statistics.predictions == labels)[known].mean()) if known.any() else None
 
-    def warnings(self) -> Iterator[str | None]:
+    def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield what a user should look into, one line each."""
         yield from self.data.notes
         rows = rows_per_split(self.split[self.kept])
-        empty = [name for name in ("train", "validation") if not rows[name]]
+        # Training rows are for adapt and the discriminator, which read features.
+        needed = ("train", "validation") if has_features else ("validation",)
+        empty = [name for name in needed if not rows[name]]
         if empty:
             hashed = self.data.given_split is None
             remedy = "pass other --fractions" if hashed else "the data's own splits leave them out"

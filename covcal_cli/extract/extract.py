@@ -102,6 +102,8 @@ def extract(
             raise
     shutil.rmtree(folder, ignore_errors=True)
     domains = plan.domains
+    has_features = plan.classifier.n_features is not None
+    found = (t for one in domains.values() for t in one.warnings(has_features=has_features))
     return ExtractReport(
         output=output,
         head=plan.classifier.describe(),
@@ -109,11 +111,9 @@ def extract(
         classes=plan.classes.names,
         domains=tuple(domain.report() for domain in domains.values()),
         source_accuracy=domains["source"].accuracy() if "source" in domains else None,
-        warnings=once(
-            *plan.warnings, *(t for one in domains.values() for t in one.warnings()), doubt
-        ),
+        warnings=once(*plan.warnings, *found, doubt),
         notes=once(*plan.notes, note),
-        has_features=plan.classifier.n_features is not None,
+        has_features=has_features,
     )
 
 

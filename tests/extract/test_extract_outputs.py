@@ -173,3 +173,17 @@ def test_what_does_not_go_together(domains: dict[str, Arrays], tmp_path: Path) -
     assert "drop" in line
     line = covcal("extract", "--probabilities", "t.npz", cwd=tmp_path).error_line()
     assert line.startswith("t.npz")
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_training_rows_are_missed_only_where_something_is_trained(
+    features: bool, domains: dict[str, Arrays], tmp_path: Path
+) -> None:
+    """adapt and the discriminator read features; a temperature needs validation rows alone."""
+    for name, domain in domains.items():
+        held_out = np.maximum(domain["split"], 1).astype(np.uint8)
+        save(tmp_path / f"{name}.npz", domain | {"split": held_out}, features=features)
+    done = covcal("extract", "--logits", "source.npz", "target.npz", cwd=tmp_path)
+    missed = "has no source train rows" in done.require_success().err
+    assert missed == features
+    assert "no source validation rows" not in done.err
