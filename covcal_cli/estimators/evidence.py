@@ -39,7 +39,7 @@ class Evidence:
     """Labelled source validation rows and unlabelled target rows, seen by one classifier.
 
     ValueError if a shape does not fit, a domain has fewer than 2 rows, there are fewer than 2
-    classes, or a value is not finite.
+    classes, or a logit is NaN or +inf, or all of a row are -inf.
     """
 
     source_logits: Floats  # (n_v, K)
@@ -65,9 +65,11 @@ class Evidence:
             and self.source_weights.sum() < np.inf
         ):
             raise ValueError("source weights must be one per row, finite and not negative")
-        sums = (self.source_logits.sum(dtype=float), self.target_logits.sum(dtype=float))
-        if not (np.isfinite(sums).all() and 0 < self.temperature < np.inf):
-            raise ValueError("logits must be finite and the temperature positive")
+        highest = [logits.max(axis=1) for logits in (self.source_logits, self.target_logits)]
+        if not (np.isfinite(np.concatenate(highest)).all() and 0 < self.temperature < np.inf):
+            raise ValueError(
+                "logits must be finite or, but for one in each row, -inf; the temperature positive"
+            )
 
     @property
     def n_classes(self) -> int:
@@ -275,8 +277,10 @@ def log_odds(logits: Floats, temperature: float) -> Float64s:
     found = np.empty(len(logits))
     for part, scaled in _scaled(logits, temperature):
         scaled[scaled.argmax(axis=0), np.arange(scaled.shape[1])] = -np.inf
-        second = scaled.max(axis=0)
-        found[part] = -(second + np.log(np.exp(scaled - second).sum(axis=0)))
+        second = scaled.max(axis=0)  # -inf where the row allows one class alone, which is certain
+        scaled -= np.where(second > -np.inf, second, 0.0)
+        rest = np.exp(scaled).sum(axis=0)
+        found[part] = -(second + np.log(np.maximum(rest, np.finfo(np.float64).tiny)))
     return found
 
 

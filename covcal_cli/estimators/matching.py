@@ -6,8 +6,8 @@ T -> 0 it tends to the share of rows whose labels agree, in between it may rise 
 T -> oo it is 1/K. Then every crossing on a grid is found, the one with the largest T is taken (the
 softest, where m falls through the accuracy), and an accuracy above all of m is met by its maximum.
 
-The search is over log T in [1e-4, 1e4] x c, c the root mean square of the centred logits, so that
-match(k z) = k match(z), as in ARCHITECTURE, section 3.4.
+The search is over log T in [1e-4, 1e4] x c, c the root mean square of the centred logits but for
+masks, so that match(k z) = k match(z), as in ARCHITECTURE, section 3.4.
 """
 
 import math
@@ -19,7 +19,7 @@ import numpy as np
 from covcal_cli.arrays import Floats, Labels
 from covcal_cli.estimators.evidence import confidences
 from covcal_cli.estimators.guards import not_clamped
-from covcal_cli.maths.softmax import blocks_of
+from covcal_cli.maths.masks import masked, spread
 from covcal_cli.records import Guard
 
 _RANGE = 1e4
@@ -54,7 +54,10 @@ def match_accuracy(logits: Floats, accuracy: float, labels: Labels | None = None
         if accuracy > wanted
         else "probabilities that say nothing have as much"
     )
-    scale = _root_mean_square(logits)
+    out = masked(logits)
+    scale = spread(logits, out)
+    if out.any():
+        logits = np.where(out, -np.inf, logits)
     if scale == 0:  # every row is a tie: no T changes anything
         return Match(1.0, 1 / K, 0, not_clamped(accuracy, 1 / K, "the logits are all alike"))
 
@@ -98,12 +101,3 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
             elif where < high:
                 high, at_high = where, value
     return low
-
-
-def _root_mean_square(logits: Floats) -> float:
-    """Return the root mean square of the row-centred logits."""
-    total = 0.0
-    for block in blocks_of(logits)():
-        centred = block - block.mean(axis=1, dtype=np.float64, keepdims=True)
-        total += float(np.vdot(centred, centred))
-    return math.sqrt(total / logits.size)

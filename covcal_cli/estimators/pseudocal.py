@@ -44,10 +44,11 @@ def mixtures(logits: Floats, seed: int) -> tuple[Floats, Labels]:
     """Return the logits (m, K) of the mixtures and their labels (m,).
 
     A row is mixed once, with its partner under one permutation, and left out where both have the
-    same predicted class.
+    same predicted class, or allow no class together.
     """
     predictions = logits.argmax(axis=1).astype(np.int64)
     partner = np.random.default_rng(seed).permutation(len(logits))
     rows = np.flatnonzero(predictions != predictions[partner])
     mixed = MIX * logits[rows] + (1 - MIX) * logits[partner[rows]]
-    return mixed, predictions[rows]
+    possible = mixed.max(axis=1, initial=-np.inf) > -np.inf
+    return mixed[possible], predictions[rows[possible]]

@@ -31,7 +31,7 @@ from covcal_cli.evaluate.bins import (
     require_rows,
 )
 from covcal_cli.evaluate.ranked import RankedRows, RowCollector, adaptive_bins, aurc, smooth_ece
-from covcal_cli.maths.softmax import Softmax, exp
+from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
 
 _MAX_CELLS = 1_000_000  # counts to keep; with more, what rests on them has no value
 
@@ -130,7 +130,9 @@ class Metrics:
     The confidence is that in the label which the classifier predicted, unless said otherwise.
     """
 
-    nll: float  # of the whole calibrated distribution against the true label
+    # Of the whole calibrated distribution against the true label; a row that float64 holds no
+    # probability of, such as one of a masked class, counts 708.
+    nll: float
     brier: float  # of the whole distribution, in [0, 2]
     # E||c||^2, with c the label frequencies in cells of equal predicted label and confidence bin;
     # None for more than a million counts (many classes).
@@ -251,7 +253,7 @@ class MetricsAccumulator:
         rows = judged_rows(exp(logs), predictions == labels, self._edges)
         # Sums of the proper scores: the Brier score is p.p - 2 p_y + 1 of every row.
         at_labels = labels * m + columns
-        losses = -forecast.logs_at(at_labels)
+        losses = np.minimum(-forecast.logs_at(at_labels), MOST_NLL)
         of_labels = probabilities.take(at_labels)
         self._nll += float(losses.sum())
         self._brier += float(np.vdot(probabilities, probabilities)) + m - 2 * float(of_labels.sum())
