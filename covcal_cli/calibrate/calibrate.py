@@ -18,6 +18,7 @@ from covcal_cli.calibrate.problem import (
     Problem,
     fitted_fields,
     notes_on_weights,
+    require_inside,
 )
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights
@@ -36,6 +37,7 @@ class CalibrateSettings(EstimateSettings):
 
     method: str = AUTO  # or a key of `METHODS`
     loss: Loss = "brier"  # what fitted temperatures minimise
+    allow_limit: bool = False  # take a T at a limit of its interval
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,16 +59,20 @@ def calibrate(path: str | Path, settings: CalibrateSettings = _AS_IT_COMES) -> C
     Raises
     ------
     CovcalError
-        If the file does not hold what the method needs.
+        If the file does not hold what the method needs, or T is at a limit of its interval.
     """
     with FeatureFile(Path(path)) as file:
-        return calibrate_file(Problem(file, settings, settings.loss), settings.method)
+        return calibrate_file(Problem(file, settings, settings.loss), settings)
 
 
-def calibrate_file(problem: Problem, asked: str = AUTO) -> Calibration:
+def calibrate_file(problem: Problem, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
     """Fit the method that is asked for on an open file, as `calibrate` does."""
-    if asked == AUTO:
-        return _chosen(problem)
+    asked = settings.method
+    found = _chosen(problem) if asked == AUTO else _asked_for(problem, asked)
+    return require_inside(problem.file.path, found, allow_limit=settings.allow_limit)
+
+
+def _asked_for(problem: Problem, asked: str) -> Calibration:
     method = METHODS[asked]
     lacking = problem.missing_for(method)
     if lacking is not None:

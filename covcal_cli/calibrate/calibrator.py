@@ -47,6 +47,9 @@ class Calibrator:
         The largest importance weight, at least 1.
     seed : int
         Chooses rows where there are more than the fits use.
+    allow_limit : bool
+        Take a temperature at a limit of its search interval, which no data can justify, with a
+        warning instead of an error.
 
     Attributes
     ----------
@@ -73,9 +76,10 @@ class Calibrator:
         target_prior: str = SOURCE_PRIOR,
         max_weight: float = DEFAULT_MAX_WEIGHT,
         seed: int = 0,
+        allow_limit: bool = False,
     ) -> None:
         self.method, self.loss, self.target_prior = method, loss, target_prior
-        self.max_weight, self.seed = max_weight, seed
+        self.max_weight, self.seed, self.allow_limit = max_weight, seed, allow_limit
 
     def fit(
         self,
@@ -103,7 +107,7 @@ class Calibrator:
         ValueError
             If shapes, values or labels do not fit together, or the method needs more than logits.
         CovcalError
-            If there are too few rows, or the prior cannot be read.
+            If there are too few rows, the prior cannot be read, or T is at a limit.
         """
         source, target = (
             _logits(source_logits, "source_logits"),
@@ -120,11 +124,12 @@ class Calibrator:
             target_prior=self.target_prior,
             max_weight=self.max_weight,
             seed=self.seed,
+            allow_limit=self.allow_limit,
         )
         self._require_logits_alone()
         with _ArrayFile(source, labels, target, [str(name) for name in names]) as file:
             problem = Problem(file, settings, self.loss)
-            found = calibrate_file(problem, self.method)
+            found = calibrate_file(problem, settings)
             if self.loss != "brier":  # which an estimate's T_s always minimises
                 problem = Problem(file, settings)
             readable = problem.missing_for_estimate is None

@@ -13,6 +13,8 @@ None of them minimises a loss on the source, so that T_s, the T of ``temp``, is 
 against.
 """
 
+from dataclasses import replace
+
 from covcal_cli.calibrate.problem import MethodFit, Problem, notes_on_weights
 from covcal_cli.estimators.guards import (
     enough_errors,
@@ -96,7 +98,8 @@ def on_mixtures(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     notes = []
     if found.pairs == 0:
         notes.append("only one class is predicted on the target: T is the source's")
-    return _fitted(problem, forecaster, found.temperature, found.guards, notes)
+    fit = _fitted(problem, forecaster, found.temperature, found.guards, notes)
+    return replace(fit, at_limit=found.at_limit)
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from covcal_cli.estimators.evidence import Aligned, Estimate, Evidence, read_evi
 from covcal_cli.estimators.guards import MIN_ESS_SHARE
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
+from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
 from covcal_cli.maths.softmax import class_major, exp, log_softmax
 from covcal_cli.maths.temperature import (
@@ -356,23 +358,49 @@ def fitted_fields(
 def warnings_on_temperature(
     fit: TemperatureFit, errors: int, rows: int, *, of: str = "source validation rows"
 ) -> list[str]:
-    """Return warnings on a T that was held at 1 or stands at a limit."""
+    """Return warnings on a T that was held at 1, stands at a limit or cannot help some rows."""
+    warnings = []
+    if fit.ruled_out:
+        warnings.append(
+            f"{fit.ruled_out} of {rows} {of} have a label whose class the classifier rules out (a "
+            "masked logit): its probability is 0 at every T"
+        )
     if fit.held_at_one:
-        return [
+        warnings.append(
             f"{errors} errors among {rows} {of} are too few to justify "
             f"sharpening (at least {MIN_ERRORS}): T is kept at {fit.temperature:.4g}"
-        ]
-    if fit.at_limit == "lower":
-        return [
-            "T is at its lower limit: the validation rows call for ever sharper probabilities, "
-            "which no data can justify; do not trust these confidences"
-        ]
-    if fit.at_limit == "upper":
-        return [
-            "T is at its upper limit: on the validation rows the logits say nothing about the "
-            "labels, or the opposite; check labels and class order"
-        ]
-    return []
+        )
+    if fit.at_limit:
+        warnings.append(f"do not trust these confidences: {_LIMITS[fit.at_limit]}")
+    return warnings
+
+
+_LIMITS: dict[Limit, str] = {
+    "lower": (
+        "T is at its lower limit, as the rows it was fitted to call for ever sharper "
+        "probabilities, which no data can justify"
+    ),
+    "upper": (
+        "T is at its upper limit, as on the rows it was fitted to the logits say nothing about the "
+        "labels, or the opposite"
+    ),
+}
+_REMEDIES: dict[Limit, str] = {
+    "lower": "give more labelled rows, or take another method",
+    "upper": "check the labels and the order of the classes",
+}
+
+
+def require_inside(path: Path, found: Calibration, *, allow_limit: bool) -> Calibration:
+    """Return a calibration; refuse a T at a limit of its interval that is not asked for."""
+    limit: Limit | None = found.fit["at_limit"]
+    if limit is not None and not allow_limit:
+        raise CovcalError(
+            f"{path}: method {found.method_used}: {_LIMITS[limit]} "
+            f"(T = {found.forecaster_temperature:.3g}): {_REMEDIES[limit]}, or keep it by "
+            "--force (allow_limit=True in Python)"
+        )
+    return found
 
 
 def notes_on_weights(weights: ImportanceWeights) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, METHODS
 from covcal_cli.cli.console import Console, file_here, usage
 from covcal_cli.cli.options import (
-    Force,
+    ForceLimit,
     InputFile,
     Loss,
     LossName,
@@ -34,7 +34,7 @@ def calibrate(
     max_weight: MaxWeight = 1000.0,
     target_prior: TargetPrior = "source",
     seed: Seed = 0,
-    force: Force = False,
+    force: ForceLimit = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -61,6 +61,7 @@ def calibrate(
             max_weight=max_weight,
             target_prior=target_prior,
             seed=seed,
+            allow_limit=force,
         )
     console = Console(quiet=quiet, verbose=verbose)
     write_fitted(lambda path: fit(path, settings), file, output, console, force=force)

@@ -97,5 +97,11 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance e
 # How to say and write it.
 
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
+ForceLimit = Annotated[
+    bool,
+    typer.Option(
+        "--force", "-f", help="Replace the output if it exists, and keep a T at its limit."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, warnings and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More detail on stderr.")]

@@ -14,7 +14,7 @@ import numpy as np
 from covcal_cli.arrays import Floats, Labels
 from covcal_cli.estimators.evidence import Evidence
 from covcal_cli.estimators.guards import not_at_limit, pseudo_accuracy
-from covcal_cli.maths.temperature import fit_temperature
+from covcal_cli.maths.temperature import Limit, fit_temperature
 from covcal_cli.records import Guard
 
 MIX = 0.65
@@ -27,6 +27,7 @@ class PseudoCal:
     temperature: float  # T, or T_s where fewer than two classes are predicted
     pairs: int  # mixtures that it was fitted on
     guards: tuple[Guard, ...]
+    at_limit: Limit | None = None
 
 
 def pseudocal(evidence: Evidence, *, seed: int = 0) -> PseudoCal:
@@ -37,7 +38,7 @@ def pseudocal(evidence: Evidence, *, seed: int = 0) -> PseudoCal:
     fit = fit_temperature(mixed, labels, loss="nll", seed=seed)
     share = float((mixed.argmax(axis=1) == labels).mean())
     guards = (pseudo_accuracy(share), not_at_limit(fit.temperature, fit.at_limit))
-    return PseudoCal(fit.temperature, len(labels), guards)
+    return PseudoCal(fit.temperature, len(labels), guards, fit.at_limit)
 
 
 def mixtures(logits: Floats, seed: int) -> tuple[Floats, Labels]:

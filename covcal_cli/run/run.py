@@ -199,7 +199,7 @@ class _Steps:
         settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
 
         def make(output: Path) -> Iterable[str]:
-            found = calibrate(file, CalibrateSettings(**settings))
+            found = calibrate(file, CalibrateSettings(**settings, allow_limit=self.force))
             write_document(found, output, force=True)
             return found.warnings
 

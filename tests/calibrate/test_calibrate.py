@@ -26,6 +26,7 @@ from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.records import encoded, write_document
+from tests.cli_runner import covcal
 from tests.made_files import (
     Arrays,
     adapted_domain,
@@ -307,30 +308,48 @@ def test_a_classifier_without_an_error_is_warned_about(tmp_path: Path) -> None:
         assert any("makes no error on its 500" in text for text in found.warnings)
 
 
-def test_t_at_its_upper_limit_is_a_warning(tmp_path: Path) -> None:
-    """Labels upside down: T at its upper limit, and what to check."""
+def at_a_limit(path: Path, limit: str) -> Path:
+    """Write labels upside down, or five errors of tied logits and the rest right."""
+    source = made_domain("source") if limit == "upper" else few_errors(0)
+    if limit == "upper":
+        source["labels"] = source["logits"].argmin(axis=1)
+    else:
+        source["logits"][np.flatnonzero(source["split"] == 1)[:5]] = 0
+        source["labels"][np.flatnonzero(source["split"] == 1)[:5]] = 2
+    return write_features(path, source=source)
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"), [("upper", "order of the classes"), ("lower", "no data can justify")]
+)
+def test_t_at_a_limit_is_refused_unless_forced(tmp_path: Path, limit: str, why: str) -> None:
+    """No cal.json with a T at its limit; --force writes it with a warning."""
+    path, output = at_a_limit(tmp_path / "f.h5", limit), tmp_path / "cal.json"
+    arguments = ["calibrate", str(path), "--method", "temp", "-o", str(output)]
+    refused = covcal(*arguments)
+    assert refused.code == 1
+    assert f"{limit} limit" in refused.err
+    assert why in refused.err
+    assert "--force" in refused.err
+    assert not output.exists()
+    forced = covcal(*arguments, "--force")
+    assert forced.code == 0
+    assert "do not trust" in forced.err
+    found = read_calibration(output)
+    assert found.fit["at_limit"] == limit
+    assert found.forecaster_temperature > 1000 or found.forecaster_temperature < 1e-3
+
+
+def test_t_g_at_its_upper_limit_stays_a_note(tmp_path: Path) -> None:
+    """No shift is no reason to refuse: weights of 1 are right."""
     source = made_domain("source")
-    source["labels"] = source["logits"].argmin(axis=1)
+    target = {name: values.copy() for name, values in source.items()}
     found = calibrate(
-        write_features(tmp_path / "f.h5", source=source), CalibrateSettings(method="temp")
+        write_features(tmp_path / "f.h5", source=source, target=target),
+        CalibrateSettings(method="iw+temp"),
     )
-    assert found.fit["at_limit"] == "upper"
-    assert found.forecaster_temperature > 1000
-    assert any("upper limit" in text and "class order" in text for text in found.warnings)
-
-
-def test_t_at_its_lower_limit_is_a_warning(tmp_path: Path) -> None:
-    """Five errors of tied logits and the rest right: ever sharper is better, and not believed."""
-    source = few_errors(0)
-    source["logits"][np.flatnonzero(source["split"] == 1)[:5]] = 0
-    source["labels"][np.flatnonzero(source["split"] == 1)[:5]] = 2
-    found = calibrate(
-        write_features(tmp_path / "f.h5", source=source), CalibrateSettings(method="temp")
-    )
-    assert found.fit["errors"] == 5
-    assert found.fit["at_limit"] == "lower"
-    assert found.forecaster_temperature < 1e-3
-    assert any("lower limit" in text and "do not trust" in text for text in found.warnings)
+    assert found.weights is not None
+    assert found.weights["mean_weight"] == pytest.approx(1, abs=0.05)
 
 
 def test_rows_without_a_label_are_left_out_and_counted(tmp_path: Path) -> None:
