@@ -1,6 +1,7 @@
 """Optimal transport and COT: against assignment, linear programming and the bootstrap."""
 
 from dataclasses import replace
+from time import process_time
 
 import numpy as np
 import pytest
@@ -22,15 +23,15 @@ def assignment_cost(costs: Floats, counts: NDArray[np.int64]) -> float:
     return float(expanded[linear_sum_assignment(expanded)].mean())
 
 
-def linear_program_cost(costs: Floats, masses: Floats) -> float:
-    """Return the transport cost of rows of mass 1/n to classes of the given masses."""
+def linear_program_cost(costs: Floats, masses: Floats, rows: Floats | None = None) -> float:
+    """Return the transport cost of rows, by default of mass 1/n, to classes of the given masses."""
     K, n = costs.shape
-    rows = np.kron(np.ones((1, K)), np.eye(n))
-    columns = np.kron(np.eye(K), np.ones((1, n)))
+    of_rows = np.kron(np.ones((1, K)), np.eye(n))
+    of_classes = np.kron(np.eye(K), np.ones((1, n)))
     answer = linprog(
-        costs.ravel() / n,
-        A_eq=np.vstack([rows, columns]),
-        b_eq=np.concatenate([np.ones(n), n * masses]),
+        costs.ravel(),
+        A_eq=np.vstack([of_rows, of_classes]),
+        b_eq=np.concatenate([np.full(n, 1 / n) if rows is None else rows, masses]),
         method="highs",
     )
     return float(answer.fun)
@@ -70,6 +71,37 @@ def test_many_classes_and_many_rows(seed: int) -> None:
     chosen[first] = True
     exact = float(np.where(chosen, 1 - chance, chance).mean())
     assert found.cost == pytest.approx(exact, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("n", "classes"), [(60, 4), (40, 41), (12, 90), (2, 30)])
+def test_rows_of_any_mass_and_more_classes_than_rows(n: int, classes: int, seed: int) -> None:
+    """The linear program's cost, from whichever side is smaller; prices that no row undercuts."""
+    rng = np.random.default_rng(seed)
+    costs = 1 - softmax(3 * rng.normal(size=(n, classes)), axis=1).T
+    masses, rows = rng.dirichlet(np.ones(classes)), rng.dirichlet(np.ones(n))
+    masses[0], masses[1] = 0.0, masses[0] + masses[1]
+    found = transport(costs.astype(np.float32), masses, rows)
+    assert found.cost == pytest.approx(linear_program_cost(costs, masses, rows), abs=1e-4)
+    assert found.gap < 1e-4
+    assert float(rows @ found.net_costs) == pytest.approx(found.cost, abs=1e-4)
+    used = masses > 0
+    net = (costs[used] - found.prices[used, None]).min(axis=0)
+    assert found.net_costs == pytest.approx(net, abs=1e-6)
+
+
+def test_ten_thousand_classes_cost_what_their_rows_do() -> None:
+    """Rows of ten thousand classes, most without a row, take seconds and keep the gap small."""
+    rng = np.random.default_rng(0)
+    n, classes = 120, 10_000
+    labels = rng.integers(classes, size=n)
+    logits = rng.normal(size=(n, classes))
+    logits[np.arange(n), labels] += rng.uniform(6, 14, size=n)
+    counts = np.bincount(labels, minlength=classes) + 0.5
+    start = process_time()
+    found = transport((1 - softmax(logits, axis=1).T).astype(np.float32), counts / counts.sum())
+    assert found.gap < 1e-3
+    assert process_time() - start < 15
 
 
 def cot_by_linear_programs(evidence: Evidence, prior: Floats | None) -> float:
