@@ -229,13 +229,18 @@ def from_variance(
     return Estimate(name, middle, low, high, assumption, guards)
 
 
-def variance_of_mean(values: Float64s) -> float:
-    """Return the sampling variance of the mean of `values`, shape (n,).
+def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
+    """Return the sampling variance of the mean of `values`, shape (n,), weighted if told so.
 
-    At least that of half a row: equal values, such as no error at all, are no proof.
+    `weights`, shape (n,), sum to 1. It is at least that of half an effective row: equal values,
+    such as no error at all, are no proof.
     """
     n = len(values)
-    return float(max(values.var() / max(1, n - 1), (0.5 / n) ** 2))
+    if weights is None:
+        weights = np.full(n, 1 / n)
+    of_row = weights**2  # 1 / n in sum for equal weights
+    centred = values - float(weights @ values)
+    return float(max(of_row @ centred**2 * n / max(1, n - 1), (0.5 * of_row.sum()) ** 2))
 
 
 def slope(values: Float64s, on: Float64s, *, constant: float) -> float:
