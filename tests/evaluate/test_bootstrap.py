@@ -161,17 +161,17 @@ class TestMeans:
         """However many resamples are drawn at once, the interval is the same."""
         counts, values = np.array([5, 10, 7]), np.array([0.0, 1.0, 4.0])
         whole = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
-        monkeypatch.setattr("covcal_cli.evaluate.bootstrap._MAX_DRAWS", 21)
+        monkeypatch.setattr("covcal_cli.evaluate.bootstrap.MAX_DRAWS", 21)
         pieces = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
         assert pieces == whole
 
-    def test_zero_and_what_rounding_leaves_below_it(self) -> None:
-        """Losses of 0, and -1e-17, land in the first cell; large ones in theirs."""
+    def test_values_of_either_sign(self) -> None:
+        """Every cell has values of one sign and size, so the mean of a difference is resampled."""
         cells = ValueCells()
-        cells.add(np.array([0.0, -1e-17, 700.0]))
+        cells.add(np.array([0.0, -1e-17, 700.0, -0.25, 0.25, -0.25]))
         counts, values = cells.filled()
-        assert counts.tolist() == [2, 1]
-        assert values == pytest.approx([0, 700])
+        assert counts.tolist() == [1, 1, 1, 1, 2]
+        assert values == pytest.approx([0, 0.25, 700, 0, -0.25])
 
 
 def made_metrics(n: int, seed: int = 0) -> Metrics:
