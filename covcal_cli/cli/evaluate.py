@@ -341,7 +341,7 @@ def _differences(evaluation: "Evaluation") -> "Table":
             [
                 *(one.calibration, one.against, shown.label if shown else one.metric),
                 *(value, f"{low} to {high}"),
-                {1: "worse", 0: "-", -1: "better"}[one.direction],
+                {1: "worse", 0: "neither", -1: "better"}[one.direction],
             ]
         )
     return Table(columns, rows, texts=(0, 1, 2, 5))

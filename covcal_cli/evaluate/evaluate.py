@@ -146,9 +146,11 @@ def evaluate(
 
         unlabelled = _read(target, rows, judged, settings.predictions, count)
         if unlabelled == len(rows):
+            elsewhere = ": pass --split all to judge those of other splits;"
             raise UnlabelledError(
                 f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
-                f"needs them; covcal estimate {path}{given} prints what to expect without labels"
+                f"needs them{elsewhere if _has_labels(target) else ';'} covcal estimate "
+                f"{path}{given} prints what to expect without labels"
             )
         results = {name: entry.result() for name, entry in collected.items()}
         metrics = {name: entry for name, entry in results.items() if not _is_before(name)}
@@ -201,7 +203,7 @@ def evaluate(
                 if _before(name) in results
             },
             model=file.model["name"],
-            notes=tuple(_notes_on_fitted(target, calibrations, files)),
+            notes=(*_notes_on_split(split), *_notes_on_fitted(target, calibrations, files)),
         )
 
 
@@ -224,9 +226,7 @@ def _rows_to_judge(target: Domain, split: str, given: str) -> Rows:
     rows = target.rows(split)
     if len(rows):
         return rows
-    everything = target.rows(ALL)
-    labelled = any((target_labels(target, block) >= 0).any() for block in target.blocks(everything))
-    if labelled:
+    if _has_labels(target):
         raise TooFewRowsError(
             f"{target.path} has no target {split} rows ({target.counts()}): pass --split all, or "
             "extract again with other --fractions"
@@ -235,6 +235,12 @@ def _rows_to_judge(target: Domain, split: str, given: str) -> Rows:
         f"{target.path} holds no target {split} rows and no target label, and evaluate needs both; "
         f"covcal estimate {target.path}{given} prints what to expect without labels"
     )
+
+
+def _has_labels(target: Domain) -> bool:
+    """Return whether any target row has a label."""
+    blocks = target.blocks(target.rows(ALL))
+    return any((target_labels(target, block) >= 0).any() for block in blocks)
 
 
 def _read(
@@ -311,6 +317,15 @@ def _without_fitted(
             "or another --split"
         )
     return rows[kept], int((~kept).sum())
+
+
+def _notes_on_split(split: str) -> list[str]:
+    if split == "test":
+        return []
+    return [
+        "adapt, estimate and calibrate read the target's training and validation rows, though no "
+        "label of any: rows that come later may fare a little worse"
+    ]
 
 
 def _notes_on_fitted(
