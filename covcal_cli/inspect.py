@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.limits import WrittenMetrics
+from covcal_cli.evaluate.result import WrittenMetrics
 from covcal_cli.files import require_file
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import APPLIED_SCHEMA, SPLITS, Domain, FeatureFile, open_hdf5

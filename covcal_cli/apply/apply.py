@@ -18,7 +18,7 @@ from covcal_cli.arrays import Float32s, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, ForecasterName
+from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile, ForecasterName
 from covcal_cli.formats.forecaster import (
     AlignedNetworks,
     forecaster_logits,
@@ -29,7 +29,6 @@ from covcal_cli.maths.softmax import exp
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_one_of
 
-ALL = "all"
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
 # Below it NumPy reduces over classes far faster when they come first, above it when they follow

@@ -127,12 +127,14 @@ def expect(
     documents: Sequence[Path] = (),
     asked: Mapping[str, Any] | None = None,
     *,
+    names: Sequence[str] = (),
     networks: Path | None = None,
 ) -> Expectation:
     """Estimate the target accuracy, and see the confidence of calibrations against it.
 
     `documents` are calibrations of the file's classifier, `asked` fields of `EstimateSettings`; the
-    others are as the first calibration was made with. `networks` is the adapted file with an fl
+    others are as the first calibration was made with. `names` is what to call them, as `read_named`
+    has it. `networks` is the adapted file with an fl
     method's networks, if it has moved.
 
     Raises
@@ -144,7 +146,7 @@ def expect(
     UnusedOptionError
         If `networks` are given and no calibration needs any.
     """
-    calibrations = read_named(documents, networks)
+    calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})
     if calibrations:
         first = next(iter(calibrations.values()))

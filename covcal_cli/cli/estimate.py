@@ -16,7 +16,7 @@ from covcal_cli.cli.options import (
     Seed,
     TargetPrior,
     Verbose,
-    calibration,
+    calibrations,
     output,
 )
 
@@ -35,7 +35,7 @@ def estimate(
     context: typer.Context,
     file: InputFile = None,
     calibration: Annotated[
-        list[Path] | None, calibration("A calibration to see against the estimate; repeats.")
+        list[Path] | None, calibrations("A calibration to see against the estimate; repeats.")
     ] = None,
     output: Annotated[
         Path | None, output("Write estimate.json there; - prints it instead of the table.")
@@ -69,6 +69,7 @@ def estimate(
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.files import check_output
+    from covcal_cli.formats.forecaster import split_names
 
     def given(option: str) -> bool:
         source = context.get_parameter_source(option)
@@ -79,12 +80,12 @@ def estimate(
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
-    path, documents = file or file_here(console), calibration or []
+    path, (documents, names) = file or file_here(console), split_names(calibration or [])
     to_stdout = str(output) == "-"
     if output is not None and not to_stdout:
         check_output(output, force=force, inputs=[path, *documents])
 
-    found = expect(path, documents, asked, networks=networks)
+    found = expect(path, documents, asked, names=names, networks=networks)
     for text in found.estimation.notes:
         console.note(text)
     if verbose:

@@ -19,6 +19,11 @@ def calibration(text: str) -> Any:
     return typer.Option("--calibration", "-c", metavar="CAL.JSON", help=text)
 
 
+def calibrations(text: str) -> Any:
+    """Return the option ``-c/--calibration`` of a command that takes several, each with a name."""
+    return typer.Option("--calibration", "-c", metavar="[NAME=]CAL.JSON", help=text)
+
+
 # Files.
 
 InputFile = Annotated[
@@ -73,12 +78,18 @@ class MethodName(StrEnum):
 # As a dict where the library takes a literal: a type checker sees its values then.
 LossName = StrEnum("LossName", {"brier": "brier", "nll": "nll"})
 DeviceName = StrEnum("DeviceName", ["auto", "cpu", "cuda"])
-SplitName = StrEnum("SplitName", ["train", "validation", "test"])
+SplitName = StrEnum("SplitName", ["train", "validation", "test", "all"])
 
 Method = Annotated[MethodName, typer.Option(help="What to fit.")]
 Loss = Annotated[LossName, typer.Option(help="What T minimises.")]
 Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
-JudgedSplit = Annotated[SplitName, typer.Option(help="Target rows to judge.")]
+JudgedSplit = Annotated[
+    SplitName,
+    typer.Option(
+        help="Target rows to judge. No label of any was read by adapt and calibrate; those that "
+        "calibrate-labelled read are left out."
+    ),
+]
 MaxWeight = Annotated[
     float, typer.Option("--max-weight", min=1.0, help="Limit U of the importance weights.")
 ]

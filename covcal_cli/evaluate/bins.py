@@ -4,7 +4,7 @@ Bins are equally wide and (c_{b-1}, c_b], the first closed at 0, unless said oth
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +41,7 @@ class JudgedRows:
     confidence: Float64s  # within [0, 1]
     correct: Booleans
     index: Integers  # of the bin
+    losses: Mapping[str, Float64s] = field(default_factory=dict)  # by metric, where kept
 
 
 def judged_rows(confidence: Floats, correct: Booleans, edges: Float64s) -> JudgedRows:
@@ -299,13 +300,13 @@ def _mean_of_magnitude(mean: float, deviation: float) -> float:
     return spread + mean * math.erf(z / math.sqrt(2))
 
 
-# The distribution of non-negative values in narrow cells: enough to resample their mean.
+# The distribution of values in narrow cells: enough to resample their mean.
 #
-# The cell of a value is its float32 exponent and the first five bits of the fraction, so a cell
-# is at most 3 % wide. Sums are kept too, so every cell's mean is exact.
+# The cell of a value is its float32 sign, its exponent and the first five bits of the fraction, so
+# a cell is at most 3 % wide. Sums are kept too, so every cell's mean is exact.
 
 _SHIFT = np.uint32(18)
-_CELLS = 1 << 13  # of non-negative values: the sign bit is 0
+_CELLS = 1 << 14
 
 
 class ValueCells:
@@ -316,8 +317,8 @@ class ValueCells:
         self._sums = np.zeros(_CELLS)
 
     def add(self, values: Floats) -> None:
-        """Count a block of values, shape (m,); what rounding left below 0 counts as 0."""
-        cells = np.maximum(values, 0).astype(np.float32).view(np.uint32) >> _SHIFT
+        """Count a block of values, shape (m,)."""
+        cells = values.astype(np.float32).view(np.uint32) >> _SHIFT
         self._counts += np.bincount(cells, minlength=_CELLS)
         self._sums += np.bincount(cells, values, minlength=_CELLS)
 

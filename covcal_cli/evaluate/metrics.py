@@ -10,7 +10,7 @@ field of it where sums over all rows are needed, which `MetricsAccumulator` then
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -100,7 +100,7 @@ _TABLE = (
         bins="adaptive",
     ),
     Metric("classwise_ece", Shown("class-wise ECE"), Shown("class-wise ECE", late=1)),
-    Metric("debiased_ece", Shown("debiased ECE"), Shown("ECE without the part of chance")),
+    Metric("debiased_ece", Shown("debiased ECE"), Shown("bias-corrected ECE (may be negative)")),
     Metric("smooth_ece", Shown("smooth ECE"), Shown("ECE without bins (smooth)")),
     Metric("mce", Shown("MCE"), Shown("Largest gap of a bin")),
     Metric(
@@ -265,6 +265,7 @@ class MetricsAccumulator:
             of_rows = {"mean_confidence": rows.confidence, "nll": losses, "brier": scores}
             for name, cells in self._losses.items():
                 cells.add(of_rows[name])
+            rows = replace(rows, losses=of_rows)
         if self._classwise is not None:
             self._classwise.add(probabilities, labels)
         self._count(rows, predictions, labels)

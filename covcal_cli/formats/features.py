@@ -30,6 +30,7 @@ ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
+ALL = "all"  # of them
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
 _BLOCK_BYTES = 4 << 20  # of what is read at a time
 _LEAST_ROWS = 256
@@ -69,7 +70,9 @@ class Domain:
             raise self._error("split", f"holds {int(self.split.max())}; 0, 1 and 2 are allowed")
 
     def rows(self, split: str) -> Rows:
-        """Return the row numbers of a split (``train``, ``validation`` or ``test``), ascending."""
+        """Return the row numbers of a split or of ``all``, ascending."""
+        if split == ALL:
+            return np.arange(self.n, dtype=np.int64)
         return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64)
 
     def counts(self) -> str:

@@ -240,15 +240,32 @@ class ScaledLogits:
         return lambda rows: forecaster_logits(domain, rows, self.forecaster, self.networks).T
 
 
-def read_named(documents: Sequence[Path], networks: Path | None = None) -> dict[str, Calibration]:
-    """Read calibrations, and name them by their method, or by their file where two share one.
+def split_names(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files of calibrations given as ``FILE`` or ``NAME=FILE``, and their names.
 
-    A calibration by none is ``none`` itself.
+    A calibration without a name has an empty one. A file that is there is one, whatever its name.
+    """
+    files, names = [], []
+    for one in given:
+        name, equals, rest = str(one).partition("=")
+        has_name = bool(equals and name and rest) and "/" not in name and not one.exists()
+        files.append(Path(rest) if has_name else one)
+        names.append(name if has_name else "")
+    return files, names
+
+
+def read_named(
+    documents: Sequence[Path], networks: Path | None = None, names: Sequence[str] = ()
+) -> dict[str, Calibration]:
+    """Read calibrations under their `names`, where those are given and not empty.
+
+    Another is named by its method, or by its file where two share one. A calibration by none is
+    ``none`` itself.
 
     Raises
     ------
     CovcalError
-        If one cannot be read, or two files share method and stem.
+        If one cannot be read, or two have one name.
     UnusedOptionError
         If `networks` are given and no calibration is of aligned logits.
     """
@@ -256,13 +273,18 @@ def read_named(documents: Sequence[Path], networks: Path | None = None) -> dict[
     if networks is not None and all(one.forecaster == "original" for one in calibrations):
         raise UnusedOptionError("--networks", "no calibration given has a use for it")
     methods = [calibration.method_used for calibration in calibrations]
-    names: dict[str, Calibration] = {}
-    for path, method, calibration in zip(documents, methods, calibrations, strict=True):
-        name = path.stem if methods.count(method) > 1 and method != NONE else method
-        if name in names or (name == NONE and method != NONE):
-            raise CovcalError(f"two calibrations would be named {name!r}: rename {path}")
-        names[name] = calibration
-    return names
+    found: dict[str, Calibration] = {}
+    for path, given, method, calibration in zip(
+        documents, names or [""] * len(documents), methods, calibrations, strict=True
+    ):
+        name = given or (path.stem if methods.count(method) > 1 and method != NONE else method)
+        if name in found or (name == NONE and method != NONE):
+            raise CovcalError(
+                f"two calibrations would be named {name!r}: rename {path}, or name it as in "
+                f"-c NAME={path}"
+            )
+        found[name] = calibration
+    return found
 
 
 def scaled_logits(

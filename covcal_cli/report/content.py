@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
 
@@ -29,6 +30,7 @@ class ReportContent:
     rows: Mapping[str, str]  # per domain, its rows by split in words
     settings: EvaluateSettings  # of what was measured
     networks: Path | None  # that were given for the calibrations
+    names: tuple[str, ...] = ()  # that were given to the calibrations; an empty one was not
 
     @property
     def name(self) -> str:
@@ -58,7 +60,10 @@ def commands(content: ReportContent) -> list[str]:
             f"--members {attributes['members']}{_seed(attributes['seed'])}"
         )
     file = quote(str(content.path))
-    given = " ".join(f"-c {quote(str(document))}" for document in content.documents)
+    given = " ".join(
+        f"-c {quote(f'{name}={document}' if name else str(document))}"
+        for name, document in zip_longest(content.names, content.documents)
+    )
     if content.networks is not None:
         given += f" --networks {quote(str(content.networks))}"
     for document, found in zip(content.documents, content.calibrations.values(), strict=True):

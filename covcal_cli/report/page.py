@@ -16,6 +16,7 @@ from covcal_cli.report.content import ReportContent, commands
 from covcal_cli.report.tables import (
     candidates_table,
     class_table,
+    differences_table,
     estimates_table,
     guards_table,
     metrics_table,
@@ -125,12 +126,19 @@ def _measured(content: ReportContent) -> Iterable[str]:
         "<p>Rows are grouped by how sure the model was. A bar shows how often it was right; an "
         "honest confidence ends on the dashed line.</p>",
     )
-    note = (
-        f"<p>Target {escape(evaluation.split)} rows. In parentheses 95 % intervals"
-        f"{f' from {evaluation.resamples} resamples' if evaluation.resamples else ''}; an ECE "
-        "holds the part of chance that its interval takes away.</p>"
-    )
-    yield _section("Metrics", metrics_table(evaluation) + note)
+    level = f"{100 * evaluation.level:.4g} %"
+    texts = [f"Target {evaluation.split} rows.", *(f"Note: {text}." for text in evaluation.notes)]
+    if evaluation.resamples:
+        texts[0] += (
+            f" In parentheses {level} intervals from {evaluation.resamples} resamples, for the "
+            "calibration as it was fitted; an ECE as found holds the part of chance that its "
+            "interval takes away."
+        )
+    notes = "".join(f"<p>{escape(text)}</p>" for text in texts)
+    yield _section("Metrics", metrics_table(evaluation) + notes)
+    if evaluation.differences:
+        note = f"<p>Paired differences with {level} intervals; above 0 is worse.</p>"
+        yield _section("On the same rows", differences_table(evaluation) + note)
     groups = evaluation.classes.get(content.name)
     if groups:
         table, left_out = class_table(groups)

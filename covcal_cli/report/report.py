@@ -21,6 +21,7 @@ def report(
     output: str | Path,
     settings: EvaluateSettings = MEASURES,
     *,
+    names: Sequence[str] = (),
     networks: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
@@ -40,6 +41,8 @@ def report(
         The page to write.
     settings, networks
         As `evaluate` has them.
+    names : sequence of str
+        What the calibrations are called; an empty one, or none, leaves it to `read_named`.
 
     Raises
     ------
@@ -54,7 +57,7 @@ def report(
     if not files:
         raise CovcalError("a report is about calibrations: give at least one")
     check_output(output, force=force, inputs=[path, *files])
-    calibrations = read_named(files, networks)
+    calibrations = read_named(files, networks, names)
     with FeatureFile(path) as file:
         attributes = {
             name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
@@ -82,6 +85,7 @@ def report(
         rows=rows,
         settings=settings,
         networks=networks,
+        names=tuple(names),
     )
     write_text(output, page(content), force=force)
     return content

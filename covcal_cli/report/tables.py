@@ -6,13 +6,14 @@ from html import escape
 
 from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.evaluate.bins import GroupMetrics
-from covcal_cli.evaluate.metrics import in_report
+from covcal_cli.evaluate.metrics import METRICS, in_report
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
 
 MAX_CLASSES = 50  # rows of the table by class
+_DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,26 @@ def metrics_table(evaluation: Evaluation) -> str:
             cells.append(text)
         rows.append(cells)
     return html(Table(["", *names], rows))
+
+
+def differences_table(evaluation: Evaluation) -> str:
+    """Return how much calibrations differ on the same rows."""
+    rows = []
+    for one in evaluation.differences:
+        shown = METRICS[one.metric].report
+        percent = shown is not None and shown.percent
+        value, low, high = (
+            f"{100 * number:+.2f} %" if percent else f"{number:+.4f}"
+            for number in (one.value, one.low, one.high)
+        )
+        rows.append(
+            [
+                *(one.calibration, one.against, shown.label if shown else one.metric),
+                *(value, f"{low} to {high}", _DIRECTIONS[one.direction]),
+            ]
+        )
+    header = ["calibration", "against", "", "difference", "interval", "shown"]
+    return html(Table(header, rows, texts=(0, 1, 2, 5)))
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:

@@ -21,7 +21,7 @@ from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import ALL, FeatureFile
 from covcal_cli.formats.forecaster import read_named
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.records import write_document
@@ -207,9 +207,8 @@ class _Steps:
         return document, read_calibration(document)
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | None:
-        """Write metrics.json and return it; None where the target's test rows have no labels."""
-        seed = self.settings.seed
-        settings = EvaluateSettings(resamples=_RESAMPLES, seed=seed)
+        """Write metrics.json and return it; None where the rows to judge have no labels."""
+        settings = self._judging(file)
         try:
             found = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
@@ -221,7 +220,7 @@ class _Steps:
             write_metrics(found, [], output, force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        self._step("metrics.json", inputs, make, {"seed": seed})
+        self._step("metrics.json", inputs, make, {"seed": settings.seed})
         return found
 
     def export(self, model: str | Path, document: Path) -> Path:
@@ -246,17 +245,19 @@ class _Steps:
         """Return report.html."""
 
         def make(output: Path) -> None:
-            seed = self.settings.seed
-            report(
-                file,
-                [document],
-                output,
-                EvaluateSettings(resamples=_RESAMPLES, seed=seed),
-                force=True,
-            )
+            report(file, [document], output, self._judging(file), force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
         return self._step("report.html", inputs, make)
+
+    def _judging(self, file: Path) -> EvaluateSettings:
+        """Return how a calibration is judged: on test rows, or on all where there are none.
+
+        No label of any target row was read before.
+        """
+        with FeatureFile(file) as opened:
+            split = "test" if len(opened.require_target().rows("test")) else ALL
+        return EvaluateSettings(split=split, resamples=_RESAMPLES, seed=self.settings.seed)
 
     def _step(
         self,

@@ -229,7 +229,10 @@ class TestCalibrations:
         """Two files of one method and one stem cannot be told apart, and are not merged."""
         copy = Path(shutil.copy(small_files / "temp.json", tmp_path))
         done = covcal("evaluate", "adapted.h5", "-c", "temp.json", "-c", copy, cwd=small_files)
-        assert done.error_line() == f"two calibrations would be named 'temp': rename {copy}"
+        assert done.error_line() == (
+            f"two calibrations would be named 'temp': rename {copy}, or name it as in "
+            f"-c NAME={copy}"
+        )
 
     def test_a_calibration_by_none_is_none_itself(self, small_files: Path) -> None:
         """none.json, the natural name for --method none, may be given like any other."""
@@ -288,6 +291,9 @@ class TestMetricsFile:
         found = json.loads(path.read_text())
         assert set(found) == {
             "schema",
+            "version",
+            "date",
+            "name",
             "split",
             "predictions",
             "n",
@@ -295,9 +301,11 @@ class TestMetricsFile:
             "left_out",
             "metrics",
             "temperatures",
+            "forecasters",
             "bins",
             "bootstrap",
             "intervals",
+            "differences",
             "classes",
             "by",
             "groups",
@@ -314,6 +322,8 @@ class TestMetricsFile:
                 "calibration": "temp",
                 "value": value,
                 "exceeded": False,
+                "low": found["intervals"]["temp"]["ece"][0],
+                "high": found["intervals"]["temp"]["ece"][1],
             }
         ]
         entry, *documents = found["inputs"]
@@ -358,10 +368,12 @@ class TestMetricsFile:
 
 
 class TestLimits:
+    """Values as they were found; what intervals make of them is in test_gates_by_interval.py."""
+
     def judged(self, folder: Path, *limits: str, calibrations: tuple[str, ...] = ()) -> Outcome:
         arguments = [part for name in calibrations for part in ("-c", f"{name}.json")]
         arguments += [part for limit in limits for part in ("--fail-above", limit)]
-        return covcal("evaluate", "adapted.h5", *arguments, cwd=folder)
+        return covcal("evaluate", "adapted.h5", "--confidence", 0, *arguments, cwd=folder)
 
     def test_equal_is_not_exceeded(self, small_files: Path) -> None:
         """Exceeded means strictly greater: the very value passes, the next float below fails."""
