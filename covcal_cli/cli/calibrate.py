@@ -117,6 +117,8 @@ def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:
             f"{calibration.loss} {fit['loss_before']:.5f} -> {fit['loss']:.5f}",
         ),
     ]
+    if calibration.source_accuracy is not None:
+        lines.append(("source", f"the classifier gets {calibration.source_accuracy} right"))
     if calibration.discriminator_temperatures:
         values = ", ".join(f"{value:.4g}" for value in calibration.discriminator_temperatures)
         lines.append(("T_g", f"{values} ({calibration.discriminator} discriminator)"))

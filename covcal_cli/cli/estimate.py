@@ -87,6 +87,8 @@ def estimate(
     found = expect(path, documents, asked, networks=networks)
     for text in found.estimation.notes:
         console.note(text)
+    if (accuracy := found.estimation.source_accuracy) is not None and accuracy.doubt:
+        console.warn([accuracy.doubt])
     if verbose:
         for one in found.estimation.estimates:
             for guard in one.guards:
@@ -125,10 +127,12 @@ def _estimates_as_text(estimation: "Estimation", estimates: "Table") -> str:
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     best = estimation.estimates[0]
     width = max(len(one.name) for one in estimation.estimates)
+    source = estimation.source_accuracy
     return "\n".join(
         [
             f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}), "
             f"from {estimation.source_rows} source and {estimation.target_rows} target rows",
+            *([] if source is None else [f"accuracy on the source: {source}"]),
             "",
             tables.text(narrow),
             "",

@@ -193,7 +193,7 @@ def _summary(report: "ExtractReport") -> str:
     """Return what ``covcal extract`` ran and read."""
     lines = [("model", report.head), ("input", report.preprocessing), *_domains(report.domains)]
     if report.source_accuracy is not None:
-        lines.append(("accuracy", f"{report.source_accuracy:.2%} of the labelled source rows"))
+        lines.append(("accuracy", str(report.source_accuracy)))
     return _aligned(lines)
 
 
