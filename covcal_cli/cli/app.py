@@ -117,7 +117,9 @@ def run(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) else OK
     except CovcalError as error:
         return _failed(str(error))
-    except LimitExceededError:
+    except LimitExceededError as error:
+        if str(error):  # else the result has said it
+            print(f"FAILED: {error}", file=sys.stderr)
         return LIMIT_EXCEEDED
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted: no partial output was left", file=sys.stderr)

@@ -91,6 +91,17 @@ TargetPrior = Annotated[
         "of shares says, or estimated.",
     ),
 ]
+ExpectedAccuracy = Annotated[
+    float | None,
+    typer.Option(
+        "--expect-accuracy",
+        min=0.0,
+        max=1.0,
+        metavar="SHARE",
+        help="Exit with 3 if the classifier gets less of the unseen labelled source rows right, by "
+        "more than chance explains, as 0.96.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance enters.")]
 
 

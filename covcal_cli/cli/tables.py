@@ -1,11 +1,20 @@
-"""Tables as text for a terminal, and as Markdown."""
+"""Tables and lines as text for a terminal, and tables as Markdown."""
 
 import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from covcal_cli.report.tables import Table
+if TYPE_CHECKING:  # it needs NumPy, and --help does not
+    from covcal_cli.report.tables import Table
 
 
-def text(table: Table) -> str:
+def aligned(facts: Mapping[str, str]) -> str:
+    """Return a line per fact: what it is about, and what it says from one column on."""
+    width = max(map(len, facts))
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in facts.items())
+
+
+def text(table: "Table") -> str:
     """Return the table as text, without a line around it."""
     from rich import box
     from rich.console import Console
@@ -25,7 +34,7 @@ def text(table: Table) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def markdown(table: Table) -> str:
+def markdown(table: "Table") -> str:
     """Return the table as Markdown."""
     rule = "|".join(
         "---" if index in table.texts else "---:" for index in range(len(table.columns))

@@ -41,6 +41,12 @@ class DomainReport:
     labelled: int  # rows whose class is known
     skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
 
+    def __str__(self) -> str:
+        """Return what was read in words."""
+        rows = ", ".join(f"{name} {count}" for name, count in self.rows.items())
+        skipped = f"; {len(self.skipped)} files skipped" if self.skipped else ""
+        return f"{sum(self.rows.values())} rows ({rows}), {self.labelled} labelled{skipped}"
+
 
 @dataclass(eq=False)
 class DomainExtraction:

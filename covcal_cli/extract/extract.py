@@ -50,6 +50,15 @@ class ExtractReport:
     notes: tuple[str, ...]  # what a user should know, one line each
     has_features: bool  # without which nothing can be adapted
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was run and read, by what it is about."""
+        facts = {"model": self.head, "input": self.preprocessing}
+        facts |= {domain.name: str(domain) for domain in self.domains}
+        if self.source_accuracy is not None:
+            facts["accuracy"] = str(self.source_accuracy)
+        return facts
+
 
 def extract(
     model: str | Path | None,

@@ -7,10 +7,12 @@ rows may be those that the classifier was trained on.
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Labels
+from covcal_cli.errors import CovcalError, LimitExceededError
 from covcal_cli.formats.features import FeatureFile
 
 UNSEEN = ("validation", "test")
@@ -103,3 +105,27 @@ def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
     if not predictions:
         return None
     return SourceAccuracy.of(source.labels(rows), np.concatenate(predictions), len(file.classes))
+
+
+def require_accuracy(found: SourceAccuracy | None, expected: float, path: Path) -> None:
+    """Refuse an accuracy below the one expected, if noise does not explain it.
+
+    `path` is the features file, for messages.
+
+    Raises
+    ------
+    CovcalError
+        If there is none.
+    LimitExceededError
+        If it is below.
+    """
+    if found is None:
+        raise CovcalError(
+            f"{path} has no labelled source rows of validation or test to expect an accuracy of: "
+            "pass other --fractions, or leave --expect-accuracy out"
+        )
+    if found.is_below(expected):
+        raise LimitExceededError(
+            f"the classifier gets {found} right, and {expected:.2%} are expected: check the "
+            "preprocessing, the order of the classes and which output is read"
+        )
