@@ -98,7 +98,7 @@ def write_fitted(
         console.result(document_text(found, Path("cal.json")))
         return
     write_document(found, output, force=force)
-    console.result(calibration_summary(found, verbose=console.verbose))
+    console.screen(calibration_summary(found, verbose=console.verbose))
     console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
 
 

@@ -96,7 +96,9 @@ def estimate(
                 console.detail(f"{one.name}, {guard.name} {state}: {guard.sentence}")
     if output is not None and not to_stdout:
         write_expectation(found, output, force=force)
-    console.result(_rendered(found, "json" if to_stdout else format.value))
+    kind = "json" if to_stdout else format.value
+    show = console.screen if kind == "table" else console.result
+    show(_rendered(found, kind))
     if output is not None and not to_stdout:
         console.wrote(output)
 

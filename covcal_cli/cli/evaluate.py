@@ -151,7 +151,8 @@ def evaluate(
 
     every_metric = metrics is MetricsName.all
     kind = "json" if to_stdout else format.value
-    console.result(rendered_evaluation(found, kind, every_metric=every_metric))
+    show = console.screen if kind == "table" else console.result
+    show(rendered_evaluation(found, kind, every_metric=every_metric))
     if format is FormatName.github:
         _append_to_step_summary(_as_markdown(found, every_metric=every_metric))
     if file is not None and not calibration:

@@ -62,7 +62,7 @@ def extract(
       covcal extract model.onnx source.npz target.npz -o features.h5
       covcal extract model.onnx --target new/ -o new.h5
       covcal extract model.onnx source/ target/ --preprocess imagenet
-      covcal extract model.onnx source/ target/ --size 224 --mean 0.485,0.456,0.406
+      covcal extract model.onnx source/ target/ --size 224 --mean 127 --std 128
       covcal extract nets:build source/ target/ --weights best.pth
       covcal extract --logits source.parquet target.parquet
       covcal extract model.onnx source/ target/ --sample 50000 --dry-run
@@ -87,7 +87,7 @@ def extract(
             console.note(note)
         _note_on_one_table(alone, [domain.name for domain in planned.domains], console)
         console.warn(planned.warnings)
-        console.result(_dry_run_summary(planned))
+        console.screen(_dry_run_summary(planned))
         return
 
     from covcal_cli.extract.extract import extract
@@ -122,7 +122,7 @@ def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
     console.warn(report.warnings)
     for domain in report.domains:
         console.warn(f"skipped {name}: {reason}" for name, reason in domain.skipped)
-    console.result(aligned(report.facts))
+    console.screen(aligned(report.facts))
     quoted = quote(str(report.output))
     if shard is not None:
         hint = f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"

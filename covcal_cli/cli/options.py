@@ -75,7 +75,9 @@ LossName = StrEnum("LossName", {"brier": "brier", "nll": "nll"})
 DeviceName = StrEnum("DeviceName", ["auto", "cpu", "cuda"])
 SplitName = StrEnum("SplitName", ["train", "validation", "test"])
 
-Method = Annotated[MethodName, typer.Option(help="What to fit.")]
+Method = Annotated[
+    MethodName, typer.Option(metavar="METHOD", help=f"What to fit: {', '.join(MethodName)}.")
+]
 Loss = Annotated[LossName, typer.Option(help="What T minimises.")]
 Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
 JudgedSplit = Annotated[SplitName, typer.Option(help="Target rows to judge.")]

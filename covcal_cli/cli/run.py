@@ -127,9 +127,9 @@ def run(
         console.warn([f"what was made in {output} stays; the same command goes on there"])
         raise
     except LimitExceededError:
-        console.result(aligned(facts))
+        console.screen(aligned(facts))
         raise
-    console.result(f"{aligned(facts)}\n\n{_summary(report)}")
+    console.screen(f"{aligned(facts)}\n\n{_summary(report)}")
     console.wrote(report.model)
     console.wrote(report.page)
 

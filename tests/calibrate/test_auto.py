@@ -1,6 +1,7 @@
 """``calibrate --method auto``: the rule both ways, its candidates, and the reason in words."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -170,7 +171,10 @@ def test_the_table_on_screen_is_that_of_cal_json(tmp_path: Path) -> None:
     found = read_calibration(tmp_path / "cal.json")
     lines = done.out.splitlines()
     assert f"reason   {found.reason}" in lines
-    table = lines[next(i for i, line in enumerate(lines) if line.startswith("candidate")) + 2 :]
+    rule = next(i for i, line in enumerate(lines) if line.startswith("──"))
+    # A reason may go on in the next line.
+    rows = re.sub(r"\n +", " ", "\n".join(lines[rule + 1 :]))
+    table = rows.splitlines()
     assert len(table) == len(found.candidates) == 4
     for line, candidate in zip(table, found.candidates, strict=True):
         words = line.split()
