@@ -30,7 +30,7 @@ class UnusedOptionError(CovcalError):
 
 
 class LimitExceededError(Exception):
-    """A ``--fail-above`` limit was exceeded; the command line exits with code 3."""
+    """What was measured exceeds a limit of the user's; the command line exits with code 3."""
 
 
 def one_line(error: BaseException, limit: int | None = None) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.files import sha256_of
-from covcal_cli.run.journal import Journal
+from covcal_cli.run.journal import Journal, Said
 from tests.cli_runner import covcal
 
 
@@ -178,6 +178,6 @@ def test_the_journal_of_a_run(tmp_path: Path) -> None:
     """run.json shows its results."""
     output = tmp_path / "cal.json"
     output.write_text("{}")
-    Journal(tmp_path / "run.json").record(output, "key", ["few rows"])
+    Journal(tmp_path / "run.json").record(output, "key", Said(("few rows",)))
     found = shown(tmp_path / "run.json")
     assert found["cal.json"] == f"sha256 {sha256_of(output)[:12]}, warnings: 1"

@@ -19,6 +19,7 @@ from covcal_cli.calibrate.problem import (
     fitted_fields,
     notes_on_weights,
     require_inside,
+    warnings_on_reading,
 )
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights
@@ -133,6 +134,10 @@ def _calibration(
             f"the classifier makes no error on its {len(validation)} source validation rows: were "
             "they used to train it? They must not be",
         )
+    fitted = fitted_fields(
+        file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster)
+    )
+    warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
     return Calibration(
         method=asked,
         method_used=name,
@@ -149,7 +154,7 @@ def _calibration(
         guards=fit.guards,
         candidates=candidates,
         target_prior=_prior(problem, asked),
-        **fitted_fields(file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster)),
+        **fitted,
     )
 
 

@@ -11,7 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
-from covcal_cli.calibrate.problem import fitted_fields, require_inside, warnings_on_temperature
+from covcal_cli.calibrate.problem import (
+    fitted_fields,
+    require_inside,
+    warnings_on_reading,
+    warnings_on_temperature,
+)
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import enough_errors, not_at_limit
 from covcal_cli.formats.calibration import Calibration, LabelledRows
@@ -59,6 +64,9 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
             logits, labels, loss=settings.loss, allow_sharpening=errors >= MIN_ERRORS, seed=seed
         )
         ids = sorted(target.ids(chosen))
+        fitted = fitted_fields(file, "original", fit, rows, errors)
+        warnings = warnings_on_temperature(fit, errors, rows, of=_ROWS)
+        warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
         found = Calibration(
             method=_METHOD,
             method_used=_METHOD,
@@ -70,7 +78,7 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
             weights=None,
             bound=None,
             seed=seed,
-            warnings=tuple(warnings_on_temperature(fit, errors, rows, of=_ROWS)),
+            warnings=tuple(warnings),
             guards=(
                 enough_errors(errors, rows, of=_ROWS),
                 not_at_limit(fit.temperature, fit.at_limit),
@@ -83,7 +91,7 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
                 ids=tuple(ids),
             ),
             notes=(),
-            **fitted_fields(file, "original", fit, rows, errors),
+            **fitted,
         )
         return require_inside(file.path, found, allow_limit=settings.allow_limit)
 

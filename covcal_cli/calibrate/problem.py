@@ -24,6 +24,7 @@ from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
+from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
 from covcal_cli.maths.softmax import class_major, exp, log_softmax
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,
@@ -44,6 +45,7 @@ from covcal_cli.records import Guard, Input, require_at_least
 MIN_ESS_FIT = 100.0  # effective rows that a weighted T_f should rest on
 MAX_MEAN_WEIGHT_GAP = 0.2
 MAX_CLIPPED_SHARE = 0.01
+_SOFTEST = 10.0  # T above which hardly anything is left of the classifier's confidence
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
 _NO_TARGET = "a target domain: extract it together with the source"
 
@@ -348,6 +350,7 @@ def fitted_fields(
         "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),
         "feature_columns": file.feature_columns,
+        "source_accuracy": source_accuracy(file),
         "inputs": (input_of(file),),
     }
 
@@ -401,6 +404,20 @@ def require_inside(path: Path, found: Calibration, *, allow_limit: bool) -> Cali
             "--force (allow_limit=True in Python)"
         )
     return found
+
+
+def warnings_on_reading(accuracy: SourceAccuracy | None, temperature: float) -> list[str]:
+    """Return warnings where a model seems to be read wrongly: near chance, or hardly sure at T."""
+    doubt = None if accuracy is None else accuracy.doubt
+    warnings = [] if doubt is None else [doubt]
+    if temperature > _SOFTEST:
+        right = "" if accuracy is None else f" (it gets {accuracy} right)"
+        warnings.append(
+            f"T = {temperature:.4g} is above {_SOFTEST:.0f} and leaves hardly any confidence: is "
+            f"the model read as it was trained{right}? check the preprocessing and the output that "
+            "is read"
+        )
+    return warnings
 
 
 def notes_on_weights(weights: ImportanceWeights) -> list[str]:

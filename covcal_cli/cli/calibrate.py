@@ -99,7 +99,7 @@ def write_fitted(
         console.result(document_text(found, Path("cal.json")))
         return
     write_document(found, output, force=force)
-    console.result(calibration_summary(found, verbose=console.verbose))
+    console.screen(calibration_summary(found, verbose=console.verbose))
     console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
 
 
@@ -118,6 +118,8 @@ def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:
             f"{calibration.loss} {fit['loss_before']:.5f} -> {fit['loss']:.5f}",
         ),
     ]
+    if calibration.source_accuracy is not None:
+        lines.append(("source", f"the classifier gets {calibration.source_accuracy} right"))
     if calibration.discriminator_temperatures:
         values = ", ".join(f"{value:.4g}" for value in calibration.discriminator_temperatures)
         lines.append(("T_g", f"{values} ({calibration.discriminator} discriminator)"))

@@ -88,6 +88,8 @@ def estimate(
     found = expect(path, documents, asked, names=names, networks=networks)
     for text in found.estimation.notes:
         console.note(text)
+    if (accuracy := found.estimation.source_accuracy) is not None and accuracy.doubt:
+        console.warn([accuracy.doubt])
     if verbose:
         for one in found.estimation.estimates:
             for guard in one.guards:
@@ -95,7 +97,9 @@ def estimate(
                 console.detail(f"{one.name}, {guard.name} {state}: {guard.sentence}")
     if output is not None and not to_stdout:
         write_expectation(found, output, force=force)
-    console.result(_rendered(found, "json" if to_stdout else format.value))
+    kind = "json" if to_stdout else format.value
+    show = console.screen if kind == "table" else console.result
+    show(_rendered(found, kind))
     if output is not None and not to_stdout:
         console.wrote(output)
 
@@ -126,10 +130,12 @@ def _estimates_as_text(estimation: "Estimation", estimates: "Table") -> str:
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     best = estimation.estimates[0]
     width = max(len(one.name) for one in estimation.estimates)
+    source = estimation.source_accuracy
     return "\n".join(
         [
             f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}), "
             f"from {estimation.source_rows} source and {estimation.target_rows} target rows",
+            *([] if source is None else [f"accuracy on the source: {source}"]),
             "",
             tables.text(narrow),
             "",

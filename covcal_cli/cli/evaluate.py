@@ -173,7 +173,8 @@ def evaluate(
 
     extras = _Extras(every_metric=metrics is MetricsName.all, intervals=bootstrap > 0)
     kind = "json" if to_stdout else format.value
-    console.result(rendered_evaluation(found, kind, extras=extras))
+    show = console.screen if kind == "table" else console.result
+    show(rendered_evaluation(found, kind, extras=extras))
     if format is FormatName.github:
         _append_to_step_summary(_as_markdown(found, extras=extras))
     if file is not None and not calibration:

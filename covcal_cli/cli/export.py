@@ -70,7 +70,7 @@ def export(
         f"checked on {rows}: outputs {same}, labels identical, probabilities within "
         f"{agreement.probability_error:.0e}",
     )
-    console.result("\n".join(lines))
+    console.screen("\n".join(lines))
     if written.weights is not None:
         console.wrote(written.weights)
     console.wrote(written.output)

@@ -80,7 +80,9 @@ LossName = StrEnum("LossName", {"brier": "brier", "nll": "nll"})
 DeviceName = StrEnum("DeviceName", ["auto", "cpu", "cuda"])
 SplitName = StrEnum("SplitName", ["train", "validation", "test", "all"])
 
-Method = Annotated[MethodName, typer.Option(help="What to fit.")]
+Method = Annotated[
+    MethodName, typer.Option(metavar="METHOD", help=f"What to fit: {', '.join(MethodName)}.")
+]
 Loss = Annotated[LossName, typer.Option(help="What T minimises.")]
 Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
 JudgedSplit = Annotated[
@@ -100,6 +102,17 @@ TargetPrior = Annotated[
         metavar="source|uniform|FILE|bbse",
         help="How frequent the classes are on the target: as on the source, alike, as a JSON file "
         "of shares says, or estimated.",
+    ),
+]
+ExpectedAccuracy = Annotated[
+    float | None,
+    typer.Option(
+        "--expect-accuracy",
+        min=0.0,
+        max=1.0,
+        metavar="SHARE",
+        help="Exit with 3 if the classifier gets less of the unseen labelled source rows right, by "
+        "more than chance explains, as 0.96.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance enters.")]

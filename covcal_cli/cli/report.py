@@ -72,5 +72,5 @@ def report(
         force=force,
     )
     found = verdict(content)
-    console.result("\n".join([found.headline, *found.sentences]))
+    console.screen("\n".join([found.headline, *found.sentences]))
     console.wrote(output)

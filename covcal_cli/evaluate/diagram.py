@@ -141,9 +141,7 @@ def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
-    lines = [
-        "confidence      rows    conf     acc  # accuracy, > over-confident, < under-confident"
-    ]
+    lines = ["confidence      rows    conf     acc  # accuracy, > over-, < under-confident"]
     for index in np.flatnonzero(counts):
         confidence, accuracy = sums[index] / counts[index], hits[index] / counts[index]
         low, high = sorted((round(confidence * width), round(accuracy * width)))

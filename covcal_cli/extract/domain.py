@@ -19,9 +19,10 @@ from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.doubts import FEW_ROWS, doubt_on_labels
+from covcal_cli.extract.doubts import doubt_on_labels
 from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
 from covcal_cli.formats.features import SPLITS
+from covcal_cli.formats.source_accuracy import FEW_ROWS, UNSEEN, SourceAccuracy
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.progress import Progress, ProgressCallback
 
@@ -39,6 +40,12 @@ class DomainReport:
     rows: dict[str, int]  # per split
     labelled: int  # rows whose class is known
     skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
+
+    def __str__(self) -> str:
+        """Return what was read in words."""
+        rows = ", ".join(f"{name} {count}" for name, count in self.rows.items())
+        skipped = f"; {len(self.skipped)} files skipped" if self.skipped else ""
+        return f"{sum(self.rows.values())} rows ({rows}), {self.labelled} labelled{skipped}"
 
 
 @dataclass(eq=False)
@@ -136,11 +143,16 @@ class DomainExtraction:
             skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
         )
 
-    def accuracy(self) -> float | None:
-        """Return the share of labelled rows that the classifier gets right; for the source only."""
+    def accuracy(self) -> SourceAccuracy | None:
+        """Return how the classifier does on unseen labelled rows; for the source only."""
+        return SourceAccuracy.of(*self._unseen(), self.statistics.n_classes)
+
+    def _unseen(self) -> tuple[Labels, Labels]:
+        """Return the known labels of the rows of validation and test, and their predictions."""
         labels = self.labels[self.kept]
-        known = labels != UNKNOWN_LABEL
-        return float((self.statistics.predictions == labels)[known].mean()) if known.any() else None
+        codes = [SPLITS.index(name) for name in UNSEEN]
+        known = np.isin(self.split[self.kept], codes) & (labels != UNKNOWN_LABEL)
+        return labels[known], self.statistics.predictions[known]
 
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield what a user should look into, one line each."""
@@ -161,16 +173,14 @@ class DomainExtraction:
                 f"{self._doubt_on_scale()}"
             )
         if self.name == "source":  # what labels of the target say is for evaluate alone
-            labels, statistics = self.labels[self.kept], self.statistics
+            labels = self.labels[self.kept]
             known = labels != UNKNOWN_LABEL
             if len(np.unique(labels[known])) < 2 and len(self.kept) < len(self.labels):
                 yield (
                     f"the rows chosen from {self.data.path} show fewer than two classes, which "
                     "says nothing about confidence: --sample draws from all of them"
                 )
-            yield doubt_on_labels(
-                labels[known], statistics.predictions[known], statistics.n_classes
-            )
+            yield doubt_on_labels(*self._unseen(), self.statistics.n_classes)
 
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):

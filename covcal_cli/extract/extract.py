@@ -28,6 +28,7 @@ from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import FEATURES_SCHEMA
+from covcal_cli.formats.source_accuracy import SourceAccuracy
 from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.progress import ProgressCallback
 
@@ -43,12 +44,20 @@ class ExtractReport:
     preprocessing: str  # what was done to every image, in one line
     classes: tuple[str, ...]  # in the order of the logits
     domains: tuple[DomainReport, ...]  # source first
-    # The share of labelled source rows that the classifier gets right; None without a source. The
-    # target's is for ``covcal evaluate`` alone.
-    source_accuracy: float | None
+    # None without labelled source rows; that of the target is for ``covcal evaluate`` alone.
+    source_accuracy: SourceAccuracy | None
     warnings: tuple[str, ...]  # what a user should look into, one line each
     notes: tuple[str, ...]  # what a user should know, one line each
     has_features: bool  # without which nothing can be adapted
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was run and read, by what it is about."""
+        facts = {"model": self.head, "input": self.preprocessing}
+        facts |= {domain.name: str(domain) for domain in self.domains}
+        if self.source_accuracy is not None:
+            facts["accuracy"] = str(self.source_accuracy)
+        return facts
 
 
 def extract(

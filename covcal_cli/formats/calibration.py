@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import ForecasterName
+from covcal_cli.formats.source_accuracy import SourceAccuracy
 from covcal_cli.records import Document, Guard, Input, at, read_document
 
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
@@ -77,6 +78,7 @@ class Calibration(Document):
     seed: int
     classes: tuple[str, ...]
     model: Mapping[str, str]  # name and sha256 of the classifier
+    source_accuracy: SourceAccuracy | None = None  # the classifier's; None without labelled rows
     feature_columns: tuple[str, ...] = ()  # of a table, in the order that the model reads them
     networks_sha256: str | None  # of the aligned networks, where the method needs them
     inputs: tuple[Input, ...]

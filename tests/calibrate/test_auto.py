@@ -1,6 +1,7 @@
 """``calibrate --method auto``: the rule both ways, its candidates, and the reason in words."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_a_shift_that_does_harm_takes_cot(tmp_path: Path) -> None:
     assert found.forecaster_temperature > 1.1 * plain.forecaster_temperature
     assert found.reason.startswith("cot, as the estimated accuracy ")
     assert "stands out of its noise" in found.reason
-    assert found.warnings == ()
+    assert [text.partition(" is ")[0] for text in found.warnings] == ["T = 15.33"]
 
 
 def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
@@ -170,7 +171,10 @@ def test_the_table_on_screen_is_that_of_cal_json(tmp_path: Path) -> None:
     found = read_calibration(tmp_path / "cal.json")
     lines = done.out.splitlines()
     assert f"reason   {found.reason}" in lines
-    table = lines[next(i for i, line in enumerate(lines) if line.startswith("candidate")) + 2 :]
+    rule = next(i for i, line in enumerate(lines) if line.startswith("──"))
+    # A reason may go on in the next line.
+    rows = re.sub(r"\n +", " ", "\n".join(lines[rule + 1 :]))
+    table = rows.splitlines()
     assert len(table) == len(found.candidates) == 4
     for line, candidate in zip(table, found.candidates, strict=True):
         words = line.split()
