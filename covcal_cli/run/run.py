@@ -30,7 +30,7 @@ from covcal_cli.run.journal import Journal, data_digest, step_key
 
 JOURNAL = "run.json"
 _RESAMPLES = 1000
-_RESULT_FREE = {"batch", "threads"}  # settings that change no result
+_RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that change no result
 Make = Callable[[Path], Iterable[str] | None]  # writes a result; returns what is to be said of it
 
 
@@ -141,6 +141,7 @@ class _Steps:
             output=settings.model_output,
             phi=settings.phi,
             providers=settings.providers,
+            trusted=settings.trust_model,
         )
         inputs = {"model": classifier.sha256}
         for name, path in (("source", source), ("target", target), ("classes", settings.classes)):
@@ -236,6 +237,7 @@ class _Steps:
                 output,
                 weights=settings.weights,
                 model_output=settings.model_output,
+                trust_model=settings.trust_model,
                 force=True,
             )
 
