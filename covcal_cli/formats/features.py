@@ -23,6 +23,7 @@ from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.files import sha256_of
 from covcal_cli.hdf5 import Dataset, File, Group
 from covcal_cli.maths.softmax import log_mean_softmax
+from covcal_cli.records import parsed_json
 
 FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
@@ -270,7 +271,15 @@ class FeatureFile:
     def feature_columns(self) -> tuple[str, ...]:
         """The columns of a table that went into the model, in order; none where none are known."""
         text = self.attributes.get(FEATURE_COLUMNS)
-        return tuple(map(str, json.loads(text))) if isinstance(text, str) and text else ()
+        if not text:
+            return ()
+        try:
+            names = parsed_json(str(text))
+        except ValueError as error:
+            raise CovcalError(
+                f"{self.path}: its {FEATURE_COLUMNS} are not readable ({error}): extract again"
+            ) from error
+        return tuple(map(str, names)) if isinstance(names, list) else (str(names),)
 
     @property
     def handle(self) -> File:
