@@ -22,7 +22,7 @@ from covcal_cli.evaluate.limits import (
     read_baseline,
 )
 from covcal_cli.evaluate.result import Evaluation, write_metrics
-from covcal_cli.files import check_output, write_text
+from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.formats.forecaster import read_named, require_unchanged
 
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -161,13 +161,14 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
 
 def _write(found: Judged, outputs: Outputs, *, title: str) -> None:
     evaluation, force = found.evaluation, outputs.force
-    if outputs.metrics is not None:
-        changes = found.changes
-        write_metrics(evaluation, found.verdicts, outputs.metrics, force=force, changes=changes)
-    if outputs.diagram is not None:
-        draw_diagram(evaluation.metrics, outputs.diagram, title=title, force=force)
-    if outputs.junit is not None:
-        write_text(outputs.junit, junit_report(found.cases), force=force)
+    with moved_together():
+        if outputs.metrics is not None:
+            changes = found.changes
+            write_metrics(evaluation, found.verdicts, outputs.metrics, force=force, changes=changes)
+        if outputs.diagram is not None:
+            draw_diagram(evaluation.metrics, outputs.diagram, title=title, force=force)
+        if outputs.junit is not None:
+            write_text(outputs.junit, junit_report(found.cases), force=force)
 
 
 def _of_limit(verdict: Verdict, intervals: Mapping[str, Mapping[str, Interval]]) -> GateCase:

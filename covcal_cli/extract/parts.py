@@ -27,6 +27,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s, Rows
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import hidden_sibling
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.records import json_of, parsed_json
 
@@ -166,8 +167,7 @@ def was_stopped(output: Path) -> bool:
 
 
 def _folder(output: Path) -> Path:
-    path = output.resolve()
-    return path.with_name(f".{path.name}.parts")
+    return hidden_sibling(output.resolve(), "parts")
 
 
 def _earlier(folder: Path) -> dict[str, Any] | None:
