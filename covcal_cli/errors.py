@@ -33,6 +33,12 @@ class LimitExceededError(Exception):
     """What was measured exceeds a limit of the user's; the command line exits with code 3."""
 
 
+def shown(value: object, limit: int = 60) -> str:
+    """Return a value of foreign origin in quotes for a message, cut to `limit` characters."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
 def one_line(error: BaseException, limit: int | None = None) -> str:
     """Return an error's message without line breaks, cut to `limit` characters."""
     text = " ".join(str(error).split())

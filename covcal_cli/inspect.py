@@ -10,7 +10,8 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.result import WrittenMetrics
 from covcal_cli.files import require_file
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import APPLIED_SCHEMA, SPLITS, Domain, FeatureFile, open_hdf5
+from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
+from covcal_cli.hdf5 import File
 from covcal_cli.records import Document, Input, read_document, read_json
 from covcal_cli.run.journal import Results
 
@@ -52,11 +53,11 @@ def _kind_of(path: Path, start: bytes) -> str:
 
 
 def _hdf5_lines(path: Path) -> Lines:
-    with open_hdf5(path) as applied:
+    with File(path, remedy=REMEDY) as applied:
         if applied.attrs.get("schema") == APPLIED_SCHEMA:
             if "complete" not in applied.attrs:
                 raise CovcalError(f"{path} was never finished: run covcal apply again")
-            classes = [bytes(name).decode("utf-8") for name in applied["classes"][:]]
+            classes = applied["classes"].texts()
             what = "probabilities" if "probabilities" in applied else "confidences alone"
             rows = ("rows", f"{len(applied['id'])}, {what}")
             return _described(APPLIED_SCHEMA, classes, [rows], applied.attrs)
@@ -69,9 +70,7 @@ def _described(
     schema: str, classes: Sequence[str], rows: Lines, attributes: Mapping[str, Any]
 ) -> Lines:
     shown = [
-        (name, value.decode("utf-8") if isinstance(value, bytes) else str(value))
-        for name, value in sorted(attributes.items())
-        if name not in _HIDDEN
+        (name, str(value)) for name, value in sorted(attributes.items()) if name not in _HIDDEN
     ]
     return [("schema", schema), ("classes", _classes(classes)), *rows, *shown]
 

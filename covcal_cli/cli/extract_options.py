@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from covcal_cli.classifiers.kinds import MODEL_HELP
-from covcal_cli.cli.options import ModelOutput, Seed
+from covcal_cli.cli.options import ModelOutput, Seed, TrustModel
 from covcal_cli.data.stores.open import SUFFIXES
 
 if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
@@ -134,6 +134,7 @@ class ExtractOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Weights for the module that module:function returns."),
     ] = None
+    trust_model: TrustModel = False
     model_output: ModelOutput = None
     phi: Annotated[
         str | None,
@@ -247,6 +248,7 @@ class ExtractOptions:
             selection=Selection(self.sample, self.limit, shard),
             batch=self.batch,
             threads=self.threads,
+            trust_model=self.trust_model,
             weights=self.weights,
             model_output=self.model_output,
             phi=self.phi,

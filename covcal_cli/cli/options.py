@@ -61,6 +61,10 @@ ModelOutput = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
 ]
+TrustModel = Annotated[
+    bool,
+    typer.Option("--trust-model", help="Open a .pt or .pt2 file, which can run code of its own."),
+]
 
 
 # What to fit, on what.

@@ -23,11 +23,11 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.estimators.evidence import Evidence, probabilities
 from covcal_cli.estimators.guards import condition, enough_errors
 from covcal_cli.files import require_file
-from covcal_cli.records import Guard, parsed_json
+from covcal_cli.records import Guard, json_of
 
 Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
@@ -134,9 +134,11 @@ def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Floa
 def _read(path: Path, classes: Sequence[str]) -> Float64s:
     require_file(path, remedy='give source, uniform, bbse or a JSON file like {"cat": 0.3, ...}')
     try:
-        shares = parsed_json(path.read_text(encoding="utf-8"))
+        shares = json_of(path)
     except ValueError as error:
-        raise CovcalError(f'{path} is not JSON: write {{"{classes[0]}": 0.3, ...}}') from error
+        raise CovcalError(
+            f'{path} is not JSON ({one_line(error)}): write {{"{classes[0]}": 0.3, ...}}'
+        ) from error
     if not isinstance(shares, dict):
         raise CovcalError(f'{path} must give every class a share, like {{"{classes[0]}": 0.3}}')
     for name in classes:

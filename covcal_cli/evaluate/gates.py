@@ -13,7 +13,7 @@ from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.limits import Change, Limit, Verdict, judge
 from covcal_cli.evaluate.result import Evaluation, write_metrics
-from covcal_cli.files import check_output, write_text
+from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.formats.forecaster import NONE, read_named, require_unchanged
 
 RESAMPLES = 1000  # behind the intervals that gates judge, unless others are asked for
@@ -172,13 +172,14 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
 
 def _write(found: Judged, outputs: Outputs, *, title: str) -> None:
     evaluation, force = found.evaluation, outputs.force
-    if outputs.metrics is not None:
-        changes = found.changes
-        write_metrics(evaluation, found.verdicts, outputs.metrics, force=force, changes=changes)
-    if outputs.diagram is not None:
-        draw_diagram(evaluation.metrics, outputs.diagram, title=title, force=force)
-    if outputs.junit is not None:
-        write_text(outputs.junit, junit_report(found.cases), force=force)
+    with moved_together():
+        if outputs.metrics is not None:
+            changes = found.changes
+            write_metrics(evaluation, found.verdicts, outputs.metrics, force=force, changes=changes)
+        if outputs.diagram is not None:
+            draw_diagram(evaluation.metrics, outputs.diagram, title=title, force=force)
+        if outputs.junit is not None:
+            write_text(outputs.junit, junit_report(found.cases), force=force)
 
 
 def _of_limit(verdict: Verdict, level: float, n: int) -> GateCase:

@@ -40,6 +40,7 @@ def export(
     weights: str | Path | None = None,
     networks: str | Path | None = None,
     model_output: str | None = None,
+    trust_model: bool = False,
     force: bool = False,
 ) -> tuple[Exported, Calibration]:
     """Write a classifier with calibrated probabilities beside its own outputs.
@@ -61,6 +62,8 @@ def export(
     model_output : str, optional
         The model's output that holds the classes, where it has several; by default the one that
         was extracted, by the names of phi and the logits that the features file keeps.
+    trust_model : bool
+        Open a model that is a program, as torch files are.
     force : bool
         Replace `output` if it exists.
 
@@ -95,7 +98,7 @@ def export(
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
 
-        exporter: Exporter[Any] = TorchExporter(model, weights)
+        exporter: Exporter[Any] = TorchExporter(model, weights, trusted=trust_model)
     else:
         from covcal_cli.export.onnx import OnnxExporter
 

@@ -29,7 +29,7 @@ from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, made_batches, no_number, prove
-from covcal_cli.files import atomic_output, check_output
+from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.networks import Networks
 
 _LEAST_OPSET = 7  # broadcasting came with it
@@ -294,10 +294,11 @@ class OnnxExporter:
         if weights is not None:
             own = {folder / external_entries(tensor)["location"] for tensor in tensors}
             check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
-        with ExitStack() as stack:
+        # A model is never there with the weights of another.
+        with moved_together(leading=output), ExitStack() as stack:
             partial = stack.enter_context(atomic_output(output, force=merge.force))
             if weights is not None:
-                # Entered last, it appears first: a model is never there without its weights.
+                # Entered last, it appears first.
                 packed = stack.enter_context(atomic_output(weights, force=merge.force))
                 _pack_weights(tensors, folder, packed)
             data = model.SerializeToString(deterministic=True)

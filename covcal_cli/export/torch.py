@@ -342,8 +342,8 @@ class TorchOriginal:
 class TorchExporter:
     """A torch program on its way to a ``.pt2`` with a calibrated forecaster in it."""
 
-    def __init__(self, model: str | Path, weights: Path | None) -> None:
-        self._program = open_program(model, weights)
+    def __init__(self, model: str | Path, weights: Path | None, *, trusted: bool) -> None:
+        self._program = open_program(model, weights, trusted=trusted)
         self.sha256 = self._program.sha256
         self.outputs: Sequence[str] = tuple(self._program.run(self._program.rows))
 

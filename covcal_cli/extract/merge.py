@@ -23,6 +23,8 @@ from covcal_cli.formats.features import DOMAINS, FEATURE_COLUMNS, FEATURES_SCHEM
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 
 _HEAD = ("weight", "bias")
+_NUMBERS = ("seed", "affine_difference", "largest_logit")
+_SKIPPED = ("skipped", "skipped_reasons")
 # Root attributes that all parts share, in the order in which ``extract`` writes them.
 _COMMON = (
     "model_name",
@@ -139,7 +141,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
 def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
     """Return what a file holds of a domain, given the row numbers of what it holds and skipped."""
     group = file.handle[name]
-    texts = (map(bytes.decode, group.get(fact, ())) for fact in ("skipped", "skipped_reasons"))
+    texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
     return Part(
         path=file.path,
         rows=rows,
@@ -159,11 +161,14 @@ def _require_origin(file: FeatureFile) -> None:
         raise CovcalError(
             f"{file.path} is an adapted file: merge features files, then adapt the result"
         )
-    missing = [name for name in (*_COMMON, "largest_logit") if name not in file.attributes]
+    missing = [name for name in (*_COMMON, *_NUMBERS, "tail") if name not in file.attributes]
     if missing:
         raise CovcalError(
             f"{file.path} does not say its {missing[0]}: extract it again with this version"
         )
+    for name in _NUMBERS:
+        if isinstance(file.attributes[name], str):
+            raise CovcalError(f"{file.path}: its {name} is no number: extract it again")
 
 
 def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:

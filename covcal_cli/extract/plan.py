@@ -248,6 +248,7 @@ def _opened(
         phi=settings.phi,
         threads=threads,
         providers=settings.providers,
+        trusted=settings.trust_model,
     )
     named = {"source": source, "target": target}
     paths = {name: path for name, path in named.items() if path is not None}

@@ -95,6 +95,7 @@ class ExtractSettings:
     # within 16 MiB.
     batch: int | None = None
     threads: int | None = None  # for the model and for decoding each; all cores by default
+    trust_model: bool = False  # open one that is a program, as torch files are
     weights: Path | None = None  # for the module that ``module:function`` returns
     model_output: str | None = None  # that holds the classes, where the model has several
     phi: str | None = None  # "input", "none" or a tensor's name, instead of the layer found

@@ -5,13 +5,14 @@ forecaster's own would be (ARCHITECTURE, section 3.6).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import ForecasterName
 from covcal_cli.formats.source_accuracy import SourceAccuracy
+from covcal_cli.maths.weights import WeightHealth
 from covcal_cli.records import Document, Guard, Input, at, read_document
 
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
@@ -110,4 +111,11 @@ def _fault(calibration: Calibration) -> str | None:
     for name in ("name", "sha256"):
         if name not in calibration.model:
             return f"model.{name} is missing"
+    if not isinstance(calibration.target_prior.get("name"), str):
+        return "target_prior.name is no text"
+    if calibration.weights is not None:
+        for name in (entry.name for entry in fields(WeightHealth)):
+            value = calibration.weights.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return f"weights.{name} is no number"
     return None if calibration.inputs else "inputs is empty"

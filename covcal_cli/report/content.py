@@ -50,7 +50,8 @@ def commands(content: ReportContent) -> list[str]:
     """
     attributes = content.attributes
     model = quote(attributes.get("model_name") or "MODEL")
-    adapted = content.path.name if "features_file" in attributes else None
+    is_adapted = {"features_file", "preset", "members", "seed"} <= set(attributes)
+    adapted = content.path.name if is_adapted else None
     features = attributes.get("features_file", content.path.name)
     seed = attributes.get("seed" if adapted is None else "extract_seed", "0")
     lines = [f"covcal extract {model} SOURCE TARGET -o {quote(features)}{_seed(seed)}"]

@@ -34,7 +34,7 @@ from covcal_cli.run.journal import Given, Journal, Said, data_digest, step_key
 
 JOURNAL = "run.json"
 _RESAMPLES = 1000
-_RESULT_FREE = {"batch", "threads"}  # settings that change no result
+_RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that change no result
 Make = Callable[[Path], Said | None]  # writes a result; returns what is to be said of it
 
 
@@ -219,6 +219,7 @@ class _Steps:
             output=settings.model_output,
             phi=settings.phi,
             providers=settings.providers,
+            trusted=settings.trust_model,
         )
 
     def _preprocessing(self, opened: OpenedClassifier, model: str | Path | None) -> str:
@@ -300,6 +301,7 @@ class _Steps:
                 output,
                 weights=settings.weights,
                 model_output=settings.model_output,
+                trust_model=settings.trust_model,
                 force=True,
             )
 

@@ -509,6 +509,9 @@ DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
     "a candidate is empty": (("candidates",), [{}]),
     "labelled rows without ids": (("labelled_rows",), {"n": 3}),
     "inputs are empty": (("inputs",), []),
+    "prior has no name": (("target_prior",), {}),
+    "prior is a number": (("target_prior", "name"), 3),
+    "weights are empty": (("weights",), {}),
 }
 
 

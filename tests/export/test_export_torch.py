@@ -31,7 +31,7 @@ def prepared(
     classes: int = K,
 ) -> Case:
     """Calibrate a torch model on made rows, as extract would have named it."""
-    classifier = open_torch(model, weights=weights)
+    classifier = open_torch(model, weights=weights, trusted=True)
     marker = folder / "made.onnx"
     marker.write_bytes(b"not read")
     return calibrated(
@@ -143,7 +143,7 @@ def test_files(kind: str, tmp_path: Path) -> None:
     made = Plain().eval()
     path = save(made, kind, tmp_path / f"m.{'pt' if 'ed' in kind else 'pt2'}", rows(TENSOR, 3))
     case = prepared(path, tmp_path, fl=True)
-    done = exported(path, case).require_success()
+    done = exported(path, case, "--trust-model").require_success()
     assert "outputs: output (as before), probabilities, label, confidence" in done.out
     require_right(made, case, rows(TENSOR, 3))
     if kind != "static":
@@ -166,9 +166,9 @@ def test_the_file(tmp_path: Path) -> None:
     made: Any = torch_modules.mlp().eval()
     path = save(made, "dynamic", tmp_path / "m.pt2", rows(TENSOR, 3))
     case = prepared(path, tmp_path, fl=False)
-    exported(path, case).require_success()
+    exported(path, case, "--trust-model").require_success()
     first = (tmp_path / "out.pt2").read_bytes()
-    exported(path, case, "--force").require_success()
+    exported(path, case, "--trust-model", "--force").require_success()
     assert (tmp_path / "out.pt2").read_bytes() == first
     extra = {"covcal.json": ""}
     program = torch.export.load(str(tmp_path / "out.pt2"), extra_files=extra)

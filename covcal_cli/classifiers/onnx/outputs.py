@@ -1,7 +1,6 @@
 """The outputs of an ONNX model that may hold the classes, its own labels, and their names."""
 
 import ast
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from covcal_cli.arrays import AnyArray
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import attributes_of
 from covcal_cli.errors import CovcalError
+from covcal_cli.records import parsed_json
 
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
 _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
@@ -231,7 +231,7 @@ def _parse(text: str) -> tuple[str, ...] | None:
 def _literal(text: str) -> Any:
     """Return the value of a JSON document or a Python literal, None if it is neither."""
     try:
-        return json.loads(text)
+        return parsed_json(text)
     except ValueError:
         pass
     try:

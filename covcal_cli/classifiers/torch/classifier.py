@@ -42,6 +42,7 @@ def open_torch(
     phi: str | None = None,
     threads: int = 1,
     providers: Sequence[str] = (),
+    trusted: bool = False,
 ) -> "OpenedTorch":
     """Open a torch model; see `covcal_cli.classifiers.open.open_classifier`.
 
@@ -51,10 +52,18 @@ def open_torch(
     """
     device = device_of(providers)
     torch.set_num_threads(threads)
-    return OpenedTorch(open_program(model, weights, device), output=output, phi=phi)
+    return OpenedTorch(
+        open_program(model, weights, device, trusted=trusted), output=output, phi=phi
+    )
 
 
-def open_program(model: str | Path, weights: Path | None, device: torch.device = CPU) -> Program:
+def open_program(
+    model: str | Path,
+    weights: Path | None,
+    device: torch.device = CPU,
+    *,
+    trusted: bool = False,
+) -> Program:
     """Open a torch file, or make the module of ``module:function``; nothing is sought in it yet.
 
     Weights are read, and inputs found, on the CPU; then the module is moved to `device`.
@@ -65,7 +74,7 @@ def open_program(model: str | Path, weights: Path | None, device: torch.device =
         raise CovcalError(
             f"{model} holds its own weights: drop --weights, or pass module:function as the model"
         )
-    return open_file(Path(model), device)
+    return open_file(Path(model), device, trusted=trusted)
 
 
 # One run, from which features, logits and output are read together.

@@ -1,6 +1,8 @@
 """Torch files: programs (TorchScript, torch.export), and weights for the module of a function.
 
-Nothing that a file holds is run but its program: pickled objects are never opened.
+A program is code: loading a torch.export file may unpickle what it holds, and TorchScript may write
+files as it runs. So neither is opened unless its user trusts it. Weights are never more than
+numbers: pickled objects in them are not built.
 """
 
 import importlib
@@ -38,14 +40,20 @@ _PREFIXES = ("module.", "_orig_mod.", "model.")
 _SHOWN = 3  # of the names that do not fit
 
 
-def open_file(path: Path, device: torch.device = CPU) -> Program:
-    """Open a TorchScript or torch.export file, to compute on `device`."""
+def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) -> Program:
+    """Open a TorchScript or torch.export file, if it is `trusted`, to compute on `device`."""
     require_file(path, remedy="give a TorchScript or torch.export file, or module:function")
     kind = _kind(path)
     if kind == "weights":
         raise CovcalError(
             f"{path} holds weights or a pickled object, not a program: pass module:function with "
             f"--weights {path}"
+        )
+    if not trusted:
+        raise CovcalError(
+            f"{path} is a {kind} program, which can run code and write files once it is opened: "
+            "pass --trust-model if you trust its origin, or take what holds no code, an ONNX "
+            "file, or module:function with --weights FILE.safetensors"
         )
     module = _loaded(path, kind)
     if kind == "torch.export":

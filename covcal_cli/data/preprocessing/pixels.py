@@ -36,6 +36,7 @@ _FORM = re.compile(
     r"|(?P<letterbox>letterbox)(?::(?P<fill>\d+(?:,\d+)*))?"
 )
 _WHITE = 255
+LARGEST_SIDE = 65_535  # of an image, in pixels
 # Integers of 16 bits, in the byte orders that Pillow tells apart; 65535 / 257 = 255.
 _SIXTEEN_BIT_STEP = 257
 

@@ -6,7 +6,6 @@ values and one of its dictionary, about 1 MB each as most writers make them, but
 files. `ParquetStore` reads them so; below it stand the parts of a table and the values of columns.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import WINDOW_BYTES, Encoded, Entry, Piece, Store, is_image_file
 from covcal_cli.errors import CovcalError
+from covcal_cli.records import parsed_json
 
 _HEAD = 8  # values that show what a column holds
 _BUFFER = 1 << 13  # without one, a whole column of a row group is read at once
@@ -378,7 +378,7 @@ Head = Callable[[str], list[Any]]  # returns the first values of a column, as Py
 def described_features(schema: Any) -> dict[str, dict[str, Any]]:
     """Return what Hugging Face datasets wrote into a table on its columns, by name."""
     try:
-        content = json.loads((schema.metadata or {})[b"huggingface"])
+        content = parsed_json((schema.metadata or {})[b"huggingface"].decode("utf-8"))
         features = content["info"]["features"].items()
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}

@@ -162,7 +162,7 @@ def test_files_give_what_the_module_gives(kind: str, tmp_path: Path) -> None:
     module = nn.Sequential(pooled, made.head, nn.Softmax(dim=1)).eval()
     suffix = "pt2" if kind in ("static", "dynamic") else "pt"
     path = save(module, kind, tmp_path / f"model.{suffix}", rows(PIXELS, 3))
-    opened = open_classifier(path)
+    opened = open_classifier(path, trusted=True)
     assert opened.fixed_batch == (3 if kind == "static" else None)
     with torch.no_grad():
         for n in (7, 1, 3):
@@ -181,7 +181,7 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     """An exported program says what it is fed; a module and TorchScript get a note."""
     module = torch_modules.images()
     path = save(module, "dynamic", tmp_path / "model.pt2", rows(PIXELS, 3))
-    exported = open_torch(path)
+    exported = open_torch(path, trusted=True)
     assert exported.inputs[0].shape == (None, *PIXELS)
     assert exported.notes == ()
     assumed = open_torch(f"{ZOO}:images")
@@ -257,12 +257,12 @@ def test_phi_by_name_in_files(tmp_path: Path) -> None:
     assert isinstance(module, torch_modules.Images)
     path = save(module, "traced", tmp_path / "model.pt", rows(PIXELS, 3))
     x = rows(PIXELS)
-    classifier, features, _ = run(open_torch(path, phi="body.0"), x)
+    classifier, features, _ = run(open_torch(path, phi="body.0", trusted=True), x)
     expected = module.body.get_submodule("0")(x).mean(dim=(2, 3)).detach().numpy()
     assert relative(features, expected) < 1e-5
     assert "phi is body.0.output, averaged over its 224 x 224" in classifier.notes
     with pytest.raises(CovcalError, match=r"no linear layer body.2 for --phi: choose input, none"):
-        open_torch(path, phi="body.2")
+        open_torch(path, phi="body.2", trusted=True)
 
 
 def test_a_head_that_is_not_affine_still_gives_logits() -> None:
