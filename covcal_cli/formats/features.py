@@ -68,6 +68,11 @@ class Domain:
         if self.n and int(self.split.max()) >= len(SPLITS):
             raise self._error("split", f"holds {int(self.split.max())}; 0, 1 and 2 are allowed")
 
+    @property
+    def n_labelled(self) -> int:
+        """How many rows have a label; which it is, `target_labels` alone says of the target."""
+        return int((self._group["labels"][:] != UNKNOWN_LABEL).sum())
+
     def rows(self, split: str) -> Rows:
         """Return the row numbers of a split (``train``, ``validation`` or ``test``), ascending."""
         return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64)
