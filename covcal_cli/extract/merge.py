@@ -79,6 +79,10 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
             attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
         for name in domains:
             attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
+        for name in domains:
+            kinds = {file.attributes.get(f"{name}_ids") for file in holding[name]}
+            if kinds == {"integers"}:
+                attributes[f"{name}_ids"] = "integers"
         partial = stack.enter_context(atomic_output(output, force=force))
         with HDF5Writer(
             partial, schema=FEATURES_SCHEMA, classes=first.classes, attributes=attributes

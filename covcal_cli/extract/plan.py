@@ -95,6 +95,11 @@ class ExtractPlan:
             "seed": settings.seed,
             **({FEATURE_COLUMNS: columns_text(fed)} if fed else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
+            **{
+                f"{name}_ids": "integers"
+                for name, one in self.domains.items()
+                if one.data.ids_are_integers
+            },
         }
 
     def config(self) -> Config:
