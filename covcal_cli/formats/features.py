@@ -28,6 +28,7 @@ FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
+SOURCE_FRACTIONS = "source_fractions"  # attribute: of the source's splits, where they differ
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
