@@ -5,7 +5,7 @@ its confidence is the probability that the calibrated forecaster gives to it (AR
 section 3.6).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -132,9 +132,9 @@ def apply(
                 check_output(output, force=force, inputs=[found.path])
             provenance = _provenance(file, document, calibration, settings)
             with atomic_output(output, force=force) as partial:
-                write(partial, source.layout(file.classes, provenance), source.blocks())
+                write(partial, source.layout(file, provenance), source.blocks())
         else:
-            write_csv(output, source.layout(file.classes, {}), source.blocks())
+            write_csv(output, source.layout(file, {}), source.blocks())
     return Applied(
         rows=len(source.rows),
         mean_confidence=source.confidence_sum / len(source.rows),
@@ -156,9 +156,15 @@ class _Source:
     progress: ProgressCallback
     confidence_sum: float = 0.0
 
-    def layout(self, classes: Sequence[str], provenance: Mapping[str, str | int | float]) -> Layout:
-        dtype = self.domain.id_bytes(np.empty(0, dtype=np.int64)).dtype
-        return Layout(len(self.rows), classes, dtype, self.with_probabilities, provenance)
+    def layout(self, file: FeatureFile, provenance: Mapping[str, str | int | float]) -> Layout:
+        return Layout(
+            len(self.rows),
+            file.classes,
+            self.domain.id_bytes(np.empty(0, dtype=np.int64)).dtype,
+            self.with_probabilities,
+            provenance,
+            integer_ids=file.attributes.get(f"{self.domain.name}_ids") == "integers",
+        )
 
     def blocks(self) -> Iterator[AppliedRows]:
         width = self.domain.n_classes

@@ -55,6 +55,7 @@ class Layout:
     with_probabilities: bool
     # What the rows were computed from, where a format has a place for it.
     provenance: Mapping[str, str | int | float]
+    integer_ids: bool = False  # whether ids are integers where they come from
 
     def columns(self) -> list[str]:
         """Return the names of a table's columns.
@@ -110,7 +111,8 @@ def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) ->
     """Write row groups of some 32 MiB, and the provenance as JSON under ``covcal``."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
-    types = [pyarrow.string(), pyarrow.string(), pyarrow.int64()]
+    of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
+    types = [of_ids, pyarrow.string(), pyarrow.int64()]
     types += [pyarrow.float32()] * (len(names) - len(types))
     schema = pyarrow.schema(
         list(zip(names, types, strict=True)),
@@ -138,7 +140,7 @@ def _arrow_table(pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRow
     ids = [value for block in group for value in block.ids.tolist()]
     index = np.concatenate([block.label_index for block in group])
     columns = [
-        pyarrow.array(ids, pyarrow.binary()).cast(pyarrow.string()),
+        pyarrow.array(ids, pyarrow.binary()).cast(pyarrow.string()).cast(schema.field("id").type),
         classes.take(pyarrow.array(index)),
         index,
         np.concatenate([block.confidence for block in group]),

@@ -197,12 +197,13 @@ class ExtractOptions:
         str | None, typer.Option(metavar="A[,B,C]", help="Divided by, in scaled units.")
     ] = None
     fractions: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TRAIN,VAL,TEST",
-            help="Shares of the rows where the data has no train, val and test folders.",
+            help="Shares of the rows where the data has no train, val and test folders; 0.6,0.4,0 "
+            "for the source (0,1,0 without features) and 0.6,0.2,0.2 for the target when left out.",
         ),
-    ] = "0.6,0.2,0.2"
+    ] = None
     sample: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Draw N rows of each domain by the seed."),
@@ -243,7 +244,7 @@ class ExtractOptions:
             preprocessing=self._preprocessing(),
             preprocess=self.preprocess,
             classes=self.classes,
-            fractions=_fractions(self.fractions),
+            fractions=None if self.fractions is None else _fractions(self.fractions),
             seed=self.seed,
             selection=Selection(self.sample, self.limit, shard),
             batch=self.batch,

@@ -72,5 +72,6 @@ def report(
         force=force,
     )
     found = verdict(content)
-    console.screen("\n".join([found.headline, *found.sentences]))
+    reading = [] if content.reading is None else [content.reading]
+    console.screen("\n".join([found.headline, *found.sentences, *reading]))
     console.wrote(output)

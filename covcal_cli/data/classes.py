@@ -50,8 +50,9 @@ class ClassMap:
         if not self.is_assumed:
             return None
         return (
-            f"the model names no classes: its outputs are taken as {listed(self.names)}, the "
-            "source's names in order; if the model's order is another, name them with --classes"
+            f"the model names no classes: its outputs are taken as {listed(self.names)}, "
+            f"{self.whose}'s names in order; if the model's order is another, name them with "
+            "--classes"
         )
 
     def index(self, folder: str) -> int | None:

@@ -28,6 +28,7 @@ class DomainData(Protocol):
 
     path: Path
     ids: list[str]
+    ids_are_integers: bool  # where they come from; tables that apply writes keep it
     split_names: list[str]  # the names that decide a row's split where none is given
     given_split: Splits | None  # shape (n,): the data's own splits
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`

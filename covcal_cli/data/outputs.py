@@ -165,7 +165,7 @@ class OutputTable:
         self._labels = file.facts.labels
         given = file.facts.given_split
         self.ids = [file.facts.ids[row] for row in rows]
-        self.split_names = self.ids
+        self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
         self.given_split: Splits | None = None if given is None else given[rows]
         self.n_classes = len(columns.order)
         self.n_features = columns.n_features

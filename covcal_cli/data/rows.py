@@ -80,12 +80,16 @@ class RowFacts:
         # Ids are what is called so, else paths, else an index that pandas saved, else row numbers.
         named = self._only(ID_NAMES)
         index = next((name for name in store.entries if is_index(name)), None)
+        found = index if named is None else named
         if named is None and self.path_name is not None:
             self.ids = self.paths
-        elif (found := index if named is None else named) is not None:
+        elif found is not None:
             self.ids = self._ids(found)
         else:
             self.ids = [str(row) for row in range(n)]
+        # Whether they are integers where they come from, which CSV shows by their spelling alone.
+        texts = found is not None and store.entries[found].is_text and store.is_typed
+        self.ids_are_integers = not texts and all(map(_is_integer, self.ids))
         self.has_ids = any(name is not None for name in (named, self.path_name, index))
         split = self._only(("split",))
         self.given_split = None if split is None else self._split(split)
@@ -268,6 +272,13 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
             "rows"
         )
     return tuple(found)
+
+
+def _is_integer(known: str) -> bool:
+    """Return whether an id is spelled as integers of 64 bits are."""
+    digits = known.removeprefix("-")
+    plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
+    return plain and known != "-0" and -(2**63) <= int(known[:20]) < 2**63 and len(known) <= 20
 
 
 _FEW_ROWS = 20  # in fewer, ages are different whole numbers too

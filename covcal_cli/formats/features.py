@@ -29,6 +29,7 @@ FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
+SOURCE_FRACTIONS = "source_fractions"  # attribute: of the source's splits, where they differ
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # of them
@@ -70,6 +71,11 @@ class Domain:
         self.split: Splits = group["split"][:]
         if self.n and int(self.split.max()) >= len(SPLITS):
             raise self._error("split", f"holds {int(self.split.max())}; 0, 1 and 2 are allowed")
+
+    @property
+    def n_labelled(self) -> int:
+        """How many rows have a label; which it is, `target_labels` alone says of the target."""
+        return int((self._group["labels"][:] != UNKNOWN_LABEL).sum())
 
     def rows(self, split: str) -> Rows:
         """Return the row numbers of a split or of ``all``, ascending."""

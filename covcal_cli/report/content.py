@@ -10,6 +10,7 @@ from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.source_accuracy import SourceAccuracy
 
 MEASURES = EvaluateSettings(resamples=1000)  # of a report, unless others are asked for
 # The options of ``covcal report`` by what they set, and those of ``covcal evaluate``.
@@ -28,6 +29,7 @@ class ReportContent:
     estimation: Estimation | None  # None where the file has too little for an estimate
     attributes: Mapping[str, str]  # where the file comes from, as its root attributes say
     rows: Mapping[str, str]  # per domain, its rows by split in words
+    source_accuracy: SourceAccuracy | None  # of the classifier; None without labelled source rows
     settings: EvaluateSettings  # of what was measured
     networks: Path | None  # that were given for the calibrations
     names: tuple[str, ...] = ()  # that were given to the calibrations; an empty one was not
@@ -36,6 +38,17 @@ class ReportContent:
     def name(self) -> str:
         """The calibration that the verdict is about."""
         return next(iter(self.calibrations))
+
+    @property
+    def reading(self) -> str | None:
+        """How the classifier does on its own data, in one sentence, with a doubt that it raises."""
+        if self.source_accuracy is None:
+            return None
+        doubt = self.source_accuracy.doubt
+        plain = f"The classifier gets {self.source_accuracy} right"
+        return f"{plain}: is that what training measured?" + (
+            f" Warning: {doubt}." if doubt else ""
+        )
 
     @property
     def calibration(self) -> Calibration:

@@ -81,6 +81,7 @@ def page(content: ReportContent) -> str:
         f"<style>{_STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
         f'<p class="origin">{escape(_origin(content))}</p>',
+        "" if content.reading is None else f"<p>{escape(content.reading)}</p>",
         _verdict(content),
         *_measured(content),
         *_expected(content),

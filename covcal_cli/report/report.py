@@ -11,6 +11,7 @@ from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.forecaster import read_named
+from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.report.content import MEASURES, ReportContent
 from covcal_cli.report.page import page
 
@@ -68,6 +69,7 @@ def report(
             for domain in (file.source, file.target)
             if domain is not None
         }
+        accuracy = source_accuracy(file)
     # What can be measured where there are labels, and estimated where there is enough for it.
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
@@ -83,6 +85,7 @@ def report(
         estimation=estimation,
         attributes=attributes,
         rows=rows,
+        source_accuracy=accuracy,
         settings=settings,
         networks=networks,
         names=tuple(names),

@@ -23,6 +23,7 @@ WIDTH = 80
 GROUP: Any = COMMANDS
 NAMES: list[str] = list(GROUP.commands)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 SCREENS = (
     ("calibrate", "adapted.h5", "-o", "new.json"),
     ("calibrate-labelled", "adapted.h5", "--rows", "30", "-o", "labelled.json"),
@@ -79,7 +80,7 @@ def shown_by(command: list[str], cwd: Path, **env: str) -> str:
 
 def too_long(shown: str) -> list[str]:
     """Return the lines that a terminal would break; paths and commands cannot be broken."""
-    lines = [COLOURS.sub("", line.rpartition("\r")[2]) for line in shown.split("\n")]
+    lines = [CONTROLS.sub("", line.rpartition("\r")[2]) for line in shown.split("\n")]
     return [
         line
         for line in lines
@@ -234,7 +235,7 @@ class TestProgress:
             "    show(Progress('align', 50, 100, dict.fromkeys(names, 0.123)))\n"
         )
         shown = shown_by([sys.executable, str(script)], tmp_path)
-        last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
+        last = CONTROLS.sub("", shown).splitlines()
         (line, *_) = [line for line in last if "50%" in line]
         assert re.search(r"align ━{9,}.*50% (-:--:--|\d:\d\d:\d\d) forecaster 0\.123", line)
         assert len(line.rstrip()) <= WIDTH

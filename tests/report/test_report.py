@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 from covcal_cli.evaluate.evaluate import EvaluateSettings
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.report.report import report
 from tests.cli_runner import covcal, printed_json
 from tests.made_files import clusters_domain, made_domain, write_adapted, write_features
@@ -426,3 +428,15 @@ def test_a_browser_shows_it_whole(width: int, folder: Path, tmp_path: Path) -> N
     for figure in seen["figures"]:
         assert min(figure["width"], figure["height"]) > 200
         assert figure["right"] <= width
+
+
+def test_it_states_how_the_classifier_does_on_its_own_data(folder: Path) -> None:
+    """On the page and on the screen, so that a model read wrongly is seen by whoever reads it."""
+    calibrated(folder)
+    done = covcal("report", "features.h5", "-o", "read.html", cwd=folder).require_success()
+    with FeatureFile(folder / "features.h5") as file:
+        accuracy = source_accuracy(file)
+    assert accuracy is not None
+    sentence = f"The classifier gets {accuracy} right"
+    assert sentence in done.out
+    assert sentence in (folder / "read.html").read_text()

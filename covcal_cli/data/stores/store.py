@@ -41,6 +41,7 @@ class Store(Protocol):
 
     path: Path
     is_table: bool = False  # whether they are columns: then plain columns of numbers are features
+    is_typed: bool = True  # whether a text that looks like a number is known to be none
     entries: dict[str, Entry]  # by name, in the order of the file
 
     def whole(self, name: str) -> AnyArray:
