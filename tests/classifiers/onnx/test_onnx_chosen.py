@@ -1,5 +1,6 @@
 """``--phi`` on models that declare little: what is learnt from the first batch instead."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from tests.classifiers.onnx.onnx_graphs import (
     node,
 )
 from tests.classifiers.onnx.onnx_wide_cases import slice_of
+from tests.classifiers.settled import settled
 
 W, B = WEIGHTS["w"], WEIGHTS["b"]
 
@@ -84,32 +86,55 @@ def test_an_affine_map_of_unknown_width_is_found_on_the_first_batch(tmp_path: Pa
     assert classifier.proof.error < 1e-5
 
 
+def natural_tree() -> Graph:
+    """A tree on columns in natural units: constant wherever made numbers lie."""
+    graph = tree()
+    op, inputs, output, attributes = graph.nodes[0]
+    values = {"nodes_values": [52000.0, 0.0, 0.0]}
+    return replace(graph, nodes=[(op, inputs, output, attributes | values)])
+
+
+CLIPPED = Graph(
+    [node("Clip", "x low high", "y")],
+    constants={"low": np.array(-1e6, np.float32), "high": np.array(1e6, np.float32)},
+    shape=("N", K),
+    shapes={"y": ["N", K]},
+)
+
+
+@pytest.mark.parametrize(("graph", "width"), [(natural_tree(), D_IN), (CLIPPED, K)])
+def test_chosen_features_that_do_not_give_the_scores_have_no_linear_head(
+    graph: Graph, width: int, tmp_path: Path
+) -> None:
+    """Made numbers may show an affine map, or a constant, where real rows show neither."""
+    x = np.random.default_rng(0).normal(scale=3, size=(9, width)).astype(np.float32)
+    classifier = open_onnx(graph.save(tmp_path), phi="input").prove({"x": x})
+    assert (classifier.weight is None) == (width == D_IN)
+    features, _ = classifier.run({"x": 1e6 * x})
+    np.testing.assert_array_equal(features, 1e6 * x)
+    assert classifier.weight is None
+    assert "no linear head" in classifier.describe()
+    assert open_onnx(graph.save(tmp_path), phi="input").prove({"x": 1e6 * x}).weight is None
+
+
 def test_probabilities_alone_become_logarithms_with_a_note(tmp_path: Path) -> None:
     opened = open_onnx(tree().save(tmp_path), phi="none")
     classifier = opened.prove(inputs_of(tree()))
-    _, logits = classifier.run(inputs_of(tree()))
+    _, logits = settled(classifier, inputs_of(tree()))
     found = {tuple(row) for row in np.round(np.exp(logits.astype(np.float64)), 6)}
     assert found == {(0.7, 0.3, 0.0), (0.0, 0.2, 0.8)}
     assert np.isfinite(logits).all()
     assert any("float32 holds nothing below 1e-38" in note for note in classifier.notes)
 
 
-def test_probabilities_that_stop_adding_up_are_refused_later(tmp_path: Path) -> None:
-    graph = Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]})
-    opened = open_onnx(graph.save(tmp_path), phi="none")
-    classifier = opened.prove({"x": np.array([[0.2, 0.3, 0.5]], np.float32)})
-    with pytest.raises(CovcalError, match="neither the logits of y nor their softmax"):
-        classifier.run({"x": np.array([[0.2, 0.9, 0.5]], np.float32)})
-
-
-def test_scores_between_zero_and_one_are_read_as_logits_with_a_note(tmp_path: Path) -> None:
+def test_scores_between_zero_and_one_are_read_as_logits_with_a_warning(tmp_path: Path) -> None:
     graph = Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]})
     opened = open_onnx(graph.save(tmp_path), phi="none")
     x = np.array([[0.2, 0.9, 0.5]], np.float32)
     classifier = opened.prove({"x": x})
-    _, logits = classifier.run({"x": x})
+    _, logits = settled(classifier, {"x": x})
     np.testing.assert_array_equal(logits, x)
-    assert any("lie between 0 and 1" in note for note in classifier.notes)
+    assert "all outputs of 1 rows lie between 0 and 1" in classifier.outputs.warnings[0]
 
 
 def test_an_opened_classifier_stays_as_it_declared_itself(tmp_path: Path) -> None:
