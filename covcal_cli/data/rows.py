@@ -20,7 +20,10 @@ from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import DOMAINS
 
-LABEL_NAMES = ("y", "label", "labels", "target", "class")
+LABEL_NAMES = (
+    *("y", "label", "labels", "target", "targets", "class"),
+    *("y_true", "true_label", "ground_truth"),
+)
 ID_NAMES = ("id", "ids")
 PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
@@ -149,14 +152,23 @@ class RowFacts:
     def _require_one_each(self, name: str) -> None:
         shape = self._store.entries[name].shape
         if shape not in ((self._n,), (self._n, 1)):
-            remedy = (
-                "save class numbers, with argmax where they are one-hot"
-                if len(shape) > 1 and name.lower() in LABEL_NAMES
-                else f"give one {name} per row"
-            )
+            remedy = f"give one {name} per row"
+            if len(shape) > 1 and name.lower() in LABEL_NAMES:
+                remedy = "save class numbers, with argmax where they are one-hot"
+                if shape[0] == self._n and not self._is_one_hot(name):
+                    remedy = (
+                        "rows of several labels are not supported; each label can go in as a table "
+                        "of two classes, with its probability and a label of 0 or 1"
+                    )
             raise self._store.error(
                 f"{name} has shape {list(shape)} and there are {self._n} rows: {remedy}"
             )
+
+    def _is_one_hot(self, name: str) -> bool:
+        if self._store.entries[name].dtype.kind not in "fiub":
+            return True
+        values = self._store.whole(name).reshape(self._n, -1)
+        return bool((np.count_nonzero(values, axis=1) == 1).all())
 
 
 def count_rows(store: Store) -> int:
