@@ -28,7 +28,7 @@ from covcal_cli.data.rows import (
     count_rows,
     domain_of_rows,
     holds_both_domains,
-    is_reserved,
+    is_of_rows,
     note_on_ids,
     note_on_index,
     require_domain,
@@ -142,7 +142,7 @@ class OutputFile:
             and entry.shape[:1] == (n,)
             and name not in used
             and name.lower() != columns.truth
-            and not is_reserved(name)
+            and not is_of_rows(store, name)
         ]
         unread = () if columns.features else _unread(store, numbers)
         self.notes = (*answer, *unread)

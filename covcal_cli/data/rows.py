@@ -46,6 +46,16 @@ def is_index(name: str) -> bool:
     return _INDEX.fullmatch(name.lower()) is not None
 
 
+def index_columns(store: Store) -> list[str]:
+    """Return the columns that are the index of a table, by their name or as the file says."""
+    return [name for name, entry in store.entries.items() if entry.is_index or is_index(name)]
+
+
+def is_of_rows(store: Store, name: str) -> bool:
+    """Return whether an array says something of the rows, by its name or as an index."""
+    return is_reserved(name) or store.entries[name].is_index
+
+
 def path_column(store: Store) -> str | None:
     """Return the array that holds the paths of the rows, or None."""
     return next((name for name in store.entries if name.lower() in PATH_NAMES), None)
@@ -75,14 +85,14 @@ class RowFacts:
             and name not in used
             and name != self.path_name
             and name.lower() not in label_names
-            and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_reserved(name))
+            and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
         label = self._only(label_names)
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
         self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
         # Ids are what is called so, else paths, else an index that pandas saved, else row numbers.
         named = self._only(ID_NAMES)
-        index = next((name for name in store.entries if is_index(name)), None)
+        index = next((name for name in index_columns(store) if self._may_be_ids(name)), None)
         if named is None and self.path_name is not None:
             self.ids = self.paths
         elif (found := index if named is None else named) is not None:
@@ -135,6 +145,13 @@ class RowFacts:
                 )
             codes[values == value] = code
         return codes
+
+    def _may_be_ids(self, name: str) -> bool:
+        """Return whether an index can be ids: it may be called like something else of the rows."""
+        entry = self._store.entries[name]
+        return is_index(name) or (
+            not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
+        )
 
     def _ids(self, name: str) -> list[str]:
         entry = self._store.entries[name]
@@ -247,7 +264,7 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
 
 def note_on_index(store: Store) -> tuple[str, ...]:
     """Return a note if a table brings along the index of pandas, which is not read as a number."""
-    found = [name or "the column without a name" for name in store.entries if is_index(name)]
+    found = [name or "the column without a name" for name in index_columns(store)]
     if not store.is_table or not found:
         return ()
     return (f"{store.path}: {', '.join(found)} is the index that pandas saved, and no feature",)

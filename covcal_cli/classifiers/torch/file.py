@@ -26,7 +26,7 @@ from covcal_cli.classifiers.torch.program import (
     quiet,
     without_tensor_cores,
 )
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 from covcal_cli.files import require_file, sha256_of
 
 _JIT: Any = torch.jit  # its functions have no types
@@ -45,7 +45,7 @@ def open_file(path: Path, device: torch.device = CPU) -> Program:
     if kind == "weights":
         raise CovcalError(
             f"{path} holds weights or a pickled object, not a program: pass module:function with "
-            f"--weights {path}"
+            f"--weights {path}, or {OUTPUTS_AS_TABLE}"
         )
     module = _loaded(path, kind)
     if kind == "torch.export":
