@@ -209,6 +209,14 @@ class DomainExtraction:
             bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
             if len(bad):
                 known = self.data.ids[int(piece.rows[bad[0]])]
+                if what == "features" and np.isnan(values[bad[0]]).any():
+                    columns = getattr(self.data, "feature_columns", ())
+                    column = int(np.argmax(np.isnan(values[bad[0]])))
+                    name = columns[column] if columns else f"number {column}"
+                    raise CovcalError(
+                        f"{self.data.path}: the feature {name} of {known} is missing (NaN), and "
+                        "features must be numbers: fill it in, or pass --phi none, which keeps none"
+                    )
                 remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
                 raise CovcalError(
                     f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "

@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from tests.classifiers.onnx.onnx_graphs import Graph, node
+from tests.classifiers.onnx.onnx_chosen_cases import tree
+from tests.classifiers.onnx.onnx_graphs import D_IN, Graph, node
 from tests.cli_runner import covcal
 
 Array = NDArray[np.float64]
@@ -146,3 +147,22 @@ def test_a_softmax_of_probabilities_is_remarked(tmp_path: Path) -> None:
     arguments = ("extract", graph.save(tmp_path).name, *data, "--phi", "none")
     done = covcal(*arguments, cwd=tmp_path).require_success()
     assert "softmax is applied twice" in done.err
+
+
+@pytest.mark.parametrize("phi", ["none", "input"])
+def test_missing_values_go_into_trees_and_are_no_features(phi: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(N, D_IN)).astype(np.float32)
+    y = np.arange(N) % 3
+    np.savez(tmp_path / "s.npz", x=x, y=y)
+    x[3, 2] = np.nan
+    np.savez(tmp_path / "t.npz", x=x, y=y)
+    arguments = ("extract", tree().save(tmp_path).name, "s.npz", "t.npz", "--phi", phi)
+    done = covcal(*arguments, cwd=tmp_path)
+    if phi == "input":
+        assert "t.npz: the feature number 2 of 3 is missing (NaN)" in done.error_line()
+        assert "pass --phi none" in done.error_line()
+        return
+    done.require_success()
+    with h5py.File(tmp_path / "features.h5") as file:
+        found = softmax(file["target/logits"][3], axis=0)
+    np.testing.assert_allclose(found, [0, 0.2, 0.8], atol=1e-6)  # NaN <= 0 is false

@@ -23,6 +23,7 @@ from tests.classifiers.onnx.onnx_graphs import (
     D,
     Graph,
     K,
+    Node,
     node,
 )
 from tests.classifiers.onnx.onnx_wide_cases import slice_of
@@ -86,6 +87,14 @@ def test_an_affine_map_of_unknown_width_is_found_on_the_first_batch(tmp_path: Pa
     assert classifier.proof.error < 1e-5
 
 
+def moved(graph: Graph) -> list[Node]:
+    """Return the nodes, which read c in place of x."""
+    return [
+        (op, ["c" if name == "x" else name for name in inputs], output, attributes)
+        for op, inputs, output, attributes in graph.nodes
+    ]
+
+
 def natural_tree() -> Graph:
     """A tree on columns in natural units: constant wherever made numbers lie."""
     graph = tree()
@@ -135,6 +144,20 @@ def test_scores_between_zero_and_one_are_read_as_logits_with_a_warning(tmp_path:
     _, logits = settled(classifier, {"x": x})
     np.testing.assert_array_equal(logits, x)
     assert "all outputs of 1 rows lie between 0 and 1" in classifier.outputs.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("graph", "takes"),
+    [
+        (tree(), True),
+        (replace(tree(), nodes=[node("Cast", "x", "c", to=1), *moved(tree())]), True),
+        (Graph([*HIDDEN, GEMM, SOFTMAX]), False),
+        (replace(tree(), nodes=[node("Relu", "x", "c"), *moved(tree())]), False),
+        (Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]}), False),
+    ],
+)
+def test_trees_take_missing_values(graph: Graph, takes: bool, tmp_path: Path) -> None:
+    assert open_onnx(graph.save(tmp_path), phi="none").inputs[0].takes_missing == takes
 
 
 def test_an_opened_classifier_stays_as_it_declared_itself(tmp_path: Path) -> None:
