@@ -63,6 +63,7 @@ LAYOUTS = {
     "Evidently": Layout("probabilities", r"model_score(?:_(.+))?", truth="actual"),
 }
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
+_ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"  # of arrays [n, K]
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 _CLASSES = "classes"  # beside an array of outputs: what its columns stand for
 _ANSWER = ("label", "label_index", "confidence")  # of `covcal apply`
@@ -361,17 +362,20 @@ def open_outputs(
 def find_outputs(store: Store, kind: OutputKind, known: Sequence[str]) -> OutputColumns:
     """Find outputs and features by the names of the arrays; `known` are another file's classes."""
     found, truth = _of_kind(store, kind)
-    if not found and not store.is_table and tuple(store.entries) == ("x",):
-        found = {"x": ""}  # .npy: its only array has no name
+    if not found and not store.is_table:
+        found = _only_matrix(store)
     if not found and store.is_table and kind == "probabilities":
         found = _called_like_classes(store, known)
     if not found:
         raise _nothing_found(store, kind)
     for name in found:
         if store.entries[name].is_text:
+            text = store.texts(name)[0].strip()
+            remedy = f"give one column of numbers {_COLUMN[kind]} per class"
+            if text.endswith("%"):
+                remedy = "save numbers without the sign, divided by 100"
             raise store.error(
-                f"{name} holds the text {store.texts(name)[0][:40]!r}: give one "
-                f"column of numbers {_COLUMN[kind]} per class, or call it {GROUP_PREFIX}{name} "
+                f"{name} holds the text {text[:40]!r}: {remedy}, or call it {GROUP_PREFIX}{name} "
                 f"where it holds no {kind}"
             )
     array = next((name for name in found if len(store.entries[name].shape) == 2), None)
@@ -389,6 +393,15 @@ def find_outputs(store: Store, kind: OutputKind, known: Sequence[str]) -> Output
         columns = OutputColumns(outputs, len(outputs), order, names)
     features, n_features = _features(store)
     return replace(columns, features=features, n_features=n_features, truth=truth)
+
+
+def _only_matrix(store: Store) -> dict[str, str]:
+    """Return the one array of outputs by a name that fits both kinds, or none, as in .npy."""
+    matching = _matching(store, _ANY_OUTPUTS)
+    found = [name for name in matching if len(store.entries[name].shape) == 2]
+    if tuple(store.entries) == ("x",):
+        found = ["x"]
+    return {found[0]: ""} if len(found) == 1 else {}
 
 
 def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
