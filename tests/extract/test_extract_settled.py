@@ -166,3 +166,51 @@ def test_missing_values_go_into_trees_and_are_no_features(phi: str, tmp_path: Pa
     with h5py.File(tmp_path / "features.h5") as file:
         found = softmax(file["target/logits"][3], axis=0)
     np.testing.assert_allclose(found, [0, 0.2, 0.8], atol=1e-6)  # NaN <= 0 is false
+
+
+def stump(width: int, declared: int) -> Graph:
+    """One decision on the first column: a regressor of one number, or a classifier of two."""
+    kind = "Classifier" if width == 2 else "Regressor"
+    leaves = [0.9, 0.1, 0.2, 0.8] if width == 2 else [0.1, 0.8]
+    ends = [1, 1, 2, 2] if width == 2 else [1, 2]
+    prefix = "class" if width == 2 else "target"
+    names = {"classlabels_int64s": [0, 1]} if width == 2 else {"n_targets": 1}
+    stored = {
+        f"{prefix}_treeids": [0] * len(ends),
+        f"{prefix}_nodeids": ends,
+        f"{prefix}_ids": [0, 1, 0, 1] if width == 2 else [0, 0],
+        f"{prefix}_weights": leaves,
+    }
+    tree_node = node(
+        f"ai.onnx.ml:TreeEnsemble{kind}",
+        "x",
+        "label y" if width == 2 else "y",
+        nodes_treeids=[0, 0, 0],
+        nodes_nodeids=[0, 1, 2],
+        nodes_featureids=[0, 0, 0],
+        nodes_values=[0.5, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_truenodeids=[1, 0, 0],
+        nodes_falsenodeids=[2, 0, 0],
+        **stored,
+        **names,
+    )
+    return Graph([tree_node], shape=("N", 1), shapes={"y": ["N", declared]})
+
+
+@pytest.mark.parametrize(("width", "declared"), [(2, 1), (2, 2), (1, 1)])
+@pytest.mark.parametrize("phi", ["none", "input"])
+def test_boosting_of_two_classes_is_read_whatever_it_declares(
+    width: int, declared: int, phi: str, tmp_path: Path
+) -> None:
+    """Some exporters declare one column and give two, and regressors give one probability."""
+    x = np.arange(N)[:, None] % 2
+    for name in ("s", "t"):
+        np.savez(tmp_path / f"{name}.npz", x=x.astype(np.float32), y=x[:, 0])
+    model = stump(width, declared).save(tmp_path).name
+    covcal("extract", model, "s.npz", "t.npz", "--phi", phi, cwd=tmp_path).require_success()
+    with h5py.File(tmp_path / "features.h5") as file:
+        found = softmax(file["target/logits"][:], axis=1)
+    np.testing.assert_allclose(found, np.where(x, [0.2, 0.8], [0.9, 0.1]), atol=1e-6)
+    covcal("calibrate", "features.h5", "--method", "temp", cwd=tmp_path)
+    covcal("export", model, "-c", "cal.json", "-o", "out.onnx", cwd=tmp_path).require_success()
