@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,6 +159,29 @@ def test_scores_between_zero_and_one_are_read_as_logits_with_a_warning(tmp_path:
 )
 def test_trees_take_missing_values(graph: Graph, takes: bool, tmp_path: Path) -> None:
     assert open_onnx(graph.save(tmp_path), phi="none").inputs[0].takes_missing == takes
+
+
+@pytest.mark.parametrize("output", [None, "phi", "y"])
+def test_an_embedding_beside_the_one_logit_made_of_it_asks_which(
+    output: str | None, tmp_path: Path
+) -> None:
+    row = WEIGHTS["w"][:1]
+    nodes = [*HIDDEN, node("Gemm", "phi row", "z", transB=1), node("Squeeze", "z axis", "y")]
+    constants = {"row": row, "axis": np.array([1], np.int64)}
+    shapes: dict[str, list[Any]] = {"phi": ["N", D], "y": ["N"]}
+    graph = Graph(nodes, constants=constants, outputs=("phi", "y"), shapes=shapes)
+    path = graph.save(tmp_path)
+    if output is None:
+        with pytest.raises(CovcalError, match=r"y, one number per row, .* reads phi, .*-output y"):
+            open_onnx(path)
+        return
+    assert open_onnx(path, output=output).n_classes == (2 if output == "y" else D)
+
+
+def test_a_confidence_beside_its_scores_is_none_of_the_classes(tmp_path: Path) -> None:
+    nodes = [*HIDDEN, GEMM, node("ReduceMax", "z", "top", axes=[1], keepdims=0)]
+    graph = Graph(nodes, outputs=("z", "top"), shapes={"z": ["N", K], "top": ["N"]})
+    assert open_onnx(graph.save(tmp_path)).n_classes == K
 
 
 def test_an_opened_classifier_stays_as_it_declared_itself(tmp_path: Path) -> None:
