@@ -1,5 +1,11 @@
 """The errors that a user can cause, each worded so that the user can act on it."""
 
+# The way for any model that covcal cannot open or feed: a pickle, or one that reads texts.
+OUTPUTS_AS_TABLE = (
+    "save what its predict_proba gives as tables (prob_NAME per class, and label) and pass those "
+    "with --probabilities and no model"
+)
+
 
 class CovcalError(Exception):
     """Something the user can mend: bad input, a missing file, an output in the way.

@@ -146,7 +146,7 @@ def _of_archive(path: Path) -> dict[str, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("/covcal.json"))
-            content = json.loads(archive.read(name))
+            content = parsed_json(archive.read(name).decode("utf-8"))
     except (OSError, ValueError, StopIteration, zipfile.BadZipFile):
         return {}
     return {str(name): str(value) for name, value in content.items()}

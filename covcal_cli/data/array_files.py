@@ -31,7 +31,7 @@ from covcal_cli.data.rows import (
     GROUP_PREFIX,
     RowFacts,
     count_rows,
-    is_reserved,
+    is_of_rows,
     note_on_ids,
     path_column,
 )
@@ -182,7 +182,7 @@ class ArrayData:
             for name, entry in self._file.store.entries.items()
             if name not in used
             and name != self._file.facts.path_name
-            and not is_reserved(name)
+            and not is_of_rows(self._file.store, name)
             and name.removeprefix(GROUP_PREFIX) not in self.columns
             and (used or entry.shape[:1] != (self._file.n,))
         ]

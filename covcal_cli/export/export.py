@@ -123,6 +123,7 @@ def export(
     chosen = [model_output] if model_output else [None, *exporter.outputs]
     extracted = extracted_tensors(calibration, networks)
     original = _as_extracted(exporter, chosen, extracted, found, str(document), str(model))
+    original.settle_on(extracted.tail)
     return exporter.write(original, merge), calibration
 
 

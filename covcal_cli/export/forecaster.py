@@ -86,6 +86,10 @@ class Original(Protocol):
     logits_tensor: str
     n_features: int | None
 
+    def settle_on(self, tail: str | None) -> None:
+        """Take its outputs for what extraction took them for; for what made rows show, if None."""
+        ...
+
 
 OriginalT = TypeVar("OriginalT", bound=Original)
 
@@ -120,10 +124,11 @@ def free_name(name: str, taken: set[str]) -> str:
 
 @dataclass(frozen=True)
 class Tensors:
-    """Names of the model's tensors that a file was extracted from; None where nothing says so."""
+    """What a file says of the model's tensors; None where nothing says so."""
 
-    features: str | None = None
+    features: str | None = None  # their names
     logits: str | None = None
+    tail: str | None = None  # what turns the logits into the output
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
@@ -134,7 +139,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
     with FeatureFile(path) as file:
         if file.model["sha256"] != calibration.model["sha256"]:
             return Tensors()
-        names = [file.attributes.get(f"{what}_tensor") for what in ("features", "logits")]
+        names = map(file.attributes.get, ("features_tensor", "logits_tensor", "tail"))
     return Tensors(*(str(name) if name else None for name in names))
 
 

@@ -192,7 +192,8 @@ class OnnxOriginal:
         self.file = file
         opened = OpenedOnnx(file, model_output, phi)
         classifier, self.batch = _proved(opened, str(file.path))
-        self._features, self._logits = classifier.run(self.batch)
+        self._features, self._made = classifier.run(self.batch)
+        self._outputs = classifier.outputs
         self._reading, self._is_quantised = classifier.reading, classifier.is_quantised
         self._head = self._reading.head
         self.kept = tuple(value.name for value in file.model.graph.output)
@@ -201,6 +202,10 @@ class OnnxOriginal:
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
 
+    def settle_on(self, tail: str | None) -> None:
+        """Take its outputs for what extraction took them for; for what made rows show, if None."""
+        self._outputs.settle_as_extracted(tail, self._made)
+
     def answers(self) -> Answers:
         """Return what the model gives on the made rows."""
         outputs = self.file.session(self.file.data).run(list(self.kept), self.batch)
@@ -208,10 +213,10 @@ class OnnxOriginal:
         return Answers(
             where=str(self.file.path),
             features=self._features,
-            logits=self._logits,
+            logits=self._outputs.logits(self._made),
             outputs=outputs,
             shown=[outputs[self.kept.index(output.name)] for output in self._head.outputs],
-            is_rounded=tail.is_double or tail.takes_logarithm,
+            is_rounded=tail.is_double or self._outputs.are_logged,
             # A quantised model may be fused otherwise, and be off by a step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
@@ -237,11 +242,13 @@ class OnnxOriginal:
         scores = build.node("Flatten", self._head.logits.tensor, axis=1)
         floats = build.as_float(scores)
         if tail.is_single:
-            # One number z for two classes stands for the logits 0 and z.
-            floats = build.node("Concat", build.node("Sub", floats, floats), floats, axis=1)
-            return floats, floats
+            # One number z for two classes stands for the logits 0 and z, or is a probability.
+            one = floats if self._outputs.are_logged else build.node("Sub", floats, floats)
+            if self._outputs.are_logged:
+                one = build.node("Sub", build.floats(1.0), floats)
+            scores = floats = build.node("Concat", one, floats, axis=1)
         judged = scores if tail.is_double else floats
-        if tail.takes_logarithm:
+        if self._outputs.are_logged:
             floats = build.node("Log", build.node("Max", floats, build.floats(SMALLEST_FLOAT32)))
         return judged, floats
 

@@ -9,13 +9,14 @@ each row is run alone.
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Inputs, Labels, Rows, Splits
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
+from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
@@ -24,6 +25,7 @@ from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.source_accuracy import FEW_ROWS, UNSEEN, SourceAccuracy
 from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.maths.simplex import OutputEvidence
 from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
@@ -97,6 +99,11 @@ class DomainExtraction:
                 if progress is not None:
                     progress(Progress(self.name, done, len(self.rows)))
 
+    def witness(self, spool: DomainSpool, outputs: Outputs, seen: OutputEvidence) -> None:
+        """Show all outputs in the spool to the evidence of what they are."""
+        for values in spool.numbers()["logits"].blocks():
+            seen.add(outputs.shown(values))
+
     def write(self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier) -> None:
         """Write the group ``/NAME`` from a spool that holds every row, and count as it passes."""
         # Only now it is known which rows were readable: everything else is chosen by them.
@@ -110,12 +117,15 @@ class DomainExtraction:
             f"columns/{name}": _storable(np.asarray(values)[self.kept])
             for name, values in self.data.columns.items()
         }
-        # Numbers stay in the spool until it is their turn; what else is known lies in memory.
+        # Numbers stay in the spool until it is their turn, and outputs become logits then; what
+        # else is known lies in memory.
+        numbers = spool.numbers()
+        numbers["logits"] = replace(numbers["logits"], made=classifier.outputs.logits)
         part = Part(
             path=self.data.path,
             rows=self.kept,
             content={
-                **spool.numbers(),
+                **numbers,
                 "labels": self.labels[self.kept],
                 "split": self.split[self.kept],
                 "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
@@ -209,6 +219,14 @@ class DomainExtraction:
             bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
             if len(bad):
                 known = self.data.ids[int(piece.rows[bad[0]])]
+                if what == "features" and np.isnan(values[bad[0]]).any():
+                    columns = getattr(self.data, "feature_columns", ())
+                    column = int(np.argmax(np.isnan(values[bad[0]])))
+                    name = columns[column] if columns else f"number {column}"
+                    raise CovcalError(
+                        f"{self.data.path}: the feature {name} of {known} is missing (NaN), and "
+                        "features must be numbers: fill it in, or pass --phi none, which keeps none"
+                    )
                 remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
                 raise CovcalError(
                     f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "

@@ -240,10 +240,10 @@ class DomainSpool:
                 os.fsync(file.fileno())
             self._synced = time.monotonic()
 
-    def numbers(self) -> dict[str, "_RawRows"]:
+    def numbers(self) -> dict[str, "RawRows"]:
         """Return the rows kept, by array, to be read slice by slice."""
         return {
-            name: _RawRows(path, (self.kept, self.widths[name]))
+            name: RawRows(path, (self.kept, self.widths[name]))
             for name, path in self._paths.items()
         }
 
@@ -316,14 +316,22 @@ def _is_skipped(entry: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _RawRows:
+class RawRows:
     """Rows of float32 in a file of nothing else, sliced as a dataset of HDF5 is."""
 
     path: Path
     shape: tuple[int, int]
+    made: Callable[[Float32s], Float32s] | None = None  # what is made of every slice
+
+    def blocks(self) -> Iterator[Float32s]:
+        """Yield all rows in order, a few MiB at a time."""
+        n, width = self.shape
+        size = max(1, _BLOCK_BYTES // (4 * width))
+        return (self[start : min(start + size, n)] for start in range(0, n, size))
 
     def __getitem__(self, rows: slice) -> Float32s:
         width = self.shape[1]
         start, stop = int(rows.start), int(rows.stop)
         found = np.fromfile(self.path, "<f4", (stop - start) * width, offset=4 * start * width)
-        return found.reshape(-1, width)
+        values: Float32s = found.reshape(-1, width)
+        return values if self.made is None else self.made(values)

@@ -20,6 +20,7 @@ from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.classifier import require_fit, require_width
 from covcal_cli.classifiers.kinds import names_a_function
 from covcal_cli.classifiers.proof import Proof
+from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.classifiers.torch.factory import open_function
 from covcal_cli.classifiers.torch.file import open_file
 from covcal_cli.classifiers.torch.head import Answer, Head, MadeRun, find_head
@@ -194,7 +195,7 @@ class Reading:
     @property
     def is_single(self) -> bool:
         """Whether the program gives one number z per row, read as the logits 0 and z."""
-        return isinstance(self.source, Head) and self.source.fit.is_single
+        return self.source.is_single
 
     def rows(self, batch: Inputs) -> list[Tensor]:
         """Return a batch as tensors in the order of the inputs, refusing another shape."""
@@ -323,7 +324,7 @@ def _logits_source(run: MadeRun, phi: str | None) -> Head | Answer:
             raise
         return Answer.of(answer, run.where)
     # What made rows show as plain logits may be capped where they are large.
-    plain = phi == "none" and head.tail == "none" and not head.fit.is_single
+    plain = phi == "none" and head.tail == "none" and not head.is_single
     return Answer.of(answer, run.where) if plain and head.output == name else head
 
 
@@ -352,17 +353,21 @@ class TorchClassifier:
         found: Proof | None = None,  # None where nothing was proved
         exposure_error: float | None = None,
     ) -> None:
-        self.name, self.notes = reading.reader.program.name, reading.notes
+        self.name = reading.reader.program.name
         self.n_classes, self.n_features = reading.n_classes, reading.n_features
-        self.weight, self.bias = reading.weight, reading.bias
         self.features_tensor, self.logits_tensor = reading.features_tensor, reading.logits_tensor
-        self.tail = reading.source.tail if found else None
+        self.outputs = Outputs(
+            reading.where,
+            reading.source.tail if found else None,
+            is_single=reading.is_single,
+            has_layer=isinstance(reading.source, Head),
+        )
         self.proof, self.exposure_error = found or Proof(), exposure_error
         self.is_single, self.output_name = reading.is_single, reading.reader.output_name
         self._reading = reading
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
+        """Return phi(x) and the outputs; a batch that is fixed is filled up with its last row."""
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
@@ -371,6 +376,26 @@ class TorchClassifier:
             reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)
         return features, values.logits.astype(np.float32)
+
+    @property
+    def tail(self) -> str | None:
+        """What turns the logits into the model's output."""
+        return self.outputs.tail
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how the model is read."""
+        return (*self._reading.notes, *self.outputs.notes)
+
+    @property
+    def weight(self) -> Float32s | None:
+        """W, shape (K, d)."""
+        return None if self.outputs.are_logged else self._reading.weight
+
+    @property
+    def bias(self) -> Float32s | None:
+        """The bias b, shape (K,)."""
+        return None if self.outputs.are_logged else self._reading.bias
 
     def describe(self) -> str:
         """Return the head and its proof in one line."""

@@ -28,7 +28,7 @@ from covcal_cli.classifiers.torch.program import (
     quiet,
     without_tensor_cores,
 )
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 from covcal_cli.files import require_file, sha256_of
 
 _JIT: Any = torch.jit  # its functions have no types
@@ -47,7 +47,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
     if kind == "weights":
         raise CovcalError(
             f"{path} holds weights or a pickled object, not a program: pass module:function with "
-            f"--weights {path}"
+            f"--weights {path}, or {OUTPUTS_AS_TABLE}"
         )
     if not trusted:
         raise CovcalError(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covcal_cli.arrays import SMALLEST_FLOAT32, Float64s
+from covcal_cli.arrays import Float64s
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.proof import ONE_NUMBER, notes_on_tail
 from covcal_cli.classifiers.torch.program import ONLY_OUTPUT, read_answer, to_array
@@ -28,7 +28,7 @@ _FOLLOWERS_SHOWN = 3
 _ENOUGH_ROWS = 3  # to tell a constant that is added to the logits from the logits
 # bfloat16 keeps eight bits, so its sums of products lose more than proof.py's dtypes do.
 _BFLOAT16 = 4e-2
-_SUM = 1e-3  # how far probabilities of a row may be from adding up to 1
+_SUM = 1e-3  # how far probabilities of a made row may be from adding up to 1
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,18 @@ class Head:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know."""
-        single = self.fit.is_single
+        single = self.is_single
         return (*([ONE_NUMBER] if single else []), *notes_on_tail(self.tail, is_single=single))
 
     @property
     def tail(self) -> str:
         """What makes the output of the logits."""
         return self.fit.tail
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a single number stands for two classes."""
+        return self.fit.is_single
 
     def reads(self, features: Float64s, logits: Float64s) -> bool:
         """Return whether the logits are W and b applied to `features`, shape (n, d)."""
@@ -127,40 +132,36 @@ class Head:
 
 @dataclass(frozen=True)
 class Answer:
-    """Logits from the output itself, for ``--phi`` with a model that has no linear head."""
+    """The output itself, for ``--phi`` with a model that has no linear head.
 
-    tail: str  # ``"none"``, or ``"softmax"`` where the output holds probabilities
-    limit: float = 1e-3  # the relative error allowed between the output and what it is said to be
+    What it holds shows in all rows alone; see `covcal_cli.classifiers.settlement`.
+    """
+
+    is_single: bool  # whether it is one number per row, for two classes
+    tail: str = "none"
+    limit: float = 1e-3  # the relative error allowed between two runs
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":
-        """Tell from a few rows what an output, shape (n, K), holds: neither indices nor a number.
+        """Tell from a few rows, shape (n, K), whether an output holds one number; not indices.
 
         `where` is the model, for errors.
         """
-        if output.ndim != 2 or output.shape[1] < 2:
+        if output.ndim != 2:
             raise CovcalError(
-                f"{where} gives one number per row, and no layer before it tells what it means: "
-                "return one probability or logit per class"
+                f"{where} gives labels alone, and no layer before them tells their scores: return "
+                "one probability or logit per class"
             )
-        sums = np.abs(output.sum(axis=1) - 1)
-        return cls("softmax" if (output >= 0).all() and (sums < _SUM).all() else "none")
+        return cls(is_single=output.shape[1] == 1)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know."""
-        if self.tail == "none":
-            return ("the output is taken as the logits",)
-        return (
-            "the logits are the logarithms of the output, whose smallest values are rounded off",
-        )
+        return ()
 
     def logits(self, output: Float64s) -> Float64s:
-        """Return the logits, shape (n, K)."""
-        if self.tail == "none":
-            return output
-        logits: Float64s = np.log(np.maximum(output, SMALLEST_FLOAT32))
-        return logits
+        """Return the output, shape (n, K), one number z as 0 and z."""
+        return proof.two_logits(output) if self.is_single else output
 
 
 # The search for a head.

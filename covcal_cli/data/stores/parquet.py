@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,6 +84,9 @@ class ParquetStore(Store):
             )
             for field in self._schema
         }
+        for name in pandas_index(self._schema):
+            if name in self.entries:
+                self.entries[name] = replace(self.entries[name], is_index=True)
         self._of_parts = {
             key: values
             for key, values in partition_values(parts).items()
@@ -383,6 +386,15 @@ def described_features(schema: Any) -> dict[str, dict[str, Any]]:
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
     return {name: feature for name, feature in features if isinstance(feature, dict)}
+
+
+def pandas_index(schema: Any) -> tuple[str, ...]:
+    """Return the columns that pandas saved as the index of a table; none where it says nothing."""
+    try:
+        columns = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
+        return tuple(name for name in columns if isinstance(name, str))  # ranges are dictionaries
+    except (KeyError, ValueError, TypeError):
+        return ()
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class Entry:
     dtype: np.dtype[Any]  # kind "U" for texts whatever their length
     is_encoded: bool = False  # whether its values are image files, as `Encoded` has them
     class_names: tuple[str, ...] | None = None  # what its numbers stand for, if the file says so
+    is_index: bool = False  # whether the file says that it is the table's index
 
     @property
     def is_text(self) -> bool:
