@@ -42,6 +42,7 @@ from covcal_cli.classifiers.onnx.runner import Runner, exposing
 from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
+from covcal_cli.maths.masks import valid_rows
 
 Token = int | str
 _SUM_TO_ONE = 5e-3  # half precision
@@ -490,7 +491,7 @@ class OpenedOnnx:
         reading, found = reading.seen_in(values), Proof()
         features, scores = reading.read(values)
         logits = reading.tail.logits(scores)
-        if not np.isfinite(logits).all():
+        if not valid_rows(logits).all():
             # The caller knows the name of the row and reports it.
             return OnnxClassifier(reading, notes)
         # The scores are affine in phi, the output is made of them, and reading changed nothing.
@@ -596,7 +597,7 @@ class OnnxClassifier:
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
         # A row that is no number is reported by the caller, who knows its name.
-        if labels is not None and np.isfinite(logits).all():
+        if labels is not None and valid_rows(logits).all():
             limit = reading.prove_affine(self.proof, values, features, scores)
             reading.tail.hold(scores, values, limit)
             if self._original is not None:
