@@ -1,6 +1,5 @@
 """A few lines on any file that covcal wrote, told apart by their content."""
 
-import json
 import mmap
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence

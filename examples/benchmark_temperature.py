@@ -169,11 +169,18 @@ def main() -> None:
                 [sys.executable, __file__, "--measure", name, str(features)],
                 capture_output=True,
                 text=True,
-                check=True,
                 env=os.environ | one_thread,
             )
-            results[name] = found = json.loads(done.stdout)
+            if done.returncode:  # another package may be missing, broken or another version
+                reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+                print(f"{name:24}{'-':>10}{'-':>9}{'-':>10}  {reason}")
+                if "covcal" in name:
+                    raise SystemExit(f"covcal failed: {reason}")
+                continue
+            results[name] = found = json.loads(done.stdout.splitlines()[-1])
             print(f"{name:24}{found['value']:10.5f}{found['cpu']:9.2f}{found['extra']:10.1f}")
+    if "T, scikit-learn, nll" not in results:
+        return
     theirs = results["T, scikit-learn, nll"]["cpu"]
     for loss in ("brier", "nll"):
         ratio = results[f"T, covcal, {loss}"]["cpu"] / theirs

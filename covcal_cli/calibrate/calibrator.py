@@ -24,6 +24,7 @@ from covcal_cli.calibrate.problem import Problem
 from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
+from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.softmax import class_major, softmax
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
@@ -236,7 +237,7 @@ def _logits(values: ArrayLike, name: str) -> Float64s:
         rows = np.stack([np.zeros_like(rows), rows], axis=1)
     if rows.ndim != 2 or rows.shape[1] < 2 or len(rows) == 0:
         raise ValueError(f"{name} must be of shape (n, K) with K of at least 2, not {rows.shape}")
-    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    bad = np.flatnonzero(~valid_rows(rows))
     if len(bad):
         raise ValueError(f"{name}: row {bad[0]} is not finite")
     # Of a few rows it may be chance, and of one number a row the logit 1 looks so.

@@ -5,7 +5,7 @@
 | cot       | the mean target confidence COT's accuracy; it is never below T_s|
 | fl+cot    | the same of the classifier's labels under the aligned logits    |
 | atc       | the mean target confidence ATC's accuracy                       |
-| transcal  | the mean target confidence TransCal's accuracy                  |
+| transcal  | the mean target confidence TransCal's accuracy; at least 1      |
 | utdc      | the confidence in every bin COT's accuracy there                |
 | pseudocal | mixtures of target rows likely to have the heavier row's label  |
 
@@ -72,18 +72,24 @@ def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_control_variates(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match TransCal's accuracy on the classifier's logits."""
+    """Match TransCal's accuracy on the classifier's logits, at a T of at least 1 (as published)."""
     weights = problem.weights(forecaster)
     estimate = transcal(problem.evidence_with(weights.weights))
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
     notes = notes_on_weights(weights)
+    if match.temperature < 1:
+        notes.append(
+            f"the estimated accuracy {estimate.accuracy:.2%} would need T = "
+            f"{match.temperature:.4g}: TransCal never sharpens, and T is kept at 1"
+        )
     if estimate.power < 1:
         notes.append(
             f"the importance weights are raised to the power {estimate.power:.2f}, at which they "
             "are worth 30% of the rows"
         )
     guards = (*guards_on_weights(weights), match.guard)
-    return _fitted(problem, forecaster, match.temperature, guards, notes, weights)
+    temperature = max(match.temperature, 1.0)
+    return _fitted(problem, forecaster, temperature, guards, notes, weights)
 
 
 def by_reliability(problem: Problem, forecaster: ForecasterName) -> MethodFit:

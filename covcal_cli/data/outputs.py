@@ -39,6 +39,7 @@ from covcal_cli.data.stores.open import format_of, open_store
 from covcal_cli.data.stores.store import Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
+from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.simplex import EXACT, OutputEvidence, log_probabilities
 
 OutputKind = Literal["logits", "probabilities"]
@@ -196,7 +197,8 @@ class OutputTable:
         pieces = self._store.pieces([*outputs, *features], self._rows[rows], size)
         start = 0
         for places, arrays in regrouped(pieces, size):
-            inputs = {"logits": self._logits(_stacked(arrays, outputs)).astype(np.float32)}
+            with np.errstate(over="ignore"):  # of masks that float32 has no number for
+                inputs = {"logits": self._logits(_stacked(arrays, outputs)).astype(np.float32)}
             if features:
                 values = _stacked(arrays, features)
                 self._require_finite(values, features, places)
@@ -303,9 +305,13 @@ class OutputTable:
             )
 
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
-        if np.isfinite(values).all():
+        wrong = ~np.isfinite(values)
+        if self._kind == "logits" and names == self._columns.outputs:
+            # A logit of -inf rules a class out, as long as it leaves another.
+            wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
+        if not wrong.any():
             return
-        row, column = np.argwhere(~np.isfinite(values))[0]
+        row, column = np.argwhere(wrong)[0]
         name = names[column] if len(names) > 1 else names[0]
         raise self._store.error(
             f"{name} of {self._store.place(int(rows[row]))} is missing, NaN or infinite: every "

@@ -5,6 +5,9 @@ adaptation", ICML 2024, in feature mode: phi_j and phi_i, with i a random partne
 predicted class, are mixed to 0.65 phi_j + 0.35 phi_i, and the label is the one predicted for j. The
 classifier's last layer is linear, W phi + b, so the mixture's logits are the same mixture of the
 two rows' logits: neither phi nor W is needed. T minimises the negative log-likelihood.
+
+The publication mixes inputs, which needs the model; mixing logits is its feature mode alone, and a
+row has one partner here, under one permutation.
 """
 
 from dataclasses import dataclass

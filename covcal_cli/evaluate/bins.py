@@ -220,7 +220,7 @@ _LANES = 4
 
 
 class ClasswiseBins:
-    """Counts of every class's probability in bins, for the class-wise ECE.
+    """Counts of every class's probability in bins: the class-wise ECE, calibration and sharpness.
 
     It says whether the probability of every class, predicted or not, can be trusted.
 
@@ -230,7 +230,8 @@ class ClasswiseBins:
 
     def __init__(self, bins: int, n_classes: int) -> None:
         self._bins, self._classes = bins, n_classes
-        self._n = 0
+        self._n, self._squares = 0, 0.0
+        self._counts = np.zeros(_LANES * bins * n_classes, dtype=np.int64)
         self._sums = np.zeros(_LANES * bins * n_classes)
         self._hits = np.zeros(_LANES * bins * n_classes, dtype=np.int64)
         self._first = self._first_cells(0)
@@ -244,14 +245,15 @@ class ClasswiseBins:
         cells += self._first
         cells = cells.reshape(-1)
         self._n += m
+        self._squares += float(np.vdot(probabilities, probabilities))
+        self._counts += np.bincount(cells, minlength=size)
         self._sums += np.bincount(cells, probabilities.reshape(-1), minlength=size)
         self._hits += np.bincount(cells.take(labels * m + np.arange(m)), minlength=size)
 
     def ece_by_class(self) -> Float64s:
         """Return the ECE of each class's probability over all rows, shape (K,)."""
         n = require_rows(self._n)
-        gaps = (self._sums - self._hits).reshape(self._classes, _LANES, self._bins).sum(axis=1)
-        errors: Float64s = np.abs(gaps).sum(axis=1) / n
+        errors: Float64s = np.abs(self._by_bin(self._sums - self._hits)).sum(axis=1) / n
         return errors
 
     def ece(self) -> float:
@@ -260,6 +262,25 @@ class ClasswiseBins:
         (Kull et al. 2019; the static calibration error of Nixon et al. 2019.)
         """
         return float(self.ece_by_class().mean())
+
+    def decomposition(self) -> tuple[float, float]:
+        """Return calibration E||p - c||^2 and sharpness E||c||^2 (the paper's equation 2).
+
+        c_k is the frequency of class k among the rows whose probability of class k lies in the same
+        bin. Brier = calibration + 1 - sharpness, but for what probability and label of a class have
+        in common within its bins.
+        """
+        n = require_rows(self._n)
+        hits, sums = self._by_bin(self._hits), self._by_bin(self._sums)
+        frequencies = hits / np.maximum(self._by_bin(self._counts), 1)
+        sharpness = float((frequencies * hits).sum())
+        calibration = self._squares - 2 * float((frequencies * sums).sum()) + sharpness
+        return max(0.0, calibration) / n, sharpness / n
+
+    def _by_bin(self, values: AnyArray) -> AnyArray:
+        """Add up the lanes: shape (K, bins)."""
+        added: AnyArray = values.reshape(self._classes, _LANES, self._bins).sum(axis=1)
+        return added
 
     def _first_cells(self, m: int) -> NDArray[np.int32]:
         """Return the number of the first bin of every class and row, shape (K, m)."""

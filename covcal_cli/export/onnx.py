@@ -30,6 +30,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, made_batches, no_number, prove
 from covcal_cli.files import atomic_output, check_output, moved_together
+from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.networks import Networks
 
 _LEAST_OPSET = 7  # broadcasting came with it
@@ -268,7 +269,7 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
         except CovcalError as error:
             refusal = refusal or error
             continue
-        if np.isfinite(logits).all(axis=1).any():
+        if valid_rows(logits).any():
             return classifier, batch
     raise refusal or no_number(where)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Inputs, Labels, Rows, Splits
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
+from covcal_cli.classifiers.proof import held
 from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
@@ -25,6 +26,7 @@ from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.source_accuracy import FEW_ROWS, UNSEEN, SourceAccuracy
 from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.simplex import OutputEvidence
 from covcal_cli.progress import Progress, ProgressCallback
 
@@ -216,22 +218,25 @@ class DomainExtraction:
 
     def _require_finite(self, arrays: Block, piece: Batch) -> None:
         for what, values in arrays.items():
-            bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
-            if len(bad):
-                known = self.data.ids[int(piece.rows[bad[0]])]
-                if what == "features" and np.isnan(values[bad[0]]).any():
-                    columns = getattr(self.data, "feature_columns", ())
-                    column = int(np.argmax(np.isnan(values[bad[0]])))
-                    name = columns[column] if columns else f"number {column}"
-                    raise CovcalError(
-                        f"{self.data.path}: the feature {name} of {known} is missing (NaN), and "
-                        "features must be numbers: fill it in, or pass --phi none, which keeps none"
-                    )
-                remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
+            # A logit of -inf rules a class out, as long as it leaves another.
+            good = valid_rows(values) if what == "logits" else np.isfinite(values).all(axis=1)
+            if good.all():
+                continue
+            row = int(np.argmin(good))
+            known = self.data.ids[int(piece.rows[row])]
+            if what == "features" and np.isnan(values[row]).any():
+                columns = getattr(self.data, "feature_columns", ())
+                column = int(np.argmax(np.isnan(values[row])))
+                name = columns[column] if columns else f"number {column}"
                 raise CovcalError(
-                    f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
-                    f"check {remedy} and the model"
+                    f"{self.data.path}: the feature {name} of {known} is missing (NaN), and "
+                    "features must be numbers: fill it in, or pass --phi none, which keeps none"
                 )
+            remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
+            raise CovcalError(
+                f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
+                f"check {remedy} and the model"
+            )
 
 
 def rows_per_split(split: Splits) -> dict[str, int]:
@@ -257,13 +262,14 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     if inputs is None:
         return runner
     _, logits = runner.run(inputs)
-    if not np.isfinite(logits).all():
+    if not valid_rows(logits).all():
         return runner  # the row is named when it is its turn
     # The first row among copies of itself must get the logits that it got among the others.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
     _, same = runner.run(repeated)
-    noise = _NOISE * float(np.abs(logits).max())
-    return BatchRunner(classifier, size, alone=float(np.abs(same - logits[0]).max()) > noise)
+    moved, _ = held(same, np.broadcast_to(logits[0], same.shape))
+    _, largest = held(logits, logits)
+    return BatchRunner(classifier, size, alone=moved > _NOISE * largest)
 
 
 class BatchRunner:
@@ -316,7 +322,7 @@ class OutputStatistics:
         self.n_classes = classifier.n_classes if classifier else 0
         self.predictions = np.empty(n, dtype=np.int64)  # the classifier's labels so far
         self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
-        self.largest_logit = 0.0  # the largest |logit|
+        self.largest_logit = 0.0  # the largest |logit|, masked classes apart
         self.least_confidence = 1.0
         self._seen = 0
         self._head = None
@@ -330,11 +336,13 @@ class OutputStatistics:
         self.predictions[self._seen : stop] = logits.argmax(axis=1)
         self._seen = stop
         exact = logits.astype(np.float64)
-        self.largest_logit = max(self.largest_logit, float(np.abs(exact).max(initial=0)))
+        made = exact
         if self._head is not None and "features" in block:
             weight, bias = self._head
-            difference = np.abs(block["features"].astype(np.float64) @ weight + bias - exact)
-            self.affine_difference = max(self.affine_difference, float(difference.max(initial=0)))
+            made = block["features"].astype(np.float64) @ weight + bias
+        difference, largest = held(made, exact)
+        self.affine_difference = max(self.affine_difference, difference)
+        self.largest_logit = max(self.largest_logit, largest)
         exact -= exact.max(axis=1, keepdims=True)
         confidence = 1 / np.exp(exact).sum(axis=1)
         self.least_confidence = float(confidence.min(initial=self.least_confidence))

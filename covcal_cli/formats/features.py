@@ -22,6 +22,7 @@ from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Floats, Labels,
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.files import sha256_of
 from covcal_cli.hdf5 import Dataset, File, Group
+from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import parsed_json
 
@@ -220,7 +221,10 @@ class Domain:
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return
-        bad = np.argwhere(~np.isfinite(values))
+        wrong = ~np.isfinite(values)
+        if name == "logits":  # of which -inf rules a class out, as long as it leaves another
+            wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
+        bad = np.argwhere(wrong)
         if len(bad):
             row, value = int(rows[bad[0][axis]]), values[tuple(bad[0])]
             known = self.ids(np.array([row], dtype=np.int64))[0]

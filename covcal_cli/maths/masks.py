@@ -46,9 +46,15 @@ def masked(logits: Floats, depth: float | None = None) -> Booleans:
     # Most logits need no closer look.
     if depth is None and not (highest[:, 0] - logits.min(axis=1) > _DEPTH).any():
         return np.zeros(logits.shape, dtype=bool)
-    with np.errstate(over="ignore"):  # of float32 infinities: deeper than any depth
+    with np.errstate(over="ignore", invalid="ignore"):  # deeper than any depth; rows of NaN
         gaps = highest - logits
     found: Booleans = gaps > (mask_depth(logits) if depth is None else depth)
+    return found
+
+
+def valid_rows(logits: Floats) -> Booleans:
+    """Return which rows, shape (n,), of (n, K) are logits: none NaN or +inf, and not all -inf."""
+    found: Booleans = np.isfinite(logits.max(axis=1))
     return found
 
 

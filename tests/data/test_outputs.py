@@ -333,12 +333,26 @@ def test_a_row_that_is_no_distribution_is_named(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_value_that_is_not_finite_is_named(kind: str, value: float, tmp_path: Path) -> None:
     values = LOGITS.copy()
     values[30, 1] = value
     with pytest.raises(CovcalError, match=r"logit\w* of (row 30|line 32) is missing, NaN or inf"):
         opened(write(kind, tmp_path, values, "logits"), "logits")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_logit_of_minus_infinity_rules_a_class_out(kind: str, tmp_path: Path) -> None:
+    """Every format gives it as it is; a row of nothing else is refused."""
+    values = LOGITS.copy()
+    values[:, 1] = -np.inf
+    table = opened(write(kind, tmp_path, values, "logits"), "logits")
+    batches = table.batches(None, np.arange(N), size=N, threads=1)
+    assert (next(batches).inputs["logits"][:, 1] == -np.inf).all()
+    values[30] = -np.inf
+    (tmp_path / "none").mkdir()
+    with pytest.raises(CovcalError, match=r"logit\w* of (row 30|line 32) is missing, NaN or inf"):
+        opened(write(kind, tmp_path / "none", values, "logits"), "logits")
 
 
 def test_one_table_may_hold_both_domains(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
+from covcal_cli.maths.masks import valid_rows
 
 Token = int | str
 _FEW = 16  # rows, enough to tell tokens apart
@@ -477,7 +478,7 @@ class OpenedOnnx:
         reading, found = reading.seen_in(values), Proof()
         features, scores = reading.read(values)
         logits = reading.tail.logits(scores)
-        if not np.isfinite(logits).all():
+        if not valid_rows(logits).all():
             # The caller knows the name of the row and reports it.
             return OnnxClassifier(reading, notes)
         # The scores are affine in phi, the output is made of them, and reading changed nothing.
@@ -582,7 +583,7 @@ class OnnxClassifier:
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
         # A row that is no number is reported by the caller, who knows its name.
-        if labels is not None and np.isfinite(logits).all():
+        if labels is not None and valid_rows(logits).all():
             reading, limit = reading.prove_affine(self.proof, values, features, scores)
             self.reading = reading
             reading.tail.hold(scores, values, limit)

@@ -33,6 +33,7 @@ from covcal_cli.classifiers.torch.program import (
 )
 from covcal_cli.classifiers.torch.trace import LayerReader, Tap, Trace, open_tap, parameter_names
 from covcal_cli.errors import CovcalError
+from covcal_cli.maths.masks import valid_rows
 
 
 def open_torch(
@@ -337,7 +338,7 @@ def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
     values, found = reading.reader.read(rows), Proof()
     # Rows of another size than the made ones may hold another number of features.
     reading = replace(reading, n_features=_width(values))
-    if not np.isfinite(values.logits).all():
+    if not valid_rows(values.logits).all():
         return TorchClassifier(reading)
     error = reading.exposure_error(rows, values)
     reading.prove(found, values)
@@ -372,7 +373,7 @@ class TorchClassifier:
         values = reading.reader.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
         # A row that is no number is reported by the caller, who knows its name.
-        if self.tail is not None and np.isfinite(values.logits).all():
+        if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)
         return features, values.logits.astype(np.float32)

@@ -21,6 +21,7 @@ from covcal_cli.classifiers.proof import ONE_NUMBER, notes_on_tail
 from covcal_cli.classifiers.torch.program import ONLY_OUTPUT, read_answer, to_array
 from covcal_cli.classifiers.torch.trace import LayerCall, Trace
 from covcal_cli.errors import CovcalError
+from covcal_cli.maths.masks import masked
 
 _OTHER_WAYS = "pass --phi NAME or input to choose the features, or --phi none for the logits alone"
 _MOST_POSITIONS = 1024
@@ -346,14 +347,38 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
             found = Fit(tail, factors, offset)
             if proof.tail_error(tail, found.logits(results), output) <= limit:
                 return found
-    return None
+    return _fitted_but_masked(results, output, limit)
+
+
+def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
+    """Return how `output` follows where the same classes are masked in every row, or None.
+
+    Their factors are 0, and their offset is the mask: the output's own number, or -inf where the
+    output is made of it.
+    """
+    same = (output == output[0]).all(axis=0)
+    out = same & (masked(output).all(axis=0) | (output[0] == 0))
+    if not out.any() or (~out).sum() < 2:
+        return None
+    inner = fitted([result[:, ~out] for result in results], output[:, ~out], limit)
+    if inner is None:
+        return None
+    offset = np.where(out, output[0] if inner.tail == "none" else -np.inf, 0.0)
+    offset[~out] = inner.offset
+    factors = []
+    for factor in inner.factors:
+        factors.append(np.zeros(len(out)))
+        factors[-1][~out] = factor
+    found = Fit(inner.tail, tuple(factors), offset)
+    matches = proof.tail_error(found.tail, found.logits(results), output) <= limit
+    return found if matches else None
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
     """Yield the tails that `output` may have, and its logits up to a constant per row."""
-    yield "none", output
     if not np.isfinite(output).all():
         return
+    yield "none", output
     if (output > 0).all() and np.allclose(output.sum(axis=1), 1, atol=_SUM):
         yield "softmax", np.log(output)
     if (output <= 0).all() and np.allclose(np.exp(output).sum(axis=1), 1, atol=_SUM):

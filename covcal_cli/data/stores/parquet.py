@@ -391,7 +391,7 @@ def described_features(schema: Any) -> dict[str, dict[str, Any]]:
 def pandas_index(schema: Any) -> tuple[str, ...]:
     """Return the columns that pandas saved as the index of a table; none where it says nothing."""
     try:
-        columns = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
+        columns = parsed_json((schema.metadata or {})[b"pandas"].decode())["index_columns"]
         return tuple(name for name in columns if isinstance(name, str))  # ranges are dictionaries
     except (KeyError, ValueError, TypeError):
         return ()
