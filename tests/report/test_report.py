@@ -355,6 +355,16 @@ def test_the_commands_name_networks_that_were_given(trained: Path, folder: Path)
         assert "--networks moved.h5" in " ".join(command)
 
 
+def test_the_commands_give_the_names_of_calibrations(folder: Path) -> None:
+    """A name of one's own, on the page and in the commands that lead to it."""
+    calibrated(folder)
+    page = reported(folder, "-c", "live now=cal.json", "-c", "cal.json")
+    assert "with live now, as it was fitted" in page.words
+    *_, evaluate, again = shown_commands(folder)
+    for command in (evaluate, again):
+        assert [one for one in command if "cal.json" in one] == ["live now=cal.json", "cal.json"]
+
+
 def test_without_arguments_it_reports_on_what_cal_json_names(folder: Path) -> None:
     calibrated(folder)
     run = covcal("report", cwd=folder).require_success()
