@@ -184,6 +184,21 @@ class TestOtherRows:
             first, second = (one["regressions"][0][end] for one in (found, without))
             assert first == pytest.approx(second, abs=0.01)
 
+    @pytest.mark.parametrize("count", [-1, 1e300, "1", None, []])
+    def test_bins_that_cannot_be(self, folder: Path, count: object) -> None:
+        """A baseline with such counts has no interval: one line, whatever they are."""
+        old = baseline(folder)
+        write(folder, seed=1)
+        content = json.loads(old.read_text())
+        content["bins"]["calibrations"]["temp"]["count"][-1] = count
+        old.write_text(json.dumps(content))
+        run = covcal(
+            *("evaluate", "features.h5", "-c", "cal.json", "--baseline", old),
+            *("--fail-regression", "ece=0"),
+            cwd=folder,
+        )
+        assert "has no interval of 95% for ece of temp" in run.error_line()
+
     def test_a_mean_without_an_interval(self, folder: Path) -> None:
         """What cannot be told of an old baseline is an error with the ways out, never a pass."""
         old = baseline(folder)
