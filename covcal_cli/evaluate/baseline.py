@@ -118,10 +118,13 @@ class Baseline:
                 np.array([0.0 if value is None else float(value) for value in found[key]])
                 for key in ("count", "confidence", "accuracy")
             )
-            sizes = counts.astype(np.int64)
-            return Bins(sizes, np.rint(sizes * accuracy).astype(np.int64), sizes * confidence)
+            hits, sums = counts * accuracy, counts * confidence
         except (KeyError, TypeError, ValueError):
             return None
+        possible = all(((part >= 0) & (part <= counts)).all() for part in (hits, sums))
+        if not possible or counts.sum() != self.read.n:
+            return None
+        return Bins(counts.astype(np.int64), np.rint(hits).astype(np.int64), sums)
 
 
 def read_baseline(path: Path) -> Baseline:

@@ -4,7 +4,7 @@ Besides ``calibrate/labelled.py`` this is the only place where target labels are
 it used are left out here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -110,20 +110,14 @@ def evaluate(
         rows = _rows_to_judge(target, split, given)
         rows, left_out = _without_fitted(target, rows, calibrations)
         groups = None if by is None else _grouping(target, by, rows, file.classes)
-        # One pass over the file, whatever the number of calibrations, and the pairs among them:
-        # each against the classifier as it came, against the first, and against its earlier self.
-        pairs: dict[tuple[str, str], PairedRows] = {}
+        # One pass over the file, whatever the number of calibrations, and the pairs among them.
         if resamples:
             judged |= {
                 _before(name): ScaledLogits(then.forecaster, then.temperature)
                 for name, then in earlier.items()
                 if name in judged and (then.forecaster == "original" or file.is_adapted)
             }
-            references = list(dict.fromkeys([NONE, *list(calibrations)[:1]]))
-            later = [name for name in calibrations if name != NONE]
-            compared = [(name, one) for name in later for one in references if name != one]
-            compared += [(name, _before(name)) for name in earlier if _before(name) in judged]
-            pairs = {pair: PairedRows(settings.bins) for pair in compared}
+        pairs = {pair: PairedRows(settings.bins) for pair in _compared(judged) if resamples}
         collected = {
             name: MetricsAccumulator(settings.bins, len(file.classes), keep_losses=resamples > 0)
             for name in judged
@@ -205,6 +199,19 @@ def evaluate(
             model=file.model["name"],
             notes=(*_notes_on_split(split), *_notes_on_fitted(target, calibrations, files)),
         )
+
+
+def _compared(judged: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is compared with what, of names that start with ``none`` and the first given.
+
+    Each calibration is, with ``none``, with the first and with its earlier self.
+    """
+    names = list(judged)
+    now = [name for name in names if not _is_before(name)]
+    for place, name in enumerate(now):
+        yield from ((name, reference) for reference in now[: min(place, 2)])
+        if _before(name) in names:
+            yield name, _before(name)
 
 
 # The name of a calibration's earlier self; no name that is given can hold a NUL.

@@ -76,7 +76,7 @@ def report(
         evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
     estimation: Estimation | None = None
     with suppress(TooFewRowsError):
-        estimation = expect(path, files, networks=networks).estimation
+        estimation = expect(path, files, names=names, networks=networks).estimation
     content = ReportContent(
         path=path,
         documents=tuple(files),

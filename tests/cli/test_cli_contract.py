@@ -169,7 +169,7 @@ class TestExitCodes:
             ("calibrate-labelled",),
             ("calibrate-labelled", "--rows", "0"),
             ("evaluate", "--bins", "0"),
-            ("evaluate", "--split", "all"),
+            ("evaluate", "--split", "some"),
             ("evaluate", "--format", "xml"),
             ("evaluate", "-c"),
             ("inspect",),

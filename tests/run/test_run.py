@@ -327,6 +327,25 @@ def test_options_of_extract_that_make_no_run_are_not_taken(
     assert not (folder / "new").exists()
 
 
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_target_without_test_rows(labelled: bool, folder: Path) -> None:
+    """All its labelled rows are judged; where it has none, the run ends without figures."""
+    with np.load(folder / "target.npz") as arrays:
+        labels, split = arrays["y"], np.minimum(arrays["split"], 1)
+    edit(folder / "target.npz", y=labels if labelled else np.full_like(labels, -1), split=split)
+    done = run(folder, "--method", "temp", "--force").require_success()
+    page = (folder / "out" / "report.html").read_text()
+    assert (folder / "out" / "calibrated.onnx").exists()
+    if labelled:
+        content = json.loads((folder / "out" / "metrics.json").read_text())
+        assert (content["split"], content["n"]) == ("all", len(labels))
+        assert f"Measured on {len(labels)} labelled target rows" in page
+    else:
+        assert not (folder / "out" / "metrics.json").exists()
+        assert "nothing here is measured" in page
+    assert "wrote out/report.html" in done.err
+
+
 # What a run tells of the model, and of whom a folder is.
 
 
