@@ -25,7 +25,7 @@ from covcal_cli.cli.inspect import inspect
 from covcal_cli.cli.merge import merge
 from covcal_cli.cli.report import report
 from covcal_cli.cli.run import run as run_command
-from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError
+from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError, message
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
@@ -37,6 +37,7 @@ _REMEDIES = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "pass a shorter one",
 }
+_LESS_MEMORY = "give less data at once, a smaller --batch or --size, or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
@@ -133,6 +134,8 @@ def run(arguments: Sequence[str]) -> int:
         return ERROR
     except OSError as error:
         return _failed(_explained(error))
+    except MemoryError as error:
+        return _failed(f"out of memory ({message(str(error) or 'no figures')}): {_LESS_MEMORY}")
     except Exception as error:
         if isinstance(error, CLICK_ERROR):
             error.show()
@@ -153,7 +156,7 @@ def _explained(error: OSError) -> str:
     """Say what the system refused in covcal's own form: file, thing, remedy."""
     reason = (error.strerror or str(error)).lower()
     remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
-    return f"{error.filename or 'the output'}: {reason}: {remedy}"
+    return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
 
 
 def main() -> None:

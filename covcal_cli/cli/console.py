@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, message
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 
@@ -26,24 +26,24 @@ class Console:
     def note(self, text: str) -> None:
         """Print a note to stderr."""
         if not self.quiet:
-            _to_stderr(f"note: {text}")
+            _to_stderr(f"note: {message(text)}")
 
     def detail(self, text: str) -> None:
         """Print a detail to stderr when asked to be verbose."""
         if self.verbose:
-            _to_stderr(text)
+            _to_stderr(message(text))
 
     def warn(self, texts: Iterable[str]) -> None:
         """Print warnings to stderr, quiet or not."""
         for text in texts:
-            _to_stderr(f"warning: {text}")
+            _to_stderr(f"warning: {message(text)}")
 
     def wrote(self, path: Path, hint: str | None = None) -> None:
         """Say what was written, and the command to run next."""
         if not self.quiet:
-            _to_stderr(f"wrote {path}")
+            _to_stderr(f"wrote {message(str(path))}")
             if hint:
-                _to_stderr(f"next: {hint}")
+                _to_stderr(f"next: {message(hint)}")
 
     @contextmanager
     def progress(self) -> Iterator[ProgressCallback]:

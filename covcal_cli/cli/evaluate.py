@@ -198,6 +198,7 @@ def _append_to_step_summary(text: str) -> None:
 
 def rendered_evaluation(judged: "Judged", kind: str, *, every_metric: bool = False) -> str:
     """Return an evaluation as ``table``, ``json``, ``markdown`` or ``github``."""
+    from covcal_cli.errors import printable
     from covcal_cli.evaluate.result import metrics_document
     from covcal_cli.records import document_text
 
@@ -208,7 +209,9 @@ def rendered_evaluation(judged: "Judged", kind: str, *, every_metric: bool = Fal
         return _as_text(judged, every_metric=every_metric)
     lines = [_as_markdown(judged, every_metric=every_metric)]
     if kind == "github":  # which shows these lines beside the job
-        lines += [f"::error::covcal: {case.sentence}" for case in judged.cases if case.failed]
+        lines += [
+            f"::error::covcal: {printable(case.sentence)}" for case in judged.cases if case.failed
+        ]
     return "\n".join(lines)
 
 
@@ -217,12 +220,13 @@ def _as_markdown(judged: "Judged", *, every_metric: bool) -> str:
     from covcal_cli.cli import tables
 
     text = _parts(judged.evaluation, tables.markdown, "\n\n", every_metric=every_metric)
-    cases = "\n".join(f"- {case.sentence}" for case in judged.cases)
+    cases = "\n".join(f"- {tables.in_markdown(case.sentence)}" for case in judged.cases)
     return f"{text}\n\n{cases}" if cases else text
 
 
 def _as_text(judged: "Judged", *, every_metric: bool) -> str:
     from covcal_cli.cli import tables
+    from covcal_cli.errors import printable
     from covcal_cli.evaluate.diagram import text_diagram
 
     evaluation = judged.evaluation
@@ -230,7 +234,7 @@ def _as_text(judged: "Judged", *, every_metric: bool) -> str:
     lines = [
         _parts(evaluation, tables.text, "\n", every_metric=every_metric),
         "",
-        f"reliability of {shown}, target {evaluation.split} rows",
+        f"reliability of {printable(shown)}, target {evaluation.split} rows",
         text_diagram(evaluation.metrics[shown].bins),
     ]
     sentences = [case.sentence for case in judged.cases]
@@ -241,6 +245,7 @@ def _parts(
     evaluation: "Evaluation", draw: "Callable[[Table], str]", between: str, *, every_metric: bool
 ) -> str:
     """Return the tables, each but the first below its title and what is to go `between`."""
+    from covcal_cli.errors import printable
     from covcal_cli.evaluate.bins import SMALL_GROUP
 
     parts = [draw(_metrics(evaluation, main=True))]
@@ -250,7 +255,7 @@ def _parts(
         title = f"95 % intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
         parts.append(f"{title}{between}{draw(_intervals(evaluation))}")
     if evaluation.by is not None:
-        parts.append(f"by {evaluation.by}{between}{draw(_groups(evaluation))}")
+        parts.append(f"by {printable(evaluation.by)}{between}{draw(_groups(evaluation))}")
         if any(group.small for found in evaluation.groups.values() for group in found):
             parts.append(f"(n): fewer than {SMALL_GROUP} rows, so the ECE is mostly noise")
     return "\n\n".join(parts)

@@ -1,8 +1,13 @@
 """Tables as text for a terminal, and as Markdown."""
 
 import io
+import re
 
+from covcal_cli.errors import printable
 from covcal_cli.report.tables import Table
+
+_MARKS = re.compile(r"[\\`*_\[\]|~]")  # that begin markup within a cell
+_TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
 def text(table: Table) -> str:
@@ -30,8 +35,12 @@ def markdown(table: Table) -> str:
     rule = "|".join(
         "---" if index in table.texts else "---:" for index in range(len(table.columns))
     )
-    lines = ["| " + " | ".join(table.columns) + " |", f"|{rule}|"]
-    for row in table.rows:
-        cells = (cell.replace("|", "\\|") for cell in row)
-        lines.append("| " + " | ".join(cells) + " |")
+    lines = ["| " + " | ".join(map(in_markdown, table.columns)) + " |", f"|{rule}|"]
+    lines += ["| " + " | ".join(map(in_markdown, row)) + " |" for row in table.rows]
     return "\n".join(lines)
+
+
+def in_markdown(text: str) -> str:
+    """Return a text of any origin as Markdown shows it: no markup, no HTML, no other cell."""
+    shown = _MARKS.sub(r"\\\g<0>", printable(text))
+    return _TAG.sub("&lt;", _ENTITY.sub("&amp;", shown))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.bootstrap import Interval
 from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
@@ -172,7 +172,7 @@ def _write(found: Judged, outputs: Outputs, *, title: str) -> None:
 
 
 def _of_limit(verdict: Verdict, intervals: Mapping[str, Mapping[str, Interval]]) -> GateCase:
-    name, gate = verdict.calibration, f"{verdict.metric} <= {verdict.limit:g}"
+    name, gate = printable(verdict.calibration), f"{verdict.metric} <= {verdict.limit:g}"
     state = "EXCEEDED" if verdict.exceeded else "kept"
     sentence = f"limit {gate} {state} by {name}: {verdict.value:.6g}"
     low, high = intervals.get(name, {}).get(verdict.metric, (math.inf, math.inf))
@@ -187,7 +187,7 @@ def _of_change(change: Change) -> GateCase:
     direction = "worse" if change.worse_by > 0 else "better"
     found = "the same" if change.worse_by == 0 else f"{direction} by {abs(change.worse_by):.6g}"
     values = f"{change.before:.6g} -> {change.value:.6g}, {found}"
-    sentence = f"regression {gate} {state} by {change.calibration}: {values}"
+    sentence = f"regression {gate} {state} by {printable(change.calibration)}: {values}"
     return GateCase(change.calibration, gate, sentence, change.exceeded)
 
 
