@@ -198,7 +198,8 @@ class OutputTable:
         pieces = self._store.pieces([*outputs, *features], self._rows[rows], size)
         start = 0
         for places, arrays in regrouped(pieces, size):
-            inputs = {"logits": self._logits(_stacked(arrays, outputs)).astype(np.float32)}
+            with np.errstate(over="ignore"):  # of 1e39, which the classifier's proof refuses
+                inputs = {"logits": self._logits(_stacked(arrays, outputs)).astype(np.float32)}
             if features:
                 values = _stacked(arrays, features)
                 self._require_finite(values, features, places)
