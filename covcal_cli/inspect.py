@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from covcal_cli.calibrate.estimate import Estimation
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.result import WrittenMetrics
 from covcal_cli.files import require_file
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -42,6 +42,7 @@ def describe(path: str | Path) -> str:
             f"{path} is not a readable HDF5 file or JSON but {_kind_of(path, start)}: name one of "
             "covcal's .h5 or .json files, or a model that it exported"
         )
+    lines = [(printable(name), printable(text)) for name, text in lines]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 

@@ -13,7 +13,7 @@ from typing import IO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.apply.writers import AppliedRows, Layout, format_of, write_csv
+from covcal_cli.apply.writers import AppliedRows, Layout, for_screens, format_of, write_csv
 from covcal_cli.arrays import Float32s, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
@@ -134,7 +134,7 @@ def apply(
             with atomic_output(output, force=force) as partial:
                 write(partial, source.layout(file, provenance), source.blocks())
         else:
-            write_csv(output, source.layout(file, {}), source.blocks())
+            write_csv(output, source.layout(file, {}), source.blocks(), as_it_is=for_screens)
     return Applied(
         rows=len(source.rows),
         mean_confidence=source.confidence_sum / len(source.rows),

@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float32s, Labels
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, printable
 from covcal_cli.formats.features import APPLIED_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer
 
@@ -68,21 +68,31 @@ class Layout:
         return ["id", "label", "label_index", "confidence", *(f"p_{name}" for name in names)]
 
 
-def write_csv(stream: IO[bytes], layout: Layout, blocks: Iterable[AppliedRows]) -> None:
+def write_csv(
+    stream: IO[bytes],
+    layout: Layout,
+    blocks: Iterable[AppliedRows],
+    *,
+    as_it_is: Callable[[bytes], bytes] = bytes,
+) -> None:
     """Write CSV (RFC 4180, UTF-8, line feeds): a header, then a line per row.
 
-    Numbers have nine significant digits, with which every float32 is read back to the last bit.
+    Names and ids are as `as_it_is` makes them. Numbers have nine significant digits, with which
+    every float32 is read back to the last bit.
     """
-    names = [_quoted(name.encode()) for name in layout.classes]
+    names = [_quoted(as_it_is(name.encode())) for name in layout.classes]
     labels = [b",%b,%d" % (name, index) for index, name in enumerate(names)]
-    stream.write(b",".join(_quoted(name.encode()) for name in layout.columns()) + b"\n")
+    columns = (_quoted(as_it_is(name.encode())) for name in layout.columns())
+    stream.write(b",".join(columns) + b"\n")
     size = max(1, _CSV_VALUES // len(layout.columns()))
     for block in blocks:
         for start in range(0, len(block), size):
-            stream.write(_csv_lines(block, slice(start, start + size), labels))
+            stream.write(_csv_lines(block, slice(start, start + size), labels, as_it_is))
 
 
-def _csv_lines(block: AppliedRows, rows: slice, labels: Sequence[bytes]) -> bytes:
+def _csv_lines(
+    block: AppliedRows, rows: slice, labels: Sequence[bytes], as_it_is: Callable[[bytes], bytes]
+) -> bytes:
     values = block.confidence[rows, None]
     if block.probabilities is not None:
         values = np.concatenate([values, block.probabilities[rows]], axis=1)
@@ -91,11 +101,18 @@ def _csv_lines(block: AppliedRows, rows: slice, labels: Sequence[bytes]) -> byte
     numbers = line * len(values) % tuple(values.ravel().tolist())
     if not values.all():
         numbers = numbers.replace(b",0.00000000", b",0")  # others below 1e-4 have an exponent
-    ids: list[bytes] = block.ids[rows].tolist()
+    ids: list[bytes] = list(map(as_it_is, block.ids[rows].tolist()))
     if _SPECIAL.search(b"".join(ids)):
         ids = [_quoted(known) for known in ids]
     found = zip(ids, block.label_index[rows].tolist(), numbers.splitlines(True), strict=True)
     return b"".join(part for known, index, line in found for part in (known, labels[index], line))
+
+
+def for_screens(text: bytes) -> bytes:
+    """Return UTF-8 as a terminal can show it; see `covcal_cli.errors.printable`."""
+    if text.isascii() and text.decode("ascii").isprintable():
+        return text
+    return printable(text.decode("utf-8", errors="replace")).encode("utf-8")
 
 
 def _quoted(text: bytes) -> bytes:

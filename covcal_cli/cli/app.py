@@ -21,7 +21,7 @@ from covcal_cli.cli.adapt import adapt
 from covcal_cli.cli.apply import apply
 from covcal_cli.cli.calibrate import calibrate
 from covcal_cli.cli.calibrate_labelled import calibrate_labelled
-from covcal_cli.cli.console import message, prepare_streams
+from covcal_cli.cli.console import prepare_streams, say
 from covcal_cli.cli.demo import demo
 from covcal_cli.cli.estimate import estimate
 from covcal_cli.cli.evaluate import evaluate
@@ -31,7 +31,7 @@ from covcal_cli.cli.inspect import inspect
 from covcal_cli.cli.merge import merge
 from covcal_cli.cli.report import report
 from covcal_cli.cli.run import run as run_command
-from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError
+from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError, message
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
@@ -44,6 +44,7 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "pass a shorter one",
 }
 _COMPLETE = "_COVCAL_COMPLETE"  # by which a shell asks for what to complete
+_LESS_MEMORY = "give less data at once, a smaller --batch or --size, or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
@@ -180,7 +181,7 @@ def _ended(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, LimitExceededError):
         if str(error):  # else the result has said it
-            message("FAILED", str(error))
+            say("FAILED", str(error))
         return LIMIT_EXCEEDED
     if isinstance(error, BrokenPipeError):
         # The reader (head, less) went away: keep Python from complaining at exit.
@@ -199,13 +200,15 @@ def _ended(error: BaseException) -> int:
         text = f"this needs {name}: pip install {needed}"
     elif isinstance(error, OSError):
         text = _explained(error)
+    elif isinstance(error, MemoryError):
+        text = f"out of memory ({message(str(error) or 'no figures')}): {_LESS_MEMORY}"
     else:
         traceback.print_exception(error)
         text = (
             f"this is a bug in covcal {__version__} (Python {sys.version.split()[0]}): please "
             "report the lines above and the command"
         )
-    message("error", text)
+    say("error", text)
     return ERROR
 
 
@@ -224,7 +227,7 @@ def _explained(error: OSError) -> str:
     """Say what the system refused in covcal's own form: file, thing, remedy."""
     reason = (error.strerror or str(error)).lower()
     remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
-    return f"{error.filename or 'the output'}: {reason}: {remedy}"
+    return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
 
 
 def main() -> None:

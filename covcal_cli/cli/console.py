@@ -18,7 +18,7 @@ from typing import TextIO
 
 import typer
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, message
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 WIDTH = 80
@@ -51,24 +51,24 @@ class Console:
     def note(self, text: str) -> None:
         """Print a note to stderr."""
         if not self.quiet:
-            message("note", text)
+            say("note", text)
 
     def detail(self, text: str) -> None:
         """Print a detail to stderr when asked to be verbose."""
         if self.verbose:
-            _to_stderr(text)
+            _to_stderr(message(text))
 
     def warn(self, texts: Iterable[str]) -> None:
         """Print warnings to stderr, quiet or not."""
         for text in texts:
-            message("warning", text)
+            say("warning", text)
 
     def wrote(self, path: Path, hint: str | None = None) -> None:
         """Say what was written, and the command to run next."""
         if not self.quiet:
-            _to_stderr(f"wrote {path}")
+            _to_stderr(f"wrote {message(str(path))}")
             if hint:
-                _to_stderr(f"next: {hint}")
+                _to_stderr(f"next: {message(hint)}")
 
     @contextmanager
     def progress(self) -> Iterator[ProgressCallback]:
@@ -140,10 +140,10 @@ def _numbers(step: Progress, room: int) -> str:
     return shown
 
 
-def message(kind: str, text: str) -> None:
+def say(kind: str, text: str) -> None:
     """Print a message to stderr behind what it is: ``note``, ``warning`` or ``error``."""
     colour = {"warning": _YELLOW, "error": _RED, "FAILED": _RED}.get(kind)
-    line = _wrapped(f"{kind}: {text}", sys.stderr)
+    line = _wrapped(f"{kind}: {message(text)}", sys.stderr)
     if colour is not None and _coloured(sys.stderr):
         line = f"{colour}{kind}:{_PLAIN}{line.removeprefix(f'{kind}:')}"
     _to_stderr(line)

@@ -229,6 +229,7 @@ class _Extras:
 
 def rendered_evaluation(judged: "Judged", kind: str, *, extras: _Extras = _Extras()) -> str:
     """Return an evaluation as ``table``, ``json``, ``markdown`` or ``github``."""
+    from covcal_cli.errors import printable
     from covcal_cli.evaluate.result import metrics_document
     from covcal_cli.records import document_text
 
@@ -239,7 +240,9 @@ def rendered_evaluation(judged: "Judged", kind: str, *, extras: _Extras = _Extra
         return _as_text(judged, extras=extras)
     lines = [_as_markdown(judged, extras=extras)]
     if kind == "github":  # which shows these lines beside the job
-        lines += [f"::error::covcal: {case.sentence}" for case in judged.cases if case.failed]
+        lines += [
+            f"::error::covcal: {printable(case.sentence)}" for case in judged.cases if case.failed
+        ]
     return "\n".join(lines)
 
 
@@ -248,12 +251,13 @@ def _as_markdown(judged: "Judged", *, extras: _Extras) -> str:
     from covcal_cli.cli import tables
 
     text = _parts(judged.evaluation, tables.markdown, "\n\n", extras=extras)
-    cases = "\n".join(f"- {case.sentence}" for case in judged.cases)
+    cases = "\n".join(f"- {tables.in_markdown(case.sentence)}" for case in judged.cases)
     return f"{text}\n\n{cases}" if cases else text
 
 
 def _as_text(judged: "Judged", *, extras: _Extras) -> str:
     from covcal_cli.cli import tables
+    from covcal_cli.errors import printable
     from covcal_cli.evaluate.diagram import text_diagram
 
     evaluation = judged.evaluation
@@ -261,7 +265,7 @@ def _as_text(judged: "Judged", *, extras: _Extras) -> str:
     lines = [
         _parts(evaluation, tables.text, "\n", extras=extras),
         "",
-        f"reliability of {shown}, target {evaluation.split} rows",
+        f"reliability of {printable(shown)}, target {evaluation.split} rows",
         text_diagram(evaluation.metrics[shown].bins),
     ]
     sentences = [case.sentence for case in judged.cases]
@@ -272,6 +276,7 @@ def _parts(
     evaluation: "Evaluation", draw: "Callable[[Table], str]", between: str, *, extras: _Extras
 ) -> str:
     """Return the tables, each but the first below its title and what is to go `between`."""
+    from covcal_cli.errors import printable
     from covcal_cli.evaluate.bins import SMALL_GROUP
 
     parts = [draw(_metrics(evaluation, main=True))]
@@ -285,7 +290,7 @@ def _parts(
         title = f"differences on the same rows, {level} intervals; above 0 is worse"
         parts.append(f"{title}{between}{draw(_differences(evaluation))}")
     if evaluation.by is not None:
-        parts.append(f"by {evaluation.by}{between}{draw(_groups(evaluation))}")
+        parts.append(f"by {printable(evaluation.by)}{between}{draw(_groups(evaluation))}")
         if any(group.small for found in evaluation.groups.values() for group in found):
             parts.append(f"(n): fewer than {SMALL_GROUP} rows, so the ECE is mostly noise")
     return "\n\n".join(parts)

@@ -1,5 +1,6 @@
 """Tables and lines as text for a terminal, and tables as Markdown."""
 
+import re
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,12 +8,16 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from covcal_cli.cli.console import WIDTH
+from covcal_cli.errors import printable
 
 if TYPE_CHECKING:  # it needs NumPy, and --help does not
     from covcal_cli.report.tables import Table
 
 _GAP = "  "
 _LONGEST_NAME, _LEAST_TEXT = 30, 20  # columns
+
+_MARKS = re.compile(r"[\\`*_\[\]|~]")  # that begin markup within a cell
+_TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
 def aligned(facts: Mapping[str, str]) -> str:
@@ -27,7 +32,8 @@ def text(table: "Table") -> str:
     Where it is wider, headings are broken between words, and then the longest column of text. If
     that does not help, columns go into further tables, each with the leading columns of text.
     """
-    columns = [[column, *cells] for column, *cells in zip(table.columns, *table.rows, strict=True)]
+    lines = [[printable(cell) for cell in line] for line in (table.columns, *table.rows)]
+    columns = [list(column) for column in zip(*lines, strict=True)]
     leading = next((i for i in range(len(columns)) if i not in table.texts), len(columns))
     for index in range(leading):
         columns[index] = [_filled(cell, _LONGEST_NAME, break_words=True) for cell in columns[index]]
@@ -101,8 +107,12 @@ def markdown(table: "Table") -> str:
     rule = "|".join(
         "---" if index in table.texts else "---:" for index in range(len(table.columns))
     )
-    lines = ["| " + " | ".join(table.columns) + " |", f"|{rule}|"]
-    for row in table.rows:
-        cells = (cell.replace("|", "\\|") for cell in row)
-        lines.append("| " + " | ".join(cells) + " |")
+    lines = ["| " + " | ".join(map(in_markdown, table.columns)) + " |", f"|{rule}|"]
+    lines += ["| " + " | ".join(map(in_markdown, row)) + " |" for row in table.rows]
     return "\n".join(lines)
+
+
+def in_markdown(text: str) -> str:
+    """Return a text of any origin as Markdown shows it: no markup, no HTML, no other cell."""
+    shown = _MARKS.sub(r"\\\g<0>", printable(text))
+    return _TAG.sub("&lt;", _ENTITY.sub("&amp;", shown))

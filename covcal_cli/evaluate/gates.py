@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
 from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
@@ -183,7 +183,7 @@ def _write(found: Judged, outputs: Outputs, *, title: str) -> None:
 
 
 def _of_limit(verdict: Verdict, level: float, n: int) -> GateCase:
-    name, gate = verdict.calibration, f"{verdict.metric} <= {verdict.limit:g}"
+    name, gate = printable(verdict.calibration), f"{verdict.metric} <= {verdict.limit:g}"
     state = "EXCEEDED" if verdict.exceeded else "kept"
     sentence = f"limit {gate} {state} by {name}: {verdict.value:.6g}"
     if verdict.low is not None and verdict.high is not None:
@@ -208,8 +208,8 @@ def _of_change(change: Change, level: float) -> GateCase:
         rows = "the same rows" if change.same_rows else "other rows"
         values += f" ({_percent(level)} interval {change.low:.4g} to {change.high:.4g}, {rows})"
     if change.baseline != change.calibration:
-        values += f"; called {change.baseline} in the baseline"
-    sentence = f"regression {gate} {state} by {change.calibration}: {values}"
+        values += f"; called {printable(change.baseline)} in the baseline"
+    sentence = f"regression {gate} {state} by {printable(change.calibration)}: {values}"
     return GateCase(change.calibration, gate, sentence, change.exceeded)
 
 

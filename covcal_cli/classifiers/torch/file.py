@@ -90,8 +90,13 @@ def _kind(path: Path) -> str:
             return "weights"
         cut = " (it is cut short)" if start.startswith(b"PK") else ""
         raise CovcalError(f"{path} is not a readable torch file{cut}: {_EXPORT_AGAIN}")
-    with zipfile.ZipFile(path) as archive:
-        members = [name.partition("/")[2] for name in archive.namelist()]
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [name.partition("/")[2] for name in archive.namelist()]
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise CovcalError(
+            f"{path} is not a readable torch file ({cause(error)}): {_EXPORT_AGAIN}"
+        ) from error
     if "archive_format" in members:
         if any(name.endswith((".so", ".wrapper.cpp")) for name in members):
             raise CovcalError(
@@ -216,6 +221,12 @@ def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
     expected = module.state_dict()
     weights, stripped = _without_prefix(weights, expected)
     _require_same(weights, expected, path, where)
+    for name, value in weights.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise CovcalError(
+                f"{path}: {name} holds NaN or infinity, as of a training that diverged: give other "
+                "weights"
+            )
     module.load_state_dict(weights)
     return (f"{path}: {stripped!r} dropped before every name",) if stripped else ()
 
