@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.classifiers.kinds import MODEL_HELP
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.extract_options import ExtractOptions, takes_extract_options
 from covcal_cli.cli.options import Device, DeviceName, Method, MethodName, Quiet, Verbose, output
 
@@ -53,7 +53,8 @@ def run(
         console.warn(step.warnings)
         console.note(f"{step.output} {'stands as it was' if step.reused else 'made'}")
 
-    settings = RunSettings(options.settings(), method=method.value, device=device.value)
+    with usage():
+        settings = RunSettings(options.settings(), method=method.value, device=device.value)
     try:
         with console.progress() as progress:
             report = run_steps(

@@ -42,6 +42,14 @@ class RunSettings:
     method: str = AUTO  # of ``covcal calibrate``
     device: str = "auto"  # of ``covcal adapt``
 
+    def __post_init__(self) -> None:
+        method = METHODS.get(self.method)
+        if method is not None and method.needs_prior:
+            raise CovcalError(
+                f"method {self.method} needs a target prior, and run takes none: run by another, "
+                f"then covcal calibrate its file with --method {self.method} --target-prior"
+            )
+
     @property
     def seed(self) -> int:
         """The seed of every step."""
