@@ -37,7 +37,7 @@ class Method:
 
 
 AUTO = "auto"
-AUTO_HELP = "cot if its guards pass, else temp; with a prior prior+cot, else prior"
+AUTO_HELP = "cot if its guards pass, else temp; corrected for a known prior"
 SOURCE_PRIOR = "source"  # every class is as frequent as on the source, if nothing else is said
 BBSE_PRIOR = "bbse"  # estimated, not known
 _WEIGHTS = frozenset[Need]({"importance weights"})
