@@ -226,6 +226,7 @@ def _calibration_lines(path: Path) -> Lines:
         ("method", f"{read.method_used} (asked for: {read.method})"),
         ("reason", read.reason),
         ("T_f", f"{read.forecaster_temperature:.6g}"),
+        *_offsets(read),
         ("T_g", ", ".join(f"{value:.4g}" for value in read.discriminator_temperatures) or "none"),
         ("classes", _classes(read.classes)),
         ("model", f"{read.model['name']} {read.model['sha256'][:12]}"),
@@ -237,6 +238,13 @@ def _calibration_lines(path: Path) -> Lines:
         lines.append(("labels", f"of {read.labelled_rows.n} target rows were used"))
     lines += [("note", text) for text in read.notes]
     return lines + [("warning", text) for text in read.warnings]
+
+
+def _offsets(calibration: Calibration) -> Lines:
+    if not calibration.class_offsets:
+        return []
+    low, high = min(calibration.class_offsets), max(calibration.class_offsets)
+    return [("prior", f"log odds moved by {low:.3g} to {high:.3g}")]
 
 
 @dataclass(frozen=True)
@@ -273,7 +281,7 @@ def _estimation_lines(path: Path) -> Lines:
     if read.source_accuracy is not None:
         lines.append(("source", str(read.source_accuracy)))
     for one in read.estimates:
-        doubt = "" if one.trusted else ", not to be trusted"
+        doubt = ", not checked" if not one.checked else "" if one.trusted else ", not to be trusted"
         text = f"accuracy {one.accuracy:.1%} ({one.low:.1%} to {one.high:.1%}){doubt}"
         lines.append((one.name, text))
     return [*lines, *_inputs(read.inputs), *(("note", text) for text in read.notes)]

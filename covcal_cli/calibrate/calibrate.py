@@ -1,7 +1,7 @@
 """``covcal calibrate``: a method's temperature on a file, and what to know about it.
 
-`methods` is the table of methods, `on_source` and `on_target` fit them on a `problem`, `auto`
-chooses one.
+`methods` is the table of methods, `on_source`, `on_target` and `on_prior` fit them on a `problem`,
+`auto` chooses one.
 """
 
 from collections.abc import Callable
@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from covcal_cli.calibrate import on_source, on_target
+from covcal_cli.calibrate import on_prior, on_source, on_target
 from covcal_cli.calibrate.auto import choose
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR, TAKE_PRIOR, Method
 from covcal_cli.calibrate.problem import (
+    NO_PRIOR,
     EstimateSettings,
     MethodFit,
     Problem,
@@ -29,7 +30,7 @@ from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard, require_one_of
 
-_FAMILIES = {"on_source": on_source, "on_target": on_target}
+_FAMILIES = {"on_source": on_source, "on_target": on_target, "on_prior": on_prior}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,9 @@ class CalibrateSettings(EstimateSettings):
                 f"method {self.method} has no use for a target prior: it is for "
                 f"{', '.join(TAKE_PRIOR)}"
             )
+        method = METHODS.get(self.method)
+        if method is not None and method.needs_prior and self.target_prior == SOURCE_PRIOR:
+            raise CovcalError(f"method {self.method} needs {NO_PRIOR}")
 
 
 _AS_IT_COMES = CalibrateSettings()
@@ -135,7 +139,7 @@ def _calibration(
             "they used to train it? They must not be",
         )
     fitted = fitted_fields(
-        file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster)
+        file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster), fit.offsets
     )
     warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
     return Calibration(

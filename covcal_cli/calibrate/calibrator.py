@@ -25,7 +25,7 @@ from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
 from covcal_cli.maths.masks import valid_rows
-from covcal_cli.maths.softmax import class_major, softmax
+from covcal_cli.maths.softmax import class_major, softmax, with_offsets
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
@@ -34,7 +34,7 @@ _WHERE = Path("the arrays")  # the file, in messages
 
 
 class Calibrator:
-    """A temperature for a classifier's logits that makes its confidence true on a shifted target.
+    """A temperature for a classifier's logits, to recalibrate its confidence on a shifted target.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Calibrator:
     Attributes
     ----------
     temperature_ : float
-        T; probabilities are softmax(z / T).
+        T; probabilities are softmax(z / T), plus b in the exponent for methods with a prior.
     method_ : str
         The method in force, and `reason_` why in one sentence.
     estimate_ : Estimate or None
@@ -147,20 +147,28 @@ class Calibrator:
         return self
 
     def predict_proba(self, logits: ArrayLike) -> Float64s:
-        """Return calibrated probabilities, shape (n, K); the largest stays where it was."""
+        """Return calibrated probabilities, shape (n, K).
+
+        The largest stays where it was, unless the method corrects for a prior.
+        """
+        rows = self._rows(logits)
+        moved = with_offsets(rows, self.temperature_, self.calibration_.offsets)
+        probabilities: Float64s = softmax(class_major(moved), self.temperature_).probabilities.T
+        return probabilities
+
+    def predict(self, logits: ArrayLike) -> AnyArray:
+        """Return the classifier's own labels, shape (n,), which no calibration changes."""
+        labels: AnyArray = self.classes_[self._rows(logits).argmax(axis=1)]
+        return labels
+
+    def _rows(self, logits: ArrayLike) -> Float64s:
+        """Return logits as (n, K); refuse them before a fit, or with other classes."""
         if not hasattr(self, "temperature_"):
             raise ValueError("this Calibrator is not fitted yet: call fit first")
         rows = _logits(logits, "logits")
         if rows.shape[1] != len(self.classes_):
             raise ValueError(f"logits have {rows.shape[1]} classes, not {len(self.classes_)}")
-        probabilities: Float64s = softmax(class_major(rows), self.temperature_).probabilities.T
-        return probabilities
-
-    def predict(self, logits: ArrayLike) -> AnyArray:
-        """Return the classifier's own labels, shape (n,), which no temperature changes."""
-        places = self.predict_proba(logits).argmax(axis=1)
-        labels: AnyArray = self.classes_[places]
-        return labels
+        return rows
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return what the calibrator was made with, as scikit-learn's ``clone`` asks."""

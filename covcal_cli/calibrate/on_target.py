@@ -48,7 +48,8 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
             f"{match.temperature:.4g}: T is kept at the source's, {least:.4g}"
         )
     guards = (*_transport_guards(problem), match.guard)
-    return _fitted(problem, forecaster, max(match.temperature, least), guards, notes)
+    fit = _fitted(problem, forecaster, max(match.temperature, least), guards, notes)
+    return replace(fit, matched=match.confidence if match.temperature >= least else None)
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
@@ -61,7 +62,8 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
         notes.append(
             f"{match.crossings} temperatures give the estimated accuracy: T is the softest of them"
         )
-    return _fitted(problem, forecaster, match.temperature, guards, notes)
+    fit = _fitted(problem, forecaster, match.temperature, guards, notes)
+    return replace(fit, matched=match.confidence)
 
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:

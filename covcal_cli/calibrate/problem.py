@@ -24,6 +24,7 @@ from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
+from covcal_cli.formats.forecaster import ScaledLogits
 from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
 from covcal_cli.maths.softmax import class_major, exp, log_softmax
 from covcal_cli.maths.temperature import (
@@ -47,6 +48,11 @@ MAX_MEAN_WEIGHT_GAP = 0.2
 MAX_CLIPPED_SHARE = 0.01
 _SOFTEST = 10.0  # T above which hardly anything is left of the classifier's confidence
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
+_LEAST_SHARE = 1e-6  # of a class on the target
+NO_PRIOR = (
+    "the class frequencies on the target: give --target-prior uniform, or a JSON file with a share "
+    "per class (bbse estimates them)"
+)
 _NO_TARGET = "a target domain: extract it together with the source"
 
 
@@ -71,10 +77,13 @@ class MethodFit:
 
     forecaster: ForecasterName  # whose logits `temperature` scales
     temperature: float
-    # Mean over the labelled source validation rows, weighted as in the fit, at T_f and at T = 1.
+    # Mean over the labelled source validation rows, weighted as in the fit, at T_f and at T = 1;
+    # without the offsets, which are for the target.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
+    matched: float | None = None  # the mean target confidence that T was chosen to have
+    offsets: Float64s | None = None  # b of the classes, (K,), added to the scaled logits
     guards: tuple[Guard, ...] = ()
     weights: ImportanceWeights | None = None  # those that entered
     bound: BoundTerms | None = None
@@ -163,6 +172,8 @@ class Problem:
         """Return what the file lacks for a method with the remedy, or None."""
         if method.forecaster == "aligned" and not self.file.is_adapted:
             return "an adapted file: run covcal adapt first"
+        if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
+            return NO_PRIOR
         lacking = self.missing_for_estimate if "estimate" in method.needs else None
         if lacking is None and "importance weights" in method.needs:
             lacking = self.missing_for_weights
@@ -273,6 +284,18 @@ class Problem:
         return target_prior(self.settings.target_prior, self.evidence, self.file.classes)
 
     @cached_property
+    def prior_offsets(self) -> Float64s:
+        """The log of target over source frequency of every class, shape (K,).
+
+        The source has half a row more of every class, and a class that never occurs on the target
+        one row in a million, for a probability of exactly 0 would have no logarithm.
+        """
+        if self.prior is None:
+            raise CovcalError(f"{self.file.path}: an offset needs {NO_PRIOR}")
+        counts = np.bincount(self.validation.labels, minlength=len(self.file.classes)) + 0.5
+        return np.asarray(np.log(np.maximum(self.prior, _LEAST_SHARE) / (counts / counts.sum())))
+
+    @cached_property
     def cot(self) -> Estimate:
         """The target accuracy by optimal transport."""
         return cot(self.evidence, self.prior)
@@ -302,7 +325,10 @@ def mean_confidence(
 
 
 def _target_confidence(
-    file: FeatureFile, forecaster: ForecasterName, temperature: float
+    file: FeatureFile,
+    forecaster: ForecasterName,
+    temperature: float,
+    offsets: Float64s | None,
 ) -> dict[str, float | int | None]:
     """Return the mean confidence on target validation rows, before and after, for cal.json."""
     target = file.target
@@ -310,15 +336,13 @@ def _target_confidence(
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
     rows = target.rows("validation")
 
-    def mean(forecaster: ForecasterName, temperature: float) -> float:
-        return mean_confidence(
-            target, rows, lambda block: target.forecaster_logits(block, forecaster), temperature
-        )
+    def mean(scaled: ScaledLogits) -> float:
+        return mean_confidence(target, rows, scaled.of(target), scaled.temperature)
 
     return {
         "rows": len(rows),
-        "target_confidence_before": mean("original", 1.0),
-        "target_confidence": mean(forecaster, temperature),
+        "target_confidence_before": mean(ScaledLogits("original", 1.0)),
+        "target_confidence": mean(ScaledLogits(forecaster, temperature, offsets)),
     }
 
 
@@ -333,6 +357,7 @@ def fitted_fields(
     fit: MethodFit | TemperatureFit,
     rows: int,
     errors: int,
+    offsets: Float64s | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what was fitted, and on what."""
     return {
@@ -345,7 +370,8 @@ def fitted_fields(
             "loss_before": fit.loss_at_one,
             "at_limit": fit.at_limit,
         },
-        "estimates": _target_confidence(file, forecaster, fit.temperature),
+        "class_offsets": () if offsets is None else tuple(offsets.tolist()),
+        "estimates": _target_confidence(file, forecaster, fit.temperature, offsets),
         "classes": tuple(file.classes),
         "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),
@@ -423,7 +449,9 @@ def warnings_on_reading(accuracy: SourceAccuracy | None, temperature: float) -> 
 def notes_on_weights(weights: ImportanceWeights) -> list[str]:
     """Return a note when the discriminators cannot tell the domains apart."""
     if all(fit.at_limit == "upper" for fit in weights.temperatures):
-        return ["no shift between the domains is detectable: all importance weights are 1"]
+        return [
+            "the discriminator finds no shift between the domains: importance weights are about 1"
+        ]
     return []
 
 

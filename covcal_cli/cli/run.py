@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.extract_options import (
     ExtractOptions,
     Inputs,
@@ -99,12 +99,13 @@ def run(
         console.note(f"{step.output} {'stands as it was' if step.reused else 'made'}")
 
     given = Inputs.read(model, source, target, logits=logits, probabilities=probabilities)
-    settings = RunSettings(
-        options.settings(given.outputs),
-        method=method.value,
-        device=device.value,
-        expect_accuracy=expect_accuracy,
-    )
+    with usage():
+        settings = RunSettings(
+            options.settings(given.outputs),
+            method=method.value,
+            device=device.value,
+            expect_accuracy=expect_accuracy,
+        )
     try:
         with console.progress() as show:
 

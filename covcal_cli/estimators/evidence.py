@@ -21,6 +21,8 @@ from covcal_cli.records import Guard
 # A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes).
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
+# How far other rows of the same domains would move an estimate, not whether its assumption is true.
+SAMPLING = "95 % for sampling alone"
 Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
@@ -195,27 +197,36 @@ class Estimate:
 
     name: str
     accuracy: float  # in [0, 1]
-    # A 95 % interval for the noise of sampling alone: how far other rows of the same domains would
-    # move the estimate, not whether `assumption` is true.
-    low: float
+    low: float  # an interval, of which `interval` says the kind
     high: float
     assumption: str  # what must hold for the estimate to be right, in one sentence
     guards: tuple[Guard, ...] = ()
+    interval: str = SAMPLING
+
+    @property
+    def checked(self) -> bool:
+        """Whether a guard looks at the estimate."""
+        return bool(self.guards)
 
     @property
     def trusted(self) -> bool:
-        """Whether every guard passed."""
-        return all(guard.passed for guard in self.guards)
+        """Whether there are guards, and every one passed."""
+        return self.checked and not self.failed
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of the guards that failed."""
+        return [guard.name for guard in self.guards if not guard.passed]
 
     def guard(self, name: str) -> Guard:
         """Return the guard called `name`; raise KeyError where there is none."""
         return {guard.name: guard for guard in self.guards}[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, and before the guards whether all of them passed."""
+        """Return the fields, and before the guards whether there are any and all passed."""
         content = dict(vars(self))
         guards = content.pop("guards")
-        return content | {"trusted": self.trusted, "guards": guards}
+        return content | {"checked": self.checked, "trusted": self.trusted, "guards": guards}
 
 
 def from_variance(

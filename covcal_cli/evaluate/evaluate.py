@@ -281,8 +281,11 @@ def _read(
             parts = {key: class_major(values[part]) for key, values in logits.items()}
             top = _top_class(parts["original"])
             for name, entry in judged.items():
-                forecast = softmax(parts[entry.key], entry.temperature)
-                chosen = top if predictions == "original" else _top_class(parts[entry.key])
+                scaled = parts[entry.key]
+                if entry.offsets is not None:
+                    scaled = class_major(entry.moved(logits[entry.key][part]))
+                forecast = softmax(scaled, entry.temperature)
+                chosen = top if predictions == "original" else _top_class(scaled)
                 count(name, forecast, chosen, labels[part], block[part])
     return unlabelled
 

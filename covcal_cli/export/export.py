@@ -113,7 +113,11 @@ def export(
     # What is merged, and where: phi and the logits as extraction read them.
     found = calibrated_networks(calibration, document, networks)
     merge = Merge(
-        Forecaster(calibration.forecaster_temperature, found.arrays if found else None),
+        Forecaster(
+            calibration.forecaster_temperature,
+            found.arrays if found else None,
+            calibration.offsets,
+        ),
         stored=stored_rows(calibration, networks),
         metadata=_metadata(calibration, document),
         output=path,
@@ -188,6 +192,7 @@ def _metadata(calibration: Calibration, document: Path) -> dict[str, str]:
         "method_used": calibration.method_used,
         "forecaster": calibration.forecaster,
         "temperature": repr(calibration.forecaster_temperature),
+        "class_offsets": json.dumps(list(calibration.class_offsets)),
         "warnings": str(len(calibration.warnings)),
         "classes": json.dumps(list(calibration.classes), ensure_ascii=False),
     }

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
-from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Inputs
+from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Float64s, Inputs
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.onnx.classifier import OnnxClassifier, OpenedOnnx
 from covcal_cli.classifiers.onnx.file import (
@@ -142,14 +142,22 @@ def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) ->
     return build.node("Add", highest, build.node("Log", build.reduced("ReduceMean", shares, 0)))
 
 
-def add_probabilities(build: NodeBuilder, logits: str, temperature: float, output: str) -> str:
-    """Append softmax(logits / T) of float32 logits [N, K].
+def add_probabilities(
+    build: NodeBuilder,
+    logits: str,
+    temperature: float,
+    output: str,
+    offsets: Float64s | None = None,
+) -> str:
+    """Append softmax(logits / T + b) of float32 logits [N, K]; `offsets` are b, shape (K,).
 
     The maximum goes first: a float32 product of large logits and a small T would lose digits.
     """
     highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
     shifted = build.node("Sub", logits, highest)
     scaled = build.node("Div", shifted, build.floats(temperature))
+    if offsets is not None:
+        scaled = build.node("Add", scaled, build.floats(offsets))
     return build.node("Softmax", scaled, output=output, axis=1)
 
 
@@ -362,7 +370,7 @@ def _append_forecaster(
     probabilities, label, confidence = names
     if forecaster.networks is not None:
         logits = add_aligned_logits(build, features, forecaster.networks)
-    add_probabilities(build, logits, forecaster.temperature, probabilities)
+    add_probabilities(build, logits, forecaster.temperature, probabilities, forecaster.offsets)
     add_label(build, judged, label)
     add_confidence(build, judged, probabilities, classes, confidence)
 

@@ -206,11 +206,14 @@ def _one_attempt(where: str) -> Iterator[None]:
 
 
 class TorchForecaster(nn.Module):
-    """psi, the head and the temperature."""
+    """psi, the head, the temperature and the class offsets."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
         self._temperature = forecaster.temperature
+        self._has_offsets = forecaster.offsets is not None
+        if forecaster.offsets is not None:
+            self.register_buffer("offsets", torch.from_numpy(forecaster.offsets).float())
         self._names: tuple[str, ...] = ()  # of the networks' arrays; none for its own logits
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
@@ -226,7 +229,10 @@ class TorchForecaster(nn.Module):
         if self._names and features is not None:
             scaled = self._aligned_logits(features.float())
         shifted = scaled - scaled.amax(dim=1, keepdim=True)
-        return torch.softmax(shifted / self._temperature, dim=1)
+        scaled = shifted / self._temperature
+        if self._has_offsets:
+            scaled = scaled + self.get_buffer("offsets")
+        return torch.softmax(scaled, dim=1)
 
     def _aligned_logits(self, features: Tensor) -> Tensor:
         values = features - self._array("projection/mean")

@@ -15,7 +15,7 @@ from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
 from covcal_cli.maths.networks import Networks, aligned_logits, networks_sha256, read_networks
-from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax
+from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, with_offsets
 
 NONE = "none"  # the name of the classifier as it came
 _AGAIN = "calibrate this file itself"
@@ -217,10 +217,11 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 
 @dataclass(frozen=True)
 class ScaledLogits:
-    """Whose logits of a file a temperature scales."""
+    """Whose logits of a file a temperature scales, and the class offsets added to them after it."""
 
     forecaster: ForecasterName
     temperature: float
+    offsets: Float64s | None = None  # b, (K,)
     networks: AlignedNetworks | None = None  # that make the logits where the file lacks them
 
     @property
@@ -235,9 +236,15 @@ class ScaledLogits:
         """What tells its logits from others'."""
         return self.forecaster if self.networks is None else self.networks.sha256
 
+    def moved(self, logits: Floats) -> Floats:
+        """Return logits, shape (m, K), whose softmax at T has the offsets in it."""
+        return with_offsets(logits, self.temperature, self.offsets)
+
     def of(self, domain: Domain) -> Callable[[Rows], Floats]:
         """Return what gives these logits of a domain's rows, shape (m, K), a block at a time."""
-        return lambda rows: forecaster_logits(domain, rows, self.forecaster, self.networks).T
+        return lambda rows: self.moved(
+            forecaster_logits(domain, rows, self.forecaster, self.networks).T
+        )
 
 
 def split_names(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -305,6 +312,7 @@ def scaled_logits(
         found[name] = ScaledLogits(
             calibration.forecaster,
             calibration.forecaster_temperature,
+            calibration.offsets,
             networks_for(calibration, document, file, given),
         )
     return found

@@ -40,6 +40,14 @@ def class_major(logits: Floats) -> Float64s:
     return block
 
 
+def with_offsets(logits: Floats, temperature: float, offsets: Float64s | None) -> Floats:
+    """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b).
+
+    `offsets` are b, shape (K,); without them the logits stay as they are.
+    """
+    return logits if offsets is None else logits + temperature * offsets
+
+
 def exp(block: Float64s) -> Float64s:
     """Return e^x of non-positive x to 1e-7 relative, in float64.
 

@@ -189,7 +189,7 @@ def estimates_table(estimation: Estimation) -> str:
             one.name,
             _percent(one.accuracy),
             f"{_percent(one.low)} to {_percent(one.high)}",
-            "yes" if one.trusted else "no",
+            "no guard" if not one.checked else "yes" if one.trusted else "no",
             one.assumption,
         ]
         for one in estimation.estimates

@@ -48,6 +48,14 @@ class RunSettings:
     # Of the classifier on unseen source rows: with less, beyond noise, nothing is made of them.
     expect_accuracy: float | None = None
 
+    def __post_init__(self) -> None:
+        method = METHODS.get(self.method)
+        if method is not None and method.needs_prior:
+            raise CovcalError(
+                f"method {self.method} needs a target prior, and run takes none: run by another, "
+                f"then covcal calibrate its file with --method {self.method} --target-prior"
+            )
+
     @property
     def seed(self) -> int:
         """The seed of every step."""

@@ -80,7 +80,7 @@ def measure(adapted: Path, seed: int) -> Record:
     refused: dict[str, str] = {}
     seconds: dict[str, float] = {}
     for name in (*METHODS, AUTO):
-        if name == NONE:
+        if name == NONE or (name in METHODS and METHODS[name].needs_prior):
             continue
         start = time.perf_counter()
         try:

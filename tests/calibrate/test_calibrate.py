@@ -426,6 +426,12 @@ def test_weighted_methods_say_what_they_lack(tmp_path: Path, missing: str) -> No
     assert found.weights is None
 
 
+def settings_of(method: str) -> CalibrateSettings:
+    """Return settings with a prior for what cannot do without."""
+    needs_prior = method in METHODS and METHODS[method].needs_prior
+    return CalibrateSettings(method=method, target_prior="uniform" if needs_prior else "source")
+
+
 @pytest.mark.parametrize("method", [AUTO, *METHODS])
 @pytest.mark.parametrize("change", ["scrambled", "unknown", "nonsense"])
 def test_target_labels_change_nothing_but_the_hash(
@@ -434,7 +440,7 @@ def test_target_labels_change_nothing_but_the_hash(
     """Scrambled, absent or impossible target labels: the same calibration to the last bit."""
     source, target = made_pair()
     path = write_adapted(tmp_path / "a.h5", source=source, target=target)
-    before = calibrate(path, CalibrateSettings(method=method))
+    before = calibrate(path, settings_of(method))
     labels = target["labels"]
     target["labels"] = {
         "scrambled": np.random.default_rng(0).permutation(labels),
@@ -442,9 +448,7 @@ def test_target_labels_change_nothing_but_the_hash(
         "nonsense": np.full_like(labels, 99),
     }[change]
     path.unlink()
-    after = calibrate(
-        write_adapted(path, source=source, target=target), CalibrateSettings(method=method)
-    )
+    after = calibrate(write_adapted(path, source=source, target=target), settings_of(method))
     assert document(after, inputs=False) == document(before, inputs=False)
     assert after.inputs[0].sha256 != before.inputs[0].sha256
     assert document(after)["used_target_labels"] is False
@@ -472,7 +476,7 @@ def test_the_same_file_gives_the_same_bytes(tmp_path: Path, adapted: bool) -> No
 @pytest.mark.parametrize("method", [AUTO, *METHODS])
 def test_cal_json_is_strict_json_and_reads_back_whole(tmp_path: Path, method: str) -> None:
     """What is read back equals what was written, and no NaN or Infinity is in the file."""
-    found = calibrate(write_adapted(tmp_path / "a.h5"), CalibrateSettings(method=method))
+    found = calibrate(write_adapted(tmp_path / "a.h5"), settings_of(method))
     path = tmp_path / "cal.json"
     write_document(found, path, force=False)
     content = json.loads(path.read_text(), parse_constant=refuse_constant)
@@ -494,6 +498,9 @@ def test_an_existing_cal_json_is_kept_without_force(tmp_path: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
+    "offsets of other classes": (("class_offsets",), [0.5]),
+    "an offset is text": (("class_offsets",), ["a", "b", "c"]),
+    "an offset without end": (("class_offsets",), [1e999, 0.0, 0.0]),
     "no temperatures": (("temperatures",), None),
     "temperature is null": (("temperatures", "forecaster"), None),
     "temperature is text": (("temperatures", "forecaster"), "warm"),

@@ -29,6 +29,7 @@ def prepared(
     weights: Path | None = None,
     width: int = D,
     classes: int = K,
+    offsets: tuple[float, ...] = (),
 ) -> Case:
     """Calibrate a torch model on made rows, as extract would have named it."""
     classifier = open_torch(model, weights=weights, trusted=True)
@@ -43,6 +44,7 @@ def prepared(
         classes=classes,
         networks=made_networks(width, classes) if fl else None,
         temperature=1.7,
+        offsets=offsets,
         attributes={"model_sha256": classifier.sha256, "model_name": classifier.name},
     )
 
@@ -66,7 +68,8 @@ def require_right(module: Any, case: Case, x: torch.Tensor) -> dict[str, Array]:
         output = module(x.clone())
         phi = module.phi(x.clone()).numpy()
         logits = output.numpy() if module.end is None else module.head(module.phi(x)).numpy()
-    expected = expected_probabilities(logits, 1.7, case.networks, phi)
+    offsets = np.array(case.offsets or 0.0)
+    expected = expected_probabilities(logits, 1.7, case.networks, phi, offsets)
     # The fused operators of a transformer are traced one by one, and round differently.
     np.testing.assert_allclose(after["output"], output.numpy(), rtol=1e-6, atol=1e-6)
     if not any(isinstance(part, nn.TransformerEncoderLayer) for part in module.modules()):
@@ -97,6 +100,17 @@ def test_functions(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     exported(f"{ZOO}:{name}", case).require_success()
     for n in (1, 7):
         require_right(module, case, rows(shape, n))
+
+
+@pytest.mark.parametrize("fl", [False, True])
+def test_class_offsets(fl: bool, tmp_path: Path) -> None:
+    """A correction for a prior is in the program, which keeps the classifier's label."""
+    module: Any = torch_modules.in_place().eval()
+    offsets = (-13.8, *np.linspace(-1, 2, K - 1).tolist())
+    case = prepared(f"{ZOO}:in_place", tmp_path, fl=fl, offsets=offsets)
+    exported(f"{ZOO}:in_place", case).require_success()
+    after = require_right(module, case, rows(TENSOR, 7))
+    assert (after["probabilities"].argmax(axis=1) != after["label"]).any()
 
 
 @pytest.mark.parametrize("name", ["one_logit", "one_squeezed"])
