@@ -20,7 +20,6 @@ from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
 from covcal_cli.data.domain import DomainData, ImagePipeline
-from covcal_cli.data.open import fed_columns, open_domains
 from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
@@ -92,7 +91,7 @@ class ExtractPlan:
     def attributes(self) -> dict[str, Attribute]:
         """Return the root attributes of the features file that are known beforehand."""
         settings, classifier = self.settings, self.classifier
-        fed = fed_columns({name: one.data for name, one in self.domains.items()})
+        fed = self._fed_columns()
         return {
             "covcal_version": __version__,
             "model_name": classifier.name,
@@ -115,6 +114,13 @@ class ExtractPlan:
                 if one.data.ids_are_integers
             },
         }
+
+    def _fed_columns(self) -> tuple[str, ...]:
+        if self.settings.outputs is not None:  # tables of outputs are read without Pillow
+            return ()
+        from covcal_cli.data.open import fed_columns
+
+        return fed_columns({name: one.data for name, one in self.domains.items()})
 
     def config(self) -> Config:
         """Return what the numbers depend on, by names that a user knows."""
@@ -269,6 +275,8 @@ def _opened(
             raise CovcalError("tables of outputs need a target and no model")
         tables = open_outputs(source, target, settings.outputs, settings.classes)
         return TableClassifier(list(tables.values()), settings.outputs), tables, ()
+    from covcal_cli.data.open import open_domains
+
     if model is None:
         raise CovcalError("there is no model: give one, or say that the data holds logits")
     classifier = open_classifier(

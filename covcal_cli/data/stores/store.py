@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
+
+if TYPE_CHECKING:  # tables of numbers are read without Pillow
+    from PIL import Image
 
 # Some chosen rows, and their part of every array asked for.
 Piece = tuple[Rows, dict[str, AnyArray]]
@@ -118,6 +120,8 @@ _USUAL = ("image", "img")
 
 def is_image_file(content: bytes) -> bool:
     """Return whether bytes are those of an image file that Pillow knows."""
+    from PIL import Image, UnidentifiedImageError
+
     try:
         Image.open(BytesIO(content)).close()
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
@@ -143,8 +147,10 @@ def image_names(store: Store, column: str) -> list[str] | None:
     return names if all(names) and len(set(names)) == len(names) else None
 
 
-def open_encoded(folder: Path, value: Encoded) -> Image.Image:
+def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
     """Open an image; a path is taken to lie below `folder`."""
+    from PIL import Image
+
     if value is None:
         raise ValueError("the table has no image there")
     return Image.open(folder / value if isinstance(value, str) else BytesIO(value))
