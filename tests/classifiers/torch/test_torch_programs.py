@@ -376,3 +376,29 @@ def test_a_cap_that_made_rows_do_not_show_leaves_the_output_as_it_is(name: str) 
     z = torch.from_numpy(logits)
     found = torch.softmax(z, dim=1) if name == "capped_softmax" else z
     assert relative(found.numpy(), expected.numpy()) < 1e-5
+
+
+MASKED = {
+    "masked_by_infinity": ("none", -np.inf),
+    "masked_by_filling": ("none", float(np.finfo(np.float32).min)),
+    "masked_before_softmax": ("softmax", -np.inf),
+    "masked_by_a_billion": ("none", -1e9),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_masked_class_is_an_offset(name: str) -> None:
+    """The other classes are affine in phi, proved to rounding, and the mask stays a mask."""
+    tail, value = MASKED[name]
+    x = rows((D_IN,))
+    classifier, features, logits = run(open_torch(f"{ZOO}:{name}"), x)
+    assert classifier.tail == tail
+    assert logits[:, 1] == pytest.approx(value, rel=1e-6)
+    assert classifier.weight is not None
+    assert classifier.bias is not None
+    others = [0, 2]
+    made = features @ classifier.weight[others].T + classifier.bias[others]
+    assert relative(made, logits[:, others]) <= 1e-5
+    # Not empty: relative to the other logits, and never above what rounding explains.
+    assert 0 < classifier.proof.error <= 1e-5
+    assert classifier.proof.largest_logit < 100
