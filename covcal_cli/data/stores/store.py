@@ -15,6 +15,7 @@ from PIL import Image, UnidentifiedImageError
 
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import open_plain
 
 # Some chosen rows, and their part of every array asked for.
 Piece = tuple[Rows, dict[str, AnyArray]]
@@ -145,4 +146,7 @@ def open_encoded(folder: Path, value: Encoded) -> Image.Image:
     """Open an image; a path is taken to lie below `folder`."""
     if value is None:
         raise ValueError("the table has no image there")
-    return Image.open(folder / value if isinstance(value, str) else BytesIO(value))
+    if isinstance(value, bytes):
+        return Image.open(BytesIO(value))
+    with open_plain(folder / value) as file:
+        return Image.open(BytesIO(file.read()))
