@@ -10,11 +10,13 @@ import errno
 import hashlib
 import os
 import signal
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError, OutputExistsError
@@ -25,6 +27,7 @@ if sys.platform != "win32":
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HASH_BLOCK = 1 << 20
 _LONGEST_NAME = 255  # bytes
+_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
 def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> None:
@@ -253,6 +256,15 @@ def sha256_of(path: Path) -> str:
         while block := handle.read(_HASH_BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def open_plain(path: str | Path) -> FileIO:
+    """Open a plain file to read; raise ValueError for a pipe or device, which might not end."""
+    handle = FileIO(path, opener=lambda name, how: os.open(name, how | _WITHOUT_WAITING))
+    if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+        handle.close()
+        raise ValueError("it is a pipe or device, not a file")
+    return handle
 
 
 def require_file(path: Path, *, remedy: str) -> None:

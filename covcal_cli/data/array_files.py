@@ -174,7 +174,7 @@ class ArrayData:
                 yield [partial(open_encoded, folder, value) for value in files]
         else:
             paths = file.facts.paths
-            yield from openers_of(lambda row: partial(Image.open, folder / paths[row]), rows, size)
+            yield from openers_of(lambda row: partial(open_encoded, folder, paths[row]), rows, size)
 
     def _unused_notes(self, used: Sequence[str]) -> tuple[str, ...]:
         unused = [

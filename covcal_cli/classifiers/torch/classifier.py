@@ -71,12 +71,26 @@ def open_program(
     Weights are read, and inputs found, on the CPU; then the module is moved to `device`.
     """
     if names_a_function(model):
-        return open_function(str(model), weights).on(device)
+        made = open_function(str(model), weights)
+        _require_numbers(made, weights)
+        return made.on(device)
     if weights is not None:
         raise CovcalError(
             f"{model} holds its own weights: drop --weights, or pass module:function as the model"
         )
-    return open_file(Path(model), device, trusted=trusted)
+    opened = open_file(Path(model), device, trusted=trusted)
+    _require_numbers(opened, None)
+    return opened
+
+
+def _require_numbers(program: Program, weights: Path | None) -> None:
+    """Refuse weights that are no numbers, as a training that diverged leaves them."""
+    for name, value in program.module.state_dict().items():
+        if value.is_floating_point() and bool(torch.isnan(value).any()):
+            raise CovcalError(
+                f"{weights or program.where}: {name} holds NaN, as of a training that diverged: "
+                "give other weights"
+            )
 
 
 # One run, from which features, logits and output are read together.

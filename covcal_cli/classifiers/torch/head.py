@@ -341,6 +341,8 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
         return None  # so few numbers fit whatever follows the layers
     if any(result.shape != output.shape for result in results):
         return None
+    if not all(np.isfinite(values).all() for values in (*results, output)):
+        return None
     # Or one of what least squares makes of them, tried with every tail that can be undone.
     for tail, target in _before_tail(output):
         for factors, offset in _affine_maps(results, target, up_to_a_constant=tail != "none"):

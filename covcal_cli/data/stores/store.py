@@ -14,6 +14,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import open_plain
 
 if TYPE_CHECKING:  # tables of numbers are read without Pillow
     from PIL import Image
@@ -153,4 +154,7 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
 
     if value is None:
         raise ValueError("the table has no image there")
-    return Image.open(folder / value if isinstance(value, str) else BytesIO(value))
+    if isinstance(value, bytes):
+        return Image.open(BytesIO(value))
+    with open_plain(folder / value) as file:
+        return Image.open(BytesIO(file.read()))
