@@ -11,6 +11,7 @@ from covcal_cli.evaluate.limits import WrittenMetrics
 from covcal_cli.files import require_file
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import APPLIED_SCHEMA, SPLITS, Domain, FeatureFile, open_hdf5
+from covcal_cli.formats.lineage import is_unchanged, notes_on_named
 from covcal_cli.records import Document, Input, read_document, read_json
 from covcal_cli.run.journal import Results
 
@@ -62,6 +63,7 @@ def _hdf5_lines(path: Path) -> Lines:
             return _described(APPLIED_SCHEMA, classes, [rows], applied.attrs)
     with FeatureFile(path) as file:
         domains = [_domain(one) for one in (file.source, file.target) if one is not None]
+        domains += [("note", text) for text in notes_on_named(path)]
         return _described(file.schema, file.classes, domains, file.attributes)
 
 
@@ -175,4 +177,10 @@ def _classes(names: Sequence[str]) -> str:
 
 
 def _inputs(inputs: Sequence[Input]) -> Lines:
-    return [(entry.role, f"{entry.path} {entry.sha256[:12]}") for entry in inputs]
+    return [(entry.role, f"{entry.path} {entry.sha256[:12]}{_state(entry)}") for entry in inputs]
+
+
+def _state(entry: Input) -> str:
+    if not entry.path.is_file():
+        return ", which is gone"
+    return "" if is_unchanged(entry) else ", which has changed since"

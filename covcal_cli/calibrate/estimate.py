@@ -7,12 +7,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
 from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.calibration import Calibration, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named, scaled_logits
 from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
@@ -120,6 +122,7 @@ class Expectation:
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
     inputs: tuple[Input, ...] = ()  # the calibrations' files
+    notes: tuple[str, ...] = ()  # on calibrations that the estimate does not go with
 
 
 def expect(
@@ -128,12 +131,13 @@ def expect(
     asked: Mapping[str, Any] | None = None,
     *,
     networks: Path | None = None,
+    allow_other_preprocessing: bool = False,
 ) -> Expectation:
     """Estimate the target accuracy, and see the confidence of calibrations against it.
 
     `documents` are calibrations of the file's classifier, `asked` fields of `EstimateSettings`; the
-    others are as the first calibration was made with. `networks` is the adapted file with an fl
-    method's networks, if it has moved.
+    others are as the first calibration was made with, the prior as the first to which one matters.
+    `networks` is the adapted file with an fl method's networks, if it has moved.
 
     Raises
     ------
@@ -146,12 +150,21 @@ def expect(
     """
     calibrations = read_named(documents, networks)
     settings: dict[str, Any] = dict(asked or {})
+    notes: list[str] = []
     if calibrations:
         first = next(iter(calibrations.values()))
-        made = {"max_weight": first.max_weight, "seed": first.seed}
-        settings = made | {"target_prior": first.target_prior["name"]} | settings
+        settings = {"max_weight": first.max_weight, "seed": first.seed} | settings
+    if "target_prior" not in settings:
+        prior, notes = _prior_of(calibrations, documents)
+        settings |= {"target_prior": prior.name, "prior_shares": prior.shares}
     with FeatureFile(path) as file:
-        scaled = scaled_logits(file, calibrations, documents, networks)
+        scaled = scaled_logits(
+            file,
+            calibrations,
+            documents,
+            networks,
+            allow_other_preprocessing=allow_other_preprocessing,
+        )
         estimation = estimate_file(Problem(file, EstimateSettings(**settings)))
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
         rows = np.union1d(target.rows("train"), target.rows("validation"))
@@ -162,7 +175,27 @@ def expect(
             numbers = (before, after, accuracy, abs(after - accuracy))
             found.append(ExpectedCalibration(name, entry.temperature, len(rows), *numbers))
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
-    return Expectation(estimation, tuple(found), tuple(inputs))
+    return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
+
+
+def _prior_of(
+    calibrations: Mapping[str, Calibration], documents: Sequence[Path]
+) -> tuple[TargetPrior, list[str]]:
+    """Return the prior of the first calibration to which one matters, and notes on any other."""
+    taking = [
+        (document, found.target_prior)
+        for document, found in zip(documents, calibrations.values(), strict=True)
+        if found.method in TAKE_PRIOR
+    ]
+    if not taking:
+        return TargetPrior(), []
+    (first, prior), *others = taking
+    return prior, [
+        f"{document} was made with the target prior {other.name}, and the estimate has that of "
+        f"{first}, {prior.name}: see each on its own, or pass --target-prior"
+        for document, other in others
+        if other.shares != prior.shares
+    ]
 
 
 def expectation_document(expectation: Expectation, document: Path) -> dict[str, Any]:
@@ -171,6 +204,7 @@ def expectation_document(expectation: Expectation, document: Path) -> dict[str, 
     if expectation.calibrations:
         content["calibrations"] = encoded(expectation.calibrations, document)
         content["inputs"] += encoded(expectation.inputs, document)
+        content["notes"] += expectation.notes
     return content
 
 

@@ -53,6 +53,8 @@ class EstimateSettings:
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
     target_prior: str = SOURCE_PRIOR
+    # The shares that it stands for, where they are known: those that a calibration was made with.
+    prior_shares: tuple[float, ...] | None = None
     seed: int = 0  # chooses rows where there are more than the fits use
 
     def __post_init__(self) -> None:
@@ -266,6 +268,8 @@ class Problem:
     @cached_property
     def prior(self) -> Float64s | None:
         """Class frequencies on the target, shape (K,), where they are not the source's."""
+        if self.settings.prior_shares is not None:
+            return np.array(self.settings.prior_shares)
         return target_prior(self.settings.target_prior, self.evidence, self.file.classes)
 
     @cached_property
@@ -346,6 +350,7 @@ def fitted_fields(
         "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),
         "feature_columns": file.feature_columns,
+        "reading": file.reading,
         "inputs": (input_of(file),),
     }
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covcal_cli.cli.console import Console, file_here, usage
+from covcal_cli.cli.console import Console, file_to_read, usage
 from covcal_cli.cli.options import (
+    AllowOtherPreprocessing,
     Force,
     InputFile,
     MaxWeight,
@@ -44,6 +45,7 @@ def estimate(
     max_weight: MaxWeight = 1000.0,
     seed: Seed = 0,
     networks: Networks = None,
+    allow_other_preprocessing: AllowOtherPreprocessing = False,
     format: Annotated[FormatName, typer.Option(help="Of the result.")] = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
@@ -54,9 +56,10 @@ def estimate(
     The combined estimate is the one to act on. Its interval reaches as far as the others lie, as
     no estimate knows whether its own assumption holds.
 
-    With -c, --target-prior, --max-weight and --seed are those of the first calibration unless
-    given. The distance of a calibration's mean confidence from the estimated accuracy is the least
-    that its ECE can be, if the estimate is right.
+    With -c, --max-weight and --seed are those of the first calibration unless given, and
+    --target-prior is that of the first to which one matters. The distance of a calibration's mean
+    confidence from the estimated accuracy is the least that its ECE can be, if the estimate is
+    right.
 
     \b
     Examples:
@@ -69,6 +72,7 @@ def estimate(
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.files import check_output
+    from covcal_cli.formats.lineage import notes_on_named
 
     def given(option: str) -> bool:
         source = context.get_parameter_source(option)
@@ -79,13 +83,19 @@ def estimate(
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
-    path, documents = file or file_here(console), calibration or []
+    path, documents = file_to_read(file, console), calibration or []
     to_stdout = str(output) == "-"
     if output is not None and not to_stdout:
         check_output(output, force=force, inputs=[path, *documents])
 
-    found = expect(path, documents, asked, networks=networks)
-    for text in found.estimation.notes:
+    found = expect(
+        path,
+        documents,
+        asked,
+        networks=networks,
+        allow_other_preprocessing=allow_other_preprocessing,
+    )
+    for text in (*notes_on_named(file), *found.notes, *found.estimation.notes):
         console.note(text)
     if verbose:
         for one in found.estimation.estimates:

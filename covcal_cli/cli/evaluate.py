@@ -10,6 +10,7 @@ import typer
 
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import (
+    AllowOtherPreprocessing,
     Force,
     JudgedFile,
     JudgedSplit,
@@ -92,6 +93,7 @@ def evaluate(
         Path | None, typer.Option(help="Write the gates as a JUnit report there.")
     ] = None,
     networks: NetworksOfFeatures = None,
+    allow_other_preprocessing: AllowOtherPreprocessing = False,
     format: Annotated[FormatName, typer.Option(help="Of the result.")] = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
@@ -138,6 +140,7 @@ def evaluate(
         by=by,
         resamples=bootstrap,
         seed=seed,
+        allow_other_preprocessing=allow_other_preprocessing,
     )
     found = judged(
         file,

@@ -41,6 +41,8 @@ class EvaluateSettings:
     by: str | None = None  # "class", "predicted" or a column: metrics by group, too
     resamples: int = 0  # of the bootstrap; 0: no intervals
     seed: int = 0  # of the bootstrap
+    # Take files whose images were preprocessed otherwise than a calibration's.
+    allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
         require_one_of("split", self.split, SPLITS)
@@ -91,7 +93,13 @@ def evaluate(
     with FeatureFile(path) as file:
         judged = {
             NONE: ScaledLogits("original", 1.0),
-            **scaled_logits(file, calibrations, files, networks),
+            **scaled_logits(
+                file,
+                calibrations,
+                files,
+                networks,
+                allow_other_preprocessing=settings.allow_other_preprocessing,
+            ),
         }
         # The rows to judge, and how they are grouped.
         target = file.require_target()

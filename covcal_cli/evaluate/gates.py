@@ -23,7 +23,8 @@ from covcal_cli.evaluate.limits import (
 )
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.files import check_output, write_text
-from covcal_cli.formats.forecaster import read_named, require_unchanged
+from covcal_cli.formats.forecaster import read_named
+from covcal_cli.formats.lineage import file_to_judge
 
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _TYPES = {"failure": "gate", "error": "error"}  # of what makes a test red
@@ -121,9 +122,15 @@ def judged(
         if path is None and not documents:
             documents = [Path("cal.json")]
         calibrations = read_named(documents, networks)
-        if path is None:
-            first = next(iter(calibrations.values()))
-            path = require_unchanged(first, documents[0], purpose="evaluate")
+        named = path
+        path, notes = file_to_judge(
+            named,
+            [*calibrations.values()],
+            documents,
+            purpose="evaluate",
+            picked=False,  # beside a file, a calibration that is not named is not judged
+        )
+        if named is None:
             tell(f"judging {documents[0]} on {path}")
         if outputs.diagram is not None:
             check_diagram(outputs.diagram)
@@ -142,7 +149,7 @@ def judged(
             judge(evaluation.metrics, gates.limits, calibrations),
             compare(evaluation.metrics, baseline, gates.allowed, calibrations) if baseline else (),
         )
-        for note in _notes(evaluation, baseline):
+        for note in (*notes, *_notes(evaluation, baseline)):
             tell(note)
         _write(found, outputs, title=f"{path.name}, target {settings.split} rows")
         return found

@@ -200,6 +200,7 @@ class OnnxOriginal:
         self.n_features = classifier.n_features
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
+        self.tail = classifier.tail
 
     def answers(self) -> Answers:
         """Return what the model gives on the made rows."""

@@ -16,10 +16,16 @@ import numpy as np
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes, rows_per_split
-from covcal_cli.extract.parts import Join, Part, difference
+from covcal_cli.extract.parts import Join, Part, content_sha256, difference
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
-from covcal_cli.formats.features import DOMAINS, FEATURE_COLUMNS, FEATURES_SCHEMA, FeatureFile
+from covcal_cli.formats.features import (
+    CONTENT,
+    DOMAINS,
+    FEATURE_COLUMNS,
+    FEATURES_SCHEMA,
+    FeatureFile,
+)
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 
 _HEAD = ("weight", "bias")
@@ -90,13 +96,16 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
             # A file without rows has not seen what turns the logits into the output.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
-            writer.complete(
-                tail=str(ran[0].attributes["tail"]),
+            found: dict[str, Attribute] = {
+                "tail": str(ran[0].attributes["tail"]),
                 **proof_attributes(
                     max(float(file.attributes["affine_difference"]) for file in files),
                     max(float(file.attributes["largest_logit"]) for file in files),
                 ),
-            )
+            }
+            joins = list(domains.values())
+            content = content_sha256(joins, first.classes, attributes | found)
+            writer.complete(**found, **{CONTENT: content})
         return MergeReport(
             rows={name: rows_per_split(domain.fact("split")) for name, domain in domains.items()},
             skipped={name: len(domain.skipped) for name, domain in domains.items()},

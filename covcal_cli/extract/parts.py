@@ -13,6 +13,7 @@ missing that the journal names; then the checksum is wrong, and everything from 
 done again. ``config.json`` says what was being done; other work is never continued.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.formats.writer import Attribute, HDF5Writer, utf8
 
 Block = Mapping[str, Float32s]
 Config = Mapping[str, str | int | None]
@@ -64,6 +65,7 @@ class Join:
             rows = np.concatenate([part.rows for part in parts])
             self._order = np.argsort(rows, kind="stable")
             self._rows = rows[self._order]
+        self._digest = hashlib.sha256()  # of what has been written
         # Number, id and reason of every row that could not be read.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
         # A part without rows has run no batch, which may be what shows the number of features.
@@ -81,11 +83,15 @@ class Join:
         for block in self._blocks():
             for array, values in block.items():
                 writer.fill(f"{self.name}/{array}", done, values)
+                self._digest.update(np.ascontiguousarray(values).data)
             done += len(block["logits"])
             if seen is not None:
                 seen(block)
         for fact in ("labels", "split", "ids", *(f"columns/{name}" for name in self._columns)):
-            writer.write(f"{self.name}/{fact}", self.fact(fact))
+            values = self.fact(fact)
+            writer.write(f"{self.name}/{fact}", values)
+            self._digest.update(f"{fact} {values.dtype.str}".encode())
+            self._digest.update(np.ascontiguousarray(values).view(np.uint8).data)
         if self.skipped:
             writer.write(f"{self.name}/skipped", utf8([known for _, known, _ in self.skipped]))
             reasons = utf8([reason for _, _, reason in self.skipped])
@@ -95,6 +101,10 @@ class Join:
         """Return one dataset with a value per row, such as ``split``, shape (n,)."""
         found = [np.asarray(part.content[name][:]) for part in self._parts]
         return found[0] if self._order is None else np.concatenate(found)[self._order]
+
+    def sha256(self) -> str:
+        """Return the sha256 of the rows that have been written, whatever parts they came in."""
+        return self._digest.hexdigest()
 
     def _blocks(self) -> Iterator[Block]:
         """Yield the rows in order, a few MiB at a time; each part is read forwards, once."""
@@ -113,6 +123,15 @@ class Join:
                     if len(places):
                         values[places] = part.content[name][start:stop]
             yield block
+
+
+def content_sha256(
+    joins: Sequence[Join], classes: Sequence[str], attributes: Mapping[str, Attribute]
+) -> str:
+    """Return the attribute `CONTENT` of a file that holds these joins, all of them written."""
+    rows = {join.name: join.sha256() for join in joins}
+    content = {"rows": rows, "classes": list(classes), "attributes": dict(attributes)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _common(what: str, found: Sequence[tuple[Part, Any]]) -> Any:

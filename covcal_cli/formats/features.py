@@ -23,11 +23,16 @@ from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Floats, Labels,
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.files import require_file, sha256_of
 from covcal_cli.maths.softmax import log_mean_softmax
+from covcal_cli.records import parsed_json
 
 FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
+# Attribute: sha256 of what a features file holds, far cheaper to compare than the file's own.
+CONTENT = "content_sha256"
+# Attributes that say how the model was read; the values of the second are JSON.
+_READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
@@ -268,6 +273,21 @@ class FeatureFile:
         """The columns of a table that went into the model, in order; none where none are known."""
         text = self.attributes.get(FEATURE_COLUMNS)
         return tuple(map(str, json.loads(text))) if isinstance(text, str) and text else ()
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the model was read, as far as the file says: `Calibration.reading`."""
+        found = {name: self.attributes[name] for name in _READING if name in self.attributes}
+        if found.get("tail") == "None":  # of a file without rows
+            del found["tail"]
+        if "preprocessing" in found:
+            try:
+                found["preprocessing"] = parsed_json(str(found["preprocessing"]))
+            except ValueError as error:
+                raise CovcalError(
+                    f"{self.path}: the attribute preprocessing is no JSON: extract again"
+                ) from error
+        return found
 
     @property
     def handle(self) -> Any:

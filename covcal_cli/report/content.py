@@ -29,6 +29,7 @@ class ReportContent:
     rows: Mapping[str, str]  # per domain, its rows by split in words
     settings: EvaluateSettings  # of what was measured
     networks: Path | None  # that were given for the calibrations
+    notes: tuple[str, ...]  # what a reader should know of the rows and of the estimate
 
     @property
     def name(self) -> str:
@@ -90,7 +91,7 @@ def _calibrated(file: str, document: Path, found: Calibration) -> str:
         options += f" --loss {found.loss}"
     if found.max_weight != 1000:
         options += f" --max-weight {found.max_weight:g}"
-    prior = found.target_prior["name"]
+    prior = found.target_prior.name
     if prior != "source":
         options += f" --target-prior {quote(str(prior))}"
     return f"covcal calibrate {file} {options} {output}"

@@ -70,8 +70,15 @@ def report(
     with suppress(UnlabelledError):
         evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
     estimation: Estimation | None = None
+    notes = () if evaluation is None else evaluation.notes
     with suppress(TooFewRowsError):
-        estimation = expect(path, files, networks=networks).estimation
+        expectation = expect(
+            path,
+            files,
+            networks=networks,
+            allow_other_preprocessing=settings.allow_other_preprocessing,
+        )
+        estimation, notes = expectation.estimation, (*notes, *expectation.notes)
     content = ReportContent(
         path=path,
         documents=tuple(files),
@@ -82,6 +89,7 @@ def report(
         rows=rows,
         settings=settings,
         networks=networks,
+        notes=notes,
     )
     write_text(output, page(content), force=force)
     return content

@@ -80,7 +80,7 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     assert told.method_used == "temp"
     assert "second witness" not in guards_of(told)
     assert told.reason.startswith("temp, as the guard 'detectable shift' fails: ")
-    assert told.target_prior["shares"] == pytest.approx(SKEWED)
+    assert told.target_prior.shares == pytest.approx(SKEWED)
 
 
 def test_a_tiny_target_takes_temp(tmp_path: Path) -> None:
