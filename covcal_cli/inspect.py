@@ -79,7 +79,7 @@ def _described(
 
 
 def _domain(domain: Domain) -> tuple[str, str]:
-    splits = ", ".join(f"{name} {len(domain.rows(name))}" for name in SPLITS)
+    splits = ", ".join(f"{name} {domain.count(name)}" for name in SPLITS)
     width = "none" if domain.n_features is None else str(domain.n_features)
     members = f"; members {domain.n_members}" if domain.n_members else ""
     widths = f"features {width}, logits {domain.n_classes}{members}"

@@ -13,8 +13,15 @@ from covcal_cli.adapt.training import Trained, training_record
 from covcal_cli.adapt.training_rows import Projection
 from covcal_cli.arrays import Rows
 from covcal_cli.files import relative_to_folder_of
-from covcal_cli.formats.features import ADAPTED_SCHEMA, CONTENT, Domain, FeatureFile
-from covcal_cli.formats.lineage import FEATURES_CONTENT, FEATURES_FILE, FEATURES_SHA256
+from covcal_cli.formats.features import (
+    ADAPTED_SCHEMA,
+    CONTENT,
+    FEATURES_CONTENT,
+    FEATURES_FILE,
+    FEATURES_SHA256,
+    Domain,
+    FeatureFile,
+)
 from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.maths.networks import networks_sha256
 from covcal_cli.progress import Progress, ProgressCallback

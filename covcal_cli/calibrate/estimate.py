@@ -5,12 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
 from covcal_cli.errors import TooFewRowsError
-from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.evidence import ESTIMATED, Estimate
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
@@ -167,13 +165,13 @@ def expect(
         )
         estimation = estimate_file(Problem(file, EstimateSettings(**settings)))
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
-        rows = np.union1d(target.rows("train"), target.rows("validation"))
-        before = mean_confidence(target, rows, target.logits, 1.0) if scaled else 0.0
+        rows = target.count(*ESTIMATED)
+        before = mean_confidence(target, ESTIMATED, target.logits, 1.0) if scaled else 0.0
         found = []
         for name, entry in scaled.items():
-            after = mean_confidence(target, rows, entry.of(target), entry.temperature)
+            after = mean_confidence(target, ESTIMATED, entry.of(target), entry.temperature)
             numbers = (before, after, accuracy, abs(after - accuracy))
-            found.append(ExpectedCalibration(name, entry.temperature, len(rows), *numbers))
+            found.append(ExpectedCalibration(name, entry.temperature, rows, *numbers))
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
     return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
 

@@ -225,7 +225,12 @@ def _without_fitted(
     }
     if not fitted:
         return rows, 0
-    kept = np.array([known not in fitted for known in target.ids(rows)], dtype=bool)
+    kept = np.concatenate(
+        [
+            np.array([known not in fitted for known in target.ids(block)], dtype=bool)
+            for block in target.blocks(rows)
+        ]
+    )
     if not kept.any():
         raise CovcalError(
             f"{target.path}: every row to judge was used by calibrate-labelled: take fewer --rows, "
@@ -246,7 +251,12 @@ def _notes_on_fitted(
         if calibration.labelled_rows is None:
             continue
         ids = calibration.labelled_rows.ids
-        if set(ids).isdisjoint(target.ids(np.arange(target.n, dtype=np.int64))):
+        fitted = set(ids)
+        if all(
+            fitted.isdisjoint(target.ids(part))
+            for rows in target.split_blocks(*SPLITS)
+            for part in target.blocks(rows)
+        ):
             document = documents[number] if number < len(documents) else name
             notes.append(
                 f"none of the {len(ids)} rows that {document} was fitted to is in {target.path} by "

@@ -10,9 +10,9 @@ import numpy as np
 from covcal_cli.arrays import Float32s, Float64s
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import FEATURES_FILE, FeatureFile
 from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks, log_probabilities
-from covcal_cli.formats.lineage import FEATURES_FILE, is_unchanged, was_made_from
+from covcal_cli.formats.lineage import is_unchanged, was_made_from
 from covcal_cli.maths.networks import Networks, aligned_logits
 from covcal_cli.maths.softmax import class_major, log_mean_softmax
 

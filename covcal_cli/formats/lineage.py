@@ -11,17 +11,17 @@ from pathlib import Path
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import CONTENT, FeatureFile
+from covcal_cli.formats.features import (
+    CONTENT,
+    FEATURES_CONTENT,
+    FEATURES_FILE,
+    FEATURES_SHA256,
+    FeatureFile,
+)
 from covcal_cli.records import Input
 
 # What a command reads when no file is named, the first that is there.
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
-# Attributes of an adapted file: where its features file lay, and what it held.
-FEATURES_FILE, FEATURES_SHA256, FEATURES_CONTENT = (
-    "features_file",
-    "features_sha256",
-    "features_content_sha256",
-)
 
 
 def file_here() -> Path:

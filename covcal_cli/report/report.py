@@ -61,7 +61,7 @@ def report(
             for name, value in sorted(file.attributes.items())
         }
         rows = {
-            domain.name: ", ".join(f"{len(domain.rows(name))} {name}" for name in SPLITS)
+            domain.name: ", ".join(f"{domain.count(name)} {name}" for name in SPLITS)
             for domain in (file.source, file.target)
             if domain is not None
         }
