@@ -61,6 +61,7 @@ def write_adapted(
         "members": settings.members,
         "device": device.type,
         "threads": threads,
+        **({"weight_decay": settings.schedule.weight_decay} if settings.preset == "paper" else {}),
         "torch_version": str(torch.__version__),
         FEATURES_FILE: relative_to_folder_of(file.path, output),
         FEATURES_SHA256: file.sha256(),

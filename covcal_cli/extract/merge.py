@@ -24,6 +24,8 @@ from covcal_cli.formats.features import (
     DOMAINS,
     FEATURE_COLUMNS,
     FEATURES_SCHEMA,
+    ONE_TABLE,
+    OPTIONS,
     FeatureFile,
 )
 from covcal_cli.formats.writer import Attribute, HDF5Writer
@@ -81,6 +83,11 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in _COMMON}
         fed = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
+        attributes |= {
+            name: _plain(first.attributes[name])
+            for name in (OPTIONS, ONE_TABLE)
+            if name in first.attributes
+        }
         if fed is not None:
             attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
         for name in domains:

@@ -31,7 +31,7 @@ from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.extract.table import TableClassifier
-from covcal_cli.formats.features import FEATURE_COLUMNS, columns_text
+from covcal_cli.formats.features import FEATURE_COLUMNS, ONE_TABLE, OPTIONS, columns_text
 from covcal_cli.formats.writer import Attribute
 
 _BATCH_BYTES = 16 << 20
@@ -76,6 +76,11 @@ class ExtractPlan:
         found = {} if features is None else {"features": features}
         return {**found, "logits": self.classifier.n_classes}
 
+    @property
+    def is_one_table(self) -> bool:
+        """Whether source and target are rows of one table, told apart by a column."""
+        return len({one.data.path for one in self.domains.values()}) < len(self.domains)
+
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
         return self.pipeline.describe() if self.pipeline else _AS_THEY_ARE
@@ -93,6 +98,8 @@ class ExtractPlan:
             "preprocessing": self.pipeline.to_json() if self.pipeline else json.dumps(None),
             "fractions": json.dumps(list(settings.fractions)),
             "seed": settings.seed,
+            OPTIONS: json.dumps(settings.options(), ensure_ascii=False),
+            **({ONE_TABLE: 1} if self.is_one_table else {}),
             **({FEATURE_COLUMNS: columns_text(fed)} if fed else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
         }

@@ -28,6 +28,8 @@ FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
+OPTIONS = "options"  # attribute: those that extract was given, as a list in JSON
+ONE_TABLE = "one_table"  # attribute: 1 where both domains are rows of one table
 # Attribute: sha256 of what a features file holds, far cheaper to compare than the file's own.
 CONTENT = "content_sha256"
 # Attributes of an adapted file: where its features file lay, and what it held.
