@@ -13,6 +13,7 @@ from covcal_cli.evaluate.result import WrittenMetrics
 from covcal_cli.files import require_file
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
+from covcal_cli.formats.lineage import is_unchanged, notes_on_named
 from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.hdf5 import File
 from covcal_cli.records import Document, Input, parsed_json, read_document, read_json
@@ -80,6 +81,7 @@ def _hdf5_lines(path: Path) -> Lines:
                 rows.append(("warning", accuracy.doubt))
         groups = dict.fromkeys(name for domain in domains for name in domain.columns)
         rows.append(("groups", ", ".join(groups) or "none"))
+        rows += [("note", text) for text in notes_on_named(path)]
         rows += _preprocessing(file.attributes.get("preprocessing"))
         return _described(file.schema, file.classes, rows, file.attributes)
 
@@ -117,7 +119,7 @@ def _described(
 
 
 def _domain(domain: Domain) -> tuple[str, str]:
-    splits = ", ".join(f"{name} {len(domain.rows(name))}" for name in SPLITS)
+    splits = ", ".join(f"{name} {domain.count(name)}" for name in SPLITS)
     width = "none" if domain.n_features is None else str(domain.n_features)
     members = f"; members {domain.n_members}" if domain.n_members else ""
     widths = f"features {width}, logits {domain.n_classes}{members}"
@@ -309,4 +311,10 @@ def _classes(names: Sequence[str]) -> str:
 
 
 def _inputs(inputs: Sequence[Input]) -> Lines:
-    return [(entry.role, f"{entry.path} {entry.sha256[:12]}") for entry in inputs]
+    return [(entry.role, f"{entry.path} {entry.sha256[:12]}{_state(entry)}") for entry in inputs]
+
+
+def _state(entry: Input) -> str:
+    if not entry.path.is_file():
+        return ", which is gone"
+    return "" if is_unchanged(entry) else ", which has changed since"

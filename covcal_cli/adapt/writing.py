@@ -13,7 +13,16 @@ from covcal_cli.adapt.training import Trained, training_record
 from covcal_cli.adapt.training_rows import Projection
 from covcal_cli.arrays import Rows
 from covcal_cli.files import relative_to_folder_of
-from covcal_cli.formats.features import ADAPTED_SCHEMA, DOMAINS, Domain, FeatureFile
+from covcal_cli.formats.features import (
+    ADAPTED_SCHEMA,
+    CONTENT,
+    DOMAINS,
+    FEATURES_CONTENT,
+    FEATURES_FILE,
+    FEATURES_SHA256,
+    Domain,
+    FeatureFile,
+)
 from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.maths.networks import networks_sha256
 from covcal_cli.progress import Progress, ProgressCallback
@@ -39,9 +48,11 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # Extraction's seed made the splits; it must not be taken for the seed of the training.
+    # Extraction's seed made the splits; it must not be taken for the seed of the training, nor the
+    # content of the features file for this one's.
+    renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
-        ("extract_seed" if name == "seed" else name): value
+        renamed.get(name, name): value
         for name, value in file.attributes.items()
         if name not in ("schema", "complete")
     }
@@ -51,9 +62,10 @@ def write_adapted(
         "members": settings.members,
         "device": device.type,
         "threads": threads,
+        **({"weight_decay": settings.schedule.weight_decay} if settings.preset == "paper" else {}),
         "torch_version": str(torch.__version__),
-        "features_file": relative_to_folder_of(file.path, output),
-        "features_sha256": file.sha256(),
+        FEATURES_FILE: relative_to_folder_of(file.path, output),
+        FEATURES_SHA256: file.sha256(),
     }
     with HDF5Writer(
         partial, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=carried | made

@@ -38,6 +38,8 @@ class ApplySettings:
     domain: DomainName = "target"
     split: str = ALL  # or train, validation or test
     confidence_only: bool = False  # leave the probabilities of the classes out
+    # Take a file whose images were preprocessed otherwise than the calibration's.
+    allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
         require_one_of("domain", self.domain, ("target", "source"))
@@ -110,7 +112,13 @@ def apply(
         )
     calibration = read_calibration(document)
     with FeatureFile(path) as file:
-        found = networks_for(calibration, document, file, networks)
+        found = networks_for(
+            calibration,
+            document,
+            file,
+            networks,
+            allow_other_preprocessing=settings.allow_other_preprocessing,
+        )
         chosen = _chosen_domain(file, settings.domain)
         if found is not None:
             found.require_features(chosen)

@@ -7,7 +7,6 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from covcal_cli.calibrate import on_prior, on_source, on_target
 from covcal_cli.calibrate.auto import choose
@@ -24,7 +23,8 @@ from covcal_cli.calibrate.problem import (
 )
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights
-from covcal_cli.formats.calibration import Calibration, Candidate
+from covcal_cli.estimators.label_shift import BBSE, given_prior
+from covcal_cli.formats.calibration import Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile, ForecasterName
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
@@ -162,8 +162,11 @@ def _calibration(
     )
 
 
-def _prior(problem: Problem, asked: str) -> dict[str, Any]:
-    used = asked in TAKE_PRIOR and problem.missing_for_estimate is None
-    shares = problem.prior if used else None
-    name = problem.settings.target_prior
-    return {"name": name, "shares": None if shares is None else shares.tolist()}
+def _prior(problem: Problem, asked: str) -> TargetPrior:
+    """Return the prior with its shares, for wherever the calibration is used: a file may go."""
+    name, shares = problem.settings.target_prior, None
+    if asked in TAKE_PRIOR and problem.missing_for_estimate is None:
+        shares = problem.prior
+    elif name != BBSE:  # which only an estimate gives
+        shares = given_prior(name, problem.file.classes)
+    return TargetPrior(name, None if shares is None else tuple(shares.tolist()))

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
+from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
 from covcal_cli.errors import TooFewRowsError
-from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.evidence import ESTIMATED, Estimate
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.calibration import Calibration, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named, scaled_logits
 from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
@@ -123,6 +123,7 @@ class Expectation:
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
     inputs: tuple[Input, ...] = ()  # the calibrations' files
+    notes: tuple[str, ...] = ()  # on calibrations that the estimate does not go with
 
 
 def expect(
@@ -132,12 +133,13 @@ def expect(
     *,
     names: Sequence[str] = (),
     networks: Path | None = None,
+    allow_other_preprocessing: bool = False,
 ) -> Expectation:
     """Estimate the target accuracy, and see the confidence of calibrations against it.
 
     `documents` are calibrations of the file's classifier, `asked` fields of `EstimateSettings`; the
-    others are as the first calibration was made with. `names` is what to call them, as `read_named`
-    has it. `networks` is the adapted file with an fl
+    others are as the first calibration was made with, the prior as the first to which one matters.
+    `names` is what to call them, as `read_named` has it. `networks` is the adapted file with an fl
     method's networks, if it has moved.
 
     Raises
@@ -151,23 +153,52 @@ def expect(
     """
     calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})
+    notes: list[str] = []
     if calibrations:
         first = next(iter(calibrations.values()))
-        made = {"max_weight": first.max_weight, "seed": first.seed}
-        settings = made | {"target_prior": first.target_prior["name"]} | settings
+        settings = {"max_weight": first.max_weight, "seed": first.seed} | settings
+    if "target_prior" not in settings:
+        prior, notes = _prior_of(calibrations, documents)
+        settings |= {"target_prior": prior.name, "prior_shares": prior.shares}
     with FeatureFile(path) as file:
-        scaled = scaled_logits(file, calibrations, documents, networks)
+        scaled = scaled_logits(
+            file,
+            calibrations,
+            documents,
+            networks,
+            allow_other_preprocessing=allow_other_preprocessing,
+        )
         estimation = estimate_file(Problem(file, EstimateSettings(**settings)))
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
-        rows = np.union1d(target.rows("train"), target.rows("validation"))
-        before = mean_confidence(target, rows, target.logits, 1.0) if scaled else 0.0
+        rows = target.count(*ESTIMATED)
+        before = mean_confidence(target, ESTIMATED, target.logits, 1.0) if scaled else 0.0
         found = []
         for name, entry in scaled.items():
-            after = mean_confidence(target, rows, entry.of(target), entry.temperature)
+            after = mean_confidence(target, ESTIMATED, entry.of(target), entry.temperature)
             numbers = (before, after, accuracy, abs(after - accuracy))
-            found.append(ExpectedCalibration(name, entry.temperature, len(rows), *numbers))
+            found.append(ExpectedCalibration(name, entry.temperature, rows, *numbers))
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
-    return Expectation(estimation, tuple(found), tuple(inputs))
+    return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
+
+
+def _prior_of(
+    calibrations: Mapping[str, Calibration], documents: Sequence[Path]
+) -> tuple[TargetPrior, list[str]]:
+    """Return the prior of the first calibration to which one matters, and notes on any other."""
+    taking = [
+        (document, found.target_prior)
+        for document, found in zip(documents, calibrations.values(), strict=True)
+        if found.method in TAKE_PRIOR
+    ]
+    if not taking:
+        return TargetPrior(), []
+    (first, prior), *others = taking
+    return prior, [
+        f"{document} was made with the target prior {other.name}, and the estimate has that of "
+        f"{first}, {prior.name}: see each on its own, or pass --target-prior"
+        for document, other in others
+        if other.shares != prior.shares
+    ]
 
 
 def expectation_document(expectation: Expectation, document: Path) -> dict[str, Any]:
@@ -176,6 +207,7 @@ def expectation_document(expectation: Expectation, document: Path) -> dict[str, 
     if expectation.calibrations:
         content["calibrations"] = encoded(expectation.calibrations, document)
         content["inputs"] += encoded(expectation.inputs, document)
+        content["notes"] += expectation.notes
     return content
 
 

@@ -5,6 +5,7 @@ them; its cal.json says so and names the rows, which ``evaluate`` leaves out.
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from covcal_cli.calibrate.problem import (
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import enough_errors, not_at_limit
 from covcal_cli.formats.calibration import Calibration, LabelledRows
-from covcal_cli.formats.features import Domain, FeatureFile
+from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, thinned_places
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.temperature import MIN_ERRORS, ROW_LOSSES, Loss, fit_temperature
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
@@ -98,17 +99,27 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
 
 def _drawn(target: Domain, n: int, seed: int) -> tuple[Rows, Labels]:
     """Return `n` labelled rows by a seeded draw, ascending, and their labels."""
-    everything = np.arange(target.n, dtype=np.int64)
-    labels = target_labels(target, everything)
-    known = np.flatnonzero(labels >= 0)
-    if len(known) == 0:
+    known = sum(len(block) for block in _labelled(target))
+    if known == 0:
         raise CovcalError(
             f"{target.path} has no target labels, and calibrate-labelled needs some: extract a "
             "labelled target, or use covcal calibrate, which needs none"
         )
-    if len(known) < n:
+    if known < n:
         raise CovcalError(
-            f"{target.path} has {len(known)} labelled target rows, not {n}: ask for fewer --rows"
+            f"{target.path} has {known} labelled target rows, not {n}: ask for fewer --rows"
         )
-    rows = np.sort(np.random.default_rng(seed).choice(known, n, replace=False))
-    return rows, labels[rows]
+    places = thinned_places(known, n, seed)
+    found, start = [], 0
+    for block in _labelled(target):
+        first, last = np.searchsorted(places, (start, start + len(block)))
+        found.append(block[places[first:last] - start])
+        start += len(block)
+    rows = np.concatenate(found)
+    return rows, target_labels(target, rows)
+
+
+def _labelled(target: Domain) -> Iterator[Rows]:
+    """Yield the rows that have a label, ascending, some at a time."""
+    for rows in target.split_blocks(*SPLITS):
+        yield rows[target_labels(target, rows) >= 0]

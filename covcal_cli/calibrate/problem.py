@@ -5,7 +5,7 @@ stands what documents say of a file and of a fit, and the warnings that go with 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import Aligned, Estimate, Evidence, read_evidence
+from covcal_cli.estimators.evidence import ESTIMATED, Aligned, Estimate, Evidence, read_evidence
 from covcal_cli.estimators.guards import MIN_ESS_SHARE
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
@@ -47,6 +47,8 @@ MIN_ESS_FIT = 100.0  # effective rows that a weighted T_f should rest on
 MAX_MEAN_WEIGHT_GAP = 0.2
 MAX_CLIPPED_SHARE = 0.01
 _SOFTEST = 10.0  # T above which hardly anything is left of the classifier's confidence
+# Target validation rows that discriminators are held to; more change no digit that is shown.
+MAX_DISCRIMINATED = 500_000
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
 _LEAST_SHARE = 1e-6  # of a class on the target
 NO_PRIOR = (
@@ -63,6 +65,8 @@ class EstimateSettings:
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
     target_prior: str = SOURCE_PRIOR
+    # The shares that it stands for, where they are known: those that a calibration was made with.
+    prior_shares: tuple[float, ...] | None = None
     seed: int = 0  # chooses rows where there are more than the fits use
 
     def __post_init__(self) -> None:
@@ -185,7 +189,7 @@ class Problem:
         target = self.file.target
         if target is None:
             return _NO_TARGET
-        if len(target.rows("train")) + len(target.rows("validation")) < _MIN_ROWS:
+        if target.count(*ESTIMATED) < _MIN_ROWS:
             return f"{_MIN_ROWS} target training or validation rows ({target.counts()})"
         if len(self.validation) < _MIN_ROWS:
             return f"{_MIN_ROWS} labelled source validation rows, not {len(self.validation)}"
@@ -199,14 +203,14 @@ class Problem:
         source, target = self.validation.source, self.file.target
         if target is None:
             return _NO_TARGET
-        if len(target.rows("validation")) == 0:
+        if target.count("validation") == 0:
             return f"target validation rows ({target.counts()})"
         if self.file.is_adapted:  # which holds the logits of trained discriminators
             return None
         if source.n_features is None or target.n_features is None:
             return "features of both domains: extract them again with features"
         for domain in (source, target):
-            if len(domain.rows("train")) == 0:
+            if domain.count("train") == 0:
                 return f"training rows of both domains ({domain.counts()})"
         return None
 
@@ -241,11 +245,15 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return the discriminators' logits of both domains' rows, shapes (M, n) and (M, n_t).
 
+        Of more than `MAX_DISCRIMINATED` target rows the seed chooses as many, as they are only
+        counted: T_g, the AUC and the error of g are means over them.
+
         Those on psi(phi) for the aligned forecaster, else that on phi: the network of an adapted
         file, or a logistic one fitted here.
         """
         source, target = self.validation.source, self.file.require_target()
-        rows, target_rows = self.validation.rows, target.rows("validation")
+        rows = self.validation.rows
+        target_rows = target.drawn(MAX_DISCRIMINATED, self.settings.seed, "validation")
         if forecaster == "aligned":
             return source.aligned_domain_logits(rows), target.aligned_domain_logits(target_rows)
         if self.file.is_adapted:
@@ -281,6 +289,8 @@ class Problem:
     @cached_property
     def prior(self) -> Float64s | None:
         """Class frequencies on the target, shape (K,), where they are not the source's."""
+        if self.settings.prior_shares is not None:
+            return np.array(self.settings.prior_shares)
         return target_prior(self.settings.target_prior, self.evidence, self.file.classes)
 
     @cached_property
@@ -310,18 +320,19 @@ class Problem:
 
 
 def mean_confidence(
-    domain: Domain, rows: Rows, logits: Callable[[Rows], Floats], temperature: float
+    domain: Domain, splits: Sequence[str], logits: Callable[[Rows], Floats], temperature: float
 ) -> float:
-    """Return the mean calibrated probability of the classifier's own labels on `rows`.
+    """Return the mean calibrated probability of the classifier's own labels on rows of `splits`.
 
     `logits` gives the forecaster's logits, shape (m, K), of a block of rows.
     """
     total = 0.0
-    for block in domain.blocks(rows, "logits", "aligned_logits"):
-        labels, columns = domain.logits(block).argmax(axis=1), np.arange(len(block))
-        probabilities = exp(log_softmax(class_major(logits(block)), temperature))
-        total += float(probabilities[labels, columns].sum())
-    return total / len(rows)
+    for rows in domain.split_blocks(*splits):
+        for block in domain.blocks(rows, "logits", "aligned_logits"):
+            labels, columns = domain.logits(block).argmax(axis=1), np.arange(len(block))
+            probabilities = exp(log_softmax(class_major(logits(block)), temperature))
+            total += float(probabilities[labels, columns].sum())
+    return total / domain.count(*splits)
 
 
 def _target_confidence(
@@ -332,15 +343,14 @@ def _target_confidence(
 ) -> dict[str, float | int | None]:
     """Return the mean confidence on target validation rows, before and after, for cal.json."""
     target = file.target
-    if target is None or len(target.rows("validation")) == 0:
+    if target is None or target.count("validation") == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
-    rows = target.rows("validation")
 
     def mean(scaled: ScaledLogits) -> float:
-        return mean_confidence(target, rows, scaled.of(target), scaled.temperature)
+        return mean_confidence(target, ("validation",), scaled.of(target), scaled.temperature)
 
     return {
-        "rows": len(rows),
+        "rows": target.count("validation"),
         "target_confidence_before": mean(ScaledLogits("original", 1.0)),
         "target_confidence": mean(ScaledLogits(forecaster, temperature, offsets)),
     }
@@ -377,6 +387,7 @@ def fitted_fields(
         "networks_sha256": file.attributes.get("networks_sha256"),
         "feature_columns": file.feature_columns,
         "source_accuracy": source_accuracy(file),
+        "reading": file.reading,
         "inputs": (input_of(file),),
     }
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, METHODS
-from covcal_cli.cli.console import Console, file_here, usage
+from covcal_cli.cli.console import Console, file_to_read, usage
 from covcal_cli.cli.options import (
     ForceLimit,
     InputFile,
@@ -91,14 +91,15 @@ def write_fitted(
     from shlex import quote
 
     from covcal_cli.files import check_output
+    from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.records import document_text, write_document
 
-    path = file or file_here(console)
+    path = file_to_read(file, console)
     to_stdout = str(output) == "-"
     if not to_stdout:
         check_output(output, force=force, inputs=[path, *inputs])
     found = fit(path)
-    for text in found.notes:
+    for text in (*notes_on_named(file), *found.notes):
         console.note(text)
     console.warn(found.warnings)
     if to_stdout:

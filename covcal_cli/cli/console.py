@@ -188,21 +188,20 @@ def _coloured(stream: TextIO) -> bool:
     return stream.isatty() and not plain
 
 
-def file_here(console: Console) -> Path:
-    """Return the file that a step takes when none is named, and say which.
-
-    That is adapted.h5 if there is one in this folder, else features.h5.
+def file_to_read(file: Path | None, console: Console) -> Path:
+    """Return the file of a step: the one that was named, else the one here, and say which.
 
     Raises
     ------
     CovcalError
-        If there is neither.
+        As `file_here` does.
     """
-    for path in (Path("adapted.h5"), Path("features.h5")):
-        if path.is_file():
-            console.note(f"reading {path}")
-            return path
-    raise CovcalError("there is no adapted.h5 or features.h5 here: name the file to read")
+    if file is None:
+        from covcal_cli.formats.lineage import file_here
+
+        file = file_here()
+        console.note(f"reading {file}")
+    return file
 
 
 @contextmanager

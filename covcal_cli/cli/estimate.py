@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covcal_cli.cli.console import Console, file_here, usage
+from covcal_cli.cli.console import Console, file_to_read, usage
 from covcal_cli.cli.options import (
+    AllowOtherPreprocessing,
     Force,
     InputFile,
     MaxWeight,
@@ -44,6 +45,7 @@ def estimate(
     max_weight: MaxWeight = 1000.0,
     seed: Seed = 0,
     networks: Networks = None,
+    allow_other_preprocessing: AllowOtherPreprocessing = False,
     format: Annotated[FormatName, typer.Option(help="Of the result.")] = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
@@ -55,9 +57,10 @@ def estimate(
     others lie, plus sampling, as no estimate knows whether its own assumption holds; it has no
     level. Those of the others are 95 % for sampling alone.
 
-    With -c, --target-prior, --max-weight and --seed are those of the first calibration unless
-    given. The distance of a calibration's mean confidence from the estimated accuracy is the least
-    that its ECE can be, if the estimate is right.
+    With -c, --max-weight and --seed are those of the first calibration unless given, and
+    --target-prior is that of the first to which one matters. The distance of a calibration's mean
+    confidence from the estimated accuracy is the least that its ECE can be, if the estimate is
+    right.
 
     \b
     Examples:
@@ -71,6 +74,7 @@ def estimate(
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.files import check_output
     from covcal_cli.formats.forecaster import split_names
+    from covcal_cli.formats.lineage import notes_on_named
 
     def given(option: str) -> bool:
         source = context.get_parameter_source(option)
@@ -81,13 +85,20 @@ def estimate(
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
-    path, (documents, names) = file or file_here(console), split_names(calibration or [])
+    path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
     to_stdout = str(output) == "-"
     if output is not None and not to_stdout:
         check_output(output, force=force, inputs=[path, *documents, Path(target_prior)])
 
-    found = expect(path, documents, asked, names=names, networks=networks)
-    for text in found.estimation.notes:
+    found = expect(
+        path,
+        documents,
+        asked,
+        names=names,
+        networks=networks,
+        allow_other_preprocessing=allow_other_preprocessing,
+    )
+    for text in (*notes_on_named(file), *found.notes, *found.estimation.notes):
         console.note(text)
     if (accuracy := found.estimation.source_accuracy) is not None and accuracy.doubt:
         console.warn([accuracy.doubt])

@@ -11,6 +11,7 @@ import typer
 
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import (
+    AllowOtherPreprocessing,
     Force,
     JudgedFile,
     JudgedSplit,
@@ -109,6 +110,7 @@ def evaluate(
         Path | None, typer.Option(help="Write the gates as a JUnit report there.")
     ] = None,
     networks: NetworksOfFeatures = None,
+    allow_other_preprocessing: AllowOtherPreprocessing = False,
     format: Annotated[FormatName, typer.Option(help="Of the result.")] = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
@@ -158,6 +160,7 @@ def evaluate(
         resamples=bootstrap,
         level=confidence or LEVEL,
         seed=seed,
+        allow_other_preprocessing=allow_other_preprocessing,
     )
     documents, names = split_names(calibration or [])
     found = judged(

@@ -28,7 +28,9 @@ def export(
             show_default=False,
         ),
     ],
-    calibration: Annotated[Path, calibration("The calibration to merge.")] = Path("cal.json"),
+    calibration: Annotated[
+        Path | None, calibration("The calibration to merge; cal.json when left out.")
+    ] = None,
     output: Annotated[
         Path | None,
         output("Model to write; calibrated.onnx, for torch calibrated.pt2, when left out."),
@@ -57,11 +59,16 @@ def export(
       covcal export model.pt --trust-model -o calibrated.pt2
     """
     from covcal_cli.export.export import export as write
+    from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.formats.lineage import require_current
 
     console = Console(quiet=quiet, verbose=verbose)
+    document = calibration or Path("cal.json")
+    if calibration is None:
+        require_current(read_calibration(document), document, purpose="export")
     written, merged = write(
         model,
-        calibration,
+        document,
         output,
         weights=weights,
         networks=networks,

@@ -57,6 +57,13 @@ NetworksOfFeatures = Annotated[
         "is not where the calibration says.",
     ),
 ]
+AllowOtherPreprocessing = Annotated[
+    bool,
+    typer.Option(
+        "--allow-other-preprocessing",
+        help="Take a file whose images were preprocessed otherwise than the calibration's.",
+    ),
+]
 ModelOutput = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The model's output to read, where it has several."),

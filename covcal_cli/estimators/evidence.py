@@ -23,6 +23,7 @@ MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
 # How far other rows of the same domains would move an estimate, not whether its assumption is true.
 SAMPLING = "95 % for sampling alone"
+ESTIMATED = ("train", "validation")  # splits of the target; its test rows are for judging
 Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
@@ -157,8 +158,7 @@ def read_evidence(
     held, labels = held[known], labels[known]
     most = min(MAX_ROWS, MAX_VALUES // source.n_classes)
     chosen = thinned(np.arange(len(held)), most, seed)
-    rows = np.sort(np.concatenate([target.rows("train"), target.rows("validation")]))
-    target_rows = thinned(rows, most, seed)
+    target_rows = target.drawn(most, seed, *ESTIMATED)
     source_rows = held[chosen]
     aligned = None
     if file.is_adapted:

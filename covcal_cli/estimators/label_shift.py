@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -153,6 +153,7 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
 # ``source`` (as often as on the source), ``uniform``, ``bbse`` (estimated, because it was asked
 # for) or a JSON file that gives every class name a share; the shares sum to 1.
 
+BBSE: Final = "bbse"
 _TOLERANCE = 1e-3
 
 
@@ -165,12 +166,17 @@ def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Floa
         If a file is missing, is not JSON, does not give every class one non-negative number, or
         its shares do not sum to 1 (within 0.001, for shares are often rounded).
     """
+    if value == BBSE:
+        return label_shift(evidence, BBSE).prior
+    return given_prior(value, classes)
+
+
+def given_prior(value: str, classes: Sequence[str]) -> Float64s | None:
+    """Return the prior that `value` names, as `target_prior` does, without an estimate."""
     if value == "source":
         return None
     if value == "uniform":
-        return np.full(evidence.n_classes, 1 / evidence.n_classes)
-    if value == "bbse":
-        return label_shift(evidence, "bbse").prior
+        return np.full(len(classes), 1 / len(classes))
     return _read(Path(value), classes)
 
 

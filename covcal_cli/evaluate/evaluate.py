@@ -44,6 +44,8 @@ class EvaluateSettings:
     resamples: int = 0  # of the bootstrap; 0: no intervals
     level: float = LEVEL  # of the intervals
     seed: int = 0  # of the bootstrap
+    # Take files whose images were preprocessed otherwise than a calibration's.
+    allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
         require_one_of("split", self.split, (*SPLITS, ALL))
@@ -102,7 +104,13 @@ def evaluate(
     with FeatureFile(path) as file:
         judged = {
             NONE: ScaledLogits("original", 1.0),
-            **scaled_logits(file, calibrations, files, networks),
+            **scaled_logits(
+                file,
+                calibrations,
+                files,
+                networks,
+                allow_other_preprocessing=settings.allow_other_preprocessing,
+            ),
         }
         # The rows to judge, and how they are grouped.
         target = file.require_target()
@@ -320,7 +328,12 @@ def _without_fitted(
     }
     if not fitted:
         return rows, 0
-    kept = np.array([known not in fitted for known in target.ids(rows)], dtype=bool)
+    kept = np.concatenate(
+        [
+            np.array([known not in fitted for known in target.ids(block)], dtype=bool)
+            for block in target.blocks(rows)
+        ]
+    )
     if not kept.any():
         raise CovcalError(
             f"{target.path}: every row to judge was used by calibrate-labelled: take fewer --rows, "
@@ -350,7 +363,12 @@ def _notes_on_fitted(
         if calibration.labelled_rows is None:
             continue
         ids = calibration.labelled_rows.ids
-        if set(ids).isdisjoint(target.ids(np.arange(target.n, dtype=np.int64))):
+        fitted = set(ids)
+        if all(
+            fitted.isdisjoint(target.ids(part))
+            for rows in target.split_blocks(*SPLITS)
+            for part in target.blocks(rows)
+        ):
             document = documents[number] if number < len(documents) else name
             notes.append(
                 f"none of the {len(ids)} rows that {document} was fitted to is in {target.path} by "

@@ -14,7 +14,8 @@ from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.limits import Change, Limit, Verdict, judge
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.files import check_output, moved_together, write_text
-from covcal_cli.formats.forecaster import NONE, read_named, require_unchanged
+from covcal_cli.formats.forecaster import NONE, read_named
+from covcal_cli.formats.lineage import file_to_judge
 
 RESAMPLES = 1000  # behind the intervals that gates judge, unless others are asked for
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -122,9 +123,15 @@ def judged(
         if path is None and not documents:
             documents = [Path("cal.json")]
         calibrations = read_named(documents, networks, names)
-        if path is None:
-            first = next(iter(calibrations.values()))
-            path = require_unchanged(first, documents[0], purpose="evaluate")
+        named = path
+        path, notes = file_to_judge(
+            named,
+            [*calibrations.values()],
+            documents,
+            purpose="evaluate",
+            picked=False,  # beside a file, a calibration that is not named is not judged
+        )
+        if named is None:
             tell(f"judging {documents[0]} on {path}")
         if outputs.diagram is not None:
             check_diagram(outputs.diagram)
@@ -153,7 +160,7 @@ def judged(
                 evaluation, baseline, gates.allowed, calibrations, confident=gates.confident
             ),
         )
-        for note in _notes(evaluation, baseline):
+        for note in (*notes, *_notes(evaluation, baseline)):
             tell(note)
         _write(found, outputs, title=f"{path.name}, target {settings.split} rows")
         return found

@@ -126,8 +126,9 @@ def export(
     )
     chosen = [model_output] if model_output else [None, *exporter.outputs]
     extracted = extracted_tensors(calibration, networks)
-    original = _as_extracted(exporter, chosen, extracted, found, str(document), str(model))
-    original.settle_on(extracted.tail)
+    original = _as_extracted(
+        exporter, chosen, extracted, found, calibration, str(document), str(model)
+    )
     return exporter.write(original, merge), calibration
 
 
@@ -141,6 +142,7 @@ def _as_extracted(
     outputs: Sequence[str | None],
     extracted: Tensors,
     networks: AlignedNetworks | None,
+    calibration: Calibration,
     document: str,
     model: str,
 ) -> OriginalT:
@@ -156,6 +158,7 @@ def _as_extracted(
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
         try:
             original = exporter.original(output, phi)
+            original.settle_on(extracted.tail)
         except CovcalError as error:
             refusal = refusal or error
             continue
@@ -164,6 +167,12 @@ def _as_extracted(
                 f"{document} was made from the logits {extracted.logits} of {model}, and those "
                 f"found now are {original.logits_tensor}: pass the --model-output that was "
                 "extracted"
+            )
+        elif original.tail and original.tail != calibration.reading.get("tail", original.tail):
+            refusal = refusal or CovcalError(
+                f"{document} was fitted with {calibration.reading['tail']} as the output of "
+                f"{model}, which is read as {original.tail} now: pass the --model-output that was "
+                "extracted, or extract the model and calibrate again"
             )
         elif networks is None:
             return original

@@ -10,8 +10,9 @@ import numpy as np
 from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import FEATURES_FILE, FeatureFile
 from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks, log_probabilities
+from covcal_cli.formats.lineage import is_unchanged, was_made_from
 from covcal_cli.maths.networks import Networks, aligned_logits
 from covcal_cli.maths.softmax import class_major, log_mean_softmax, with_offsets
 
@@ -86,6 +87,7 @@ class Original(Protocol):
     features_tensor: str | None
     logits_tensor: str
     n_features: int | None
+    tail: str | None  # what follows the logits; None where nothing was recognised
 
     def settle_on(self, tail: str | None) -> None:
         """Take its outputs for what extraction took them for; for what made rows show, if None."""
@@ -123,6 +125,9 @@ def free_name(name: str, taken: set[str]) -> str:
 # What a calibration was fitted on.
 
 
+_TENSORS = ("features_tensor", "logits_tensor", "tail")
+
+
 @dataclass(frozen=True)
 class Tensors:
     """What a file says of the model's tensors; None where nothing says so."""
@@ -133,14 +138,17 @@ class Tensors:
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
-    """Return what the calibration's file, or `networks`, says was extracted from this model."""
+    """Return what the calibration, or an older one's file, says was extracted from this model."""
+    if calibration.reading:
+        names = map(calibration.reading.get, _TENSORS)
+        return Tensors(*(str(name) if name else None for name in names))
     path = networks or calibration.inputs[0].path
     if not path.is_file():
         return Tensors()
     with FeatureFile(path) as file:
         if file.model["sha256"] != calibration.model["sha256"]:
             return Tensors()
-        names = map(file.attributes.get, ("features_tensor", "logits_tensor", "tail"))
+        names = map(file.attributes.get, _TENSORS)
     return Tensors(*(str(name) if name else None for name in names))
 
 
@@ -159,18 +167,20 @@ def calibrated_networks(
 
 
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
-    """Return the first rows that the calibration was fitted on; None where they are gone.
+    """Return the first rows that the calibration was fitted on; None where they are gone or others.
 
     An adapted file holds no phi: it names the features file, which is read if it lies there still.
     """
+    if networks is None and not is_unchanged(calibration.inputs[0]):
+        return None
     path = networks or calibration.inputs[0].path
     if not path.is_file():
         return None
     with FeatureFile(path) as file:
         if calibration.forecaster == "aligned" and file.is_adapted:
-            path = path.parent / str(file.attributes.get("features_file", ""))
-    if not path.is_file():
-        return None
+            path = path.parent / str(file.attributes.get(FEATURES_FILE, ""))
+            if not path.is_file() or not was_made_from(file, path):
+                return None
     with FeatureFile(path) as file:
         domain = file.target or file.source
         if domain is None or file.model["sha256"] != calibration.model["sha256"]:

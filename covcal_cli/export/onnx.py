@@ -210,6 +210,7 @@ class OnnxOriginal:
         self.n_features = classifier.n_features
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
+        self.tail = classifier.tail
 
     def settle_on(self, tail: str | None) -> None:
         """Take its outputs for what extraction took them for; for what made rows show, if None."""

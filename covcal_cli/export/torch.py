@@ -330,6 +330,7 @@ class TorchOriginal:
         self.settled = classifier.outputs
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
+        self.tail = classifier.tail
         self.n_features, self._class_output = classifier.n_features, classifier.output_name
         self.outputs = program.run(program.rows)
 

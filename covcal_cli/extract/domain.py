@@ -106,7 +106,7 @@ class DomainExtraction:
         for values in spool.numbers()["logits"].blocks():
             seen.add(outputs.shown(values))
 
-    def write(self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier) -> None:
+    def write(self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier) -> Join:
         """Write the group ``/NAME`` from a spool that holds every row, and count as it passes."""
         # Only now it is known which rows were readable: everything else is chosen by them.
         self.skipped = spool.skipped
@@ -136,7 +136,9 @@ class DomainExtraction:
             columns=list(self.data.columns),
             skipped=[(row, ids[row], reason) for row, reason in self.skipped],
         )
-        Join(self.name, [part]).write(writer, self.statistics.add)
+        join = Join(self.name, [part])
+        join.write(writer, self.statistics.add)
+        return join
 
     def write_shard(self, writer: HDF5Writer) -> None:
         """Write what ``merge`` needs to put the rows of a shard in their place."""

@@ -27,13 +27,13 @@ from pathlib import Path
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import DomainReport, proof_attributes
 from covcal_cli.extract.doubts import doubt_on_rows, is_one_place, once
-from covcal_cli.extract.parts import DomainSpool, open_spool
+from covcal_cli.extract.parts import DomainSpool, content_sha256, open_spool
 from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output
-from covcal_cli.formats.features import FEATURES_SCHEMA
+from covcal_cli.formats.features import CONTENT, FEATURES_SCHEMA
 from covcal_cli.formats.source_accuracy import SourceAccuracy
-from covcal_cli.formats.writer import HDF5Writer
+from covcal_cli.formats.writer import Attribute, HDF5Writer
 from covcal_cli.maths.simplex import OutputEvidence
 from covcal_cli.progress import ProgressCallback
 
@@ -150,16 +150,11 @@ def _run(
         _require_one_form(plan, spools, seen)
         outputs.settle(seen)
         # Join: the file is written in one go.
+        attributes, classes = plan.attributes(), plan.classes.names
         writer = stack.enter_context(
-            HDF5Writer(
-                partial,
-                schema=FEATURES_SCHEMA,
-                classes=plan.classes.names,
-                attributes=plan.attributes(),
-            )
+            HDF5Writer(partial, schema=FEATURES_SCHEMA, classes=classes, attributes=attributes)
         )
-        for name, domain in domains.items():
-            domain.write(writer, spools[name], classifier)
+        joins = [domain.write(writer, spools[name], classifier) for name, domain in domains.items()]
         if classifier.weight is not None and classifier.bias is not None:
             writer.write("head/weight", classifier.weight)
             writer.write("head/bias", classifier.bias)
@@ -173,12 +168,17 @@ def _run(
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             doubt = doubt_on_rows(writer.handle, paths)
         statistics = [domain.statistics for domain in domains.values()]
-        writer.complete(
-            tail=str(classifier.tail),
+        found: dict[str, Attribute] = {
+            "tail": str(classifier.tail),
             **proof_attributes(
                 max(entry.affine_difference for entry in statistics),
                 max(entry.largest_logit for entry in statistics),
             ),
+        }
+        content = content_sha256(joins, classes, attributes | found)
+        writer.complete(
+            **found,
+            **{CONTENT: content},
             **({} if shard is None else {"shard": str(shard)}),
         )
     return doubt

@@ -14,15 +14,19 @@ from typing import Any
 import numpy as np
 
 from covcal_cli import __version__
+from covcal_cli.arrays import Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes, rows_per_split
-from covcal_cli.extract.parts import Join, Part, difference
+from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
+from covcal_cli.extract.parts import Join, Part, content_sha256, difference
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import (
+    CONTENT,
     DOMAINS,
     FEATURE_COLUMNS,
     FEATURES_SCHEMA,
+    ONE_TABLE,
+    OPTIONS,
     SOURCE_FRACTIONS,
     FeatureFile,
 )
@@ -86,6 +90,11 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         if shares is not None:
             attributes[SOURCE_FRACTIONS] = str(shares.attributes[SOURCE_FRACTIONS])
         fed = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
+        attributes |= {
+            name: _plain(first.attributes[name])
+            for name in (OPTIONS, ONE_TABLE)
+            if name in first.attributes
+        }
         if fed is not None:
             attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
         for name in domains:
@@ -105,15 +114,18 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
             # A file without rows has not seen what turns the logits into the output.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
-            writer.complete(
-                tail=str(ran[0].attributes["tail"]),
+            found: dict[str, Attribute] = {
+                "tail": str(ran[0].attributes["tail"]),
                 **proof_attributes(
                     max(float(file.attributes["affine_difference"]) for file in files),
                     max(float(file.attributes["largest_logit"]) for file in files),
                 ),
-            )
+            }
+            joins = list(domains.values())
+            content = content_sha256(joins, first.classes, attributes | found)
+            writer.complete(**found, **{CONTENT: content})
         return MergeReport(
-            rows={name: rows_per_split(domain.fact("split")) for name, domain in domains.items()},
+            rows={name: domain.rows for name, domain in domains.items()},
             skipped={name: len(domain.skipped) for name, domain in domains.items()},
         )
 
@@ -123,11 +135,11 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
     if len(files) == 1 and "shard" not in files[0].attributes:
         group = files[0].handle[name]
         rows, skipped = len(group["labels"]), len(group.get("skipped", ()))
-        return [_part(files[0], name, np.arange(rows), np.arange(skipped))]
+        return [_part(files[0], name, range(rows), range(skipped))]
     _require_every_shard(name, files)
     shards = [file.handle["shard"][name] for file in files]
     parts = [
-        _part(file, name, shard["rows"][:], shard["skipped"][:])
+        _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
         for file, shard in zip(files, shards, strict=True)
     ]
     # The shards know of how many rows they are: all of them must be there.
@@ -160,8 +172,14 @@ def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
         rows=rows,
         content=group,
         columns=list(group.get("columns", ())),
-        skipped=list(zip(skipped.tolist(), *texts, strict=True)),
+        skipped=list(zip(skipped, *texts, strict=True)),
     )
+
+
+def _small(rows: Rows) -> Any:
+    """Return ascending row numbers in half the memory, where they fit."""
+    fit = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
+    return rows.astype(np.uint32) if fit else rows
 
 
 def _plain(value: Any) -> Attribute:

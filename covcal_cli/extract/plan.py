@@ -33,6 +33,8 @@ from covcal_cli.extract.table import TableClassifier
 from covcal_cli.formats.features import (
     DOMAINS,
     FEATURE_COLUMNS,
+    ONE_TABLE,
+    OPTIONS,
     SOURCE_FRACTIONS,
     columns_text,
 )
@@ -84,6 +86,11 @@ class ExtractPlan:
         """Return the shares of train, validation and test in a domain without splits."""
         return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
 
+    @property
+    def is_one_table(self) -> bool:
+        """Whether source and target are rows of one table, told apart by a column."""
+        return len({one.data.path for one in self.domains.values()}) < len(self.domains)
+
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
         return self.pipeline.describe() if self.pipeline else _AS_THEY_ARE
@@ -106,6 +113,8 @@ class ExtractPlan:
                 if "source" in self.domains and settings.fractions is None
                 else {}
             ),
+            OPTIONS: json.dumps(settings.options(), ensure_ascii=False),
+            **({ONE_TABLE: 1} if self.is_one_table else {}),
             **({FEATURE_COLUMNS: columns_text(fed)} if fed else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
             **{

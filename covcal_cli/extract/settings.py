@@ -118,3 +118,29 @@ class ExtractSettings:
         if domain == "target":
             return DEFAULT_FRACTIONS
         return SOURCE_FRACTIONS if trained else FITTED_FRACTIONS
+
+    def options(self) -> list[str]:
+        """Return those of ``covcal extract`` that give the same file, a shard's that of the whole.
+
+        What changes no result is left out, and so is what is as it comes.
+        """
+        found = [f"--{self.outputs}"] if self.outputs is not None else []
+        given = {
+            "weights": self.weights,
+            "model-output": self.model_output,
+            "phi": self.phi,
+            "classes": self.classes,
+            "preprocess": self.preprocess,
+        }
+        found += [f"--{name}={value}" for name, value in given.items() if value is not None]
+        found += self.preprocessing.options()
+        if self.fractions is not None:
+            found.append(f"--fractions={','.join(map(repr, self.fractions))}")
+        for name in ("sample", "limit"):
+            if (rows := getattr(self.selection, name)) is not None:
+                found.append(f"--{name}={rows}")
+        if self.trust_model:
+            found.append("--trust-model")
+        if self.seed:
+            found.append(f"--seed={self.seed}")
+        return found if self.skip_unreadable else [*found, "--on-error=fail"]

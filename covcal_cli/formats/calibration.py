@@ -18,6 +18,7 @@ from covcal_cli.formats.source_accuracy import SourceAccuracy
 from covcal_cli.maths.weights import WeightHealth
 from covcal_cli.records import Document, Guard, Input, at, read_document
 
+_SHARES_TOLERANCE = 1e-6
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
 
 
@@ -48,8 +49,12 @@ class LabelledRows:
     ids: tuple[str, ...]  # ascending
 
 
-def _source_prior() -> Mapping[str, Any]:
-    return {"name": "source", "shares": None}
+@dataclass(frozen=True)
+class TargetPrior:
+    """How frequent the classes are taken to be on the target."""
+
+    name: str = "source"  # as asked
+    shares: tuple[float, ...] | None = None  # in the order of the classes; None: as on the source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +82,7 @@ class Calibration(Document):
     estimates: Mapping[str, Any]
     guards: tuple[Guard, ...] = ()  # what the method rests on
     candidates: tuple[Candidate, ...] = ()  # what `auto` chose from
-    # The name as asked, and the shares per class where they are not the source's.
-    target_prior: Mapping[str, Any] = field(default_factory=_source_prior)
+    target_prior: TargetPrior = TargetPrior()
     # b, one per class: log(q_y / p_y) of the methods that correct for a prior, else none.
     class_offsets: tuple[float, ...] = ()
     used_target_labels: bool = False  # by ``covcal calibrate-labelled`` alone
@@ -90,6 +94,9 @@ class Calibration(Document):
     model: Mapping[str, str]  # name and sha256 of the classifier
     source_accuracy: SourceAccuracy | None = None  # the classifier's; None without labelled rows
     feature_columns: tuple[str, ...] = ()  # of a table, in the order that the model reads them
+    # How the model was read: what follows the logits, what was done to images (null for none), and
+    # the tensors of phi and the logits; a key that is missing is not known.
+    reading: Mapping[str, Any] = field(default_factory=dict)
     networks_sha256: str | None  # of the aligned networks, where the method needs them
     inputs: tuple[Input, ...]
 
@@ -129,11 +136,15 @@ def _fault(calibration: Calibration) -> str | None:
     for name in ("name", "sha256"):
         if name not in calibration.model:
             return f"model.{name} is missing"
-    if not isinstance(calibration.target_prior.get("name"), str):
-        return "target_prior.name is no text"
     if calibration.weights is not None:
         for name in (entry.name for entry in fields(WeightHealth)):
             value = calibration.weights.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return f"weights.{name} is no number"
+    shares = calibration.target_prior.shares
+    if shares is not None:
+        if len(shares) != len(calibration.classes):
+            return f"target_prior.shares has {len(shares)} entries"
+        if min(shares) < 0 or not abs(sum(shares) - 1) < _SHARES_TOLERANCE:
+            return "target_prior.shares are no shares"
     return None if calibration.inputs else "inputs is empty"

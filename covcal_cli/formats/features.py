@@ -31,6 +31,15 @@ APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
 SOURCE_FRACTIONS = "source_fractions"  # attribute: of the source's splits, where they differ
+OPTIONS = "options"  # attribute: those that extract was given, as a list in JSON
+ONE_TABLE = "one_table"  # attribute: 1 where both domains are rows of one table
+# Attribute: sha256 of what a features file holds, far cheaper to compare than the file's own.
+CONTENT = "content_sha256"
+# Attributes of an adapted file: where its features file lay, and what it held.
+FEATURES_FILE = "features_file"
+FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
+# Attributes that say how the model was read; the values of the second are JSON.
+_READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # of them
@@ -38,6 +47,7 @@ REMEDY = "make it with covcal extract"  # for what is no such file
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
 _BLOCK_BYTES = 4 << 20  # of what is read at a time
 _LEAST_ROWS = 256
+_SPLIT_ROWS = 1 << 18  # whose numbers are made at a time
 _REQUIRED = ("logits", "labels", "split", "ids")
 _ALIGNED = ("domain_logits", "aligned_logits", "aligned_domain_logits")
 # Kind of number, and axes: n rows, K classes, d features, M members.
@@ -84,20 +94,52 @@ class Domain:
             return np.arange(self.n, dtype=np.int64)
         return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64)
 
+    def count(self, *splits: str) -> int:
+        """Return how many rows some of the splits have together."""
+        return sum(int(np.count_nonzero(self.split == SPLITS.index(name))) for name in splits)
+
+    def drawn(self, most: int, seed: int, *splits: str) -> Rows:
+        """Return at most `most` rows of some splits, as `thinned` draws them, ascending.
+
+        Row numbers of all the rows, many times what is read of them, are never in memory.
+        """
+        n = self.count(*splits)
+        places = None if n <= most else thinned_places(n, most, seed)
+        found, start = [], 0
+        for block in self.split_blocks(*splits):
+            stop = start + len(block)
+            if places is not None:
+                first, last = np.searchsorted(places, (start, stop))
+                block = block[places[first:last] - start]
+            found.append(block)
+            start = stop
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+    def split_blocks(self, *splits: str) -> Iterator[Rows]:
+        """Yield the rows of some splits, ascending, the numbers of a few rows at a time."""
+        wanted = [SPLITS.index(name) for name in splits]
+        for start in range(0, self.n, _SPLIT_ROWS):
+            held = np.isin(self.split[start : start + _SPLIT_ROWS], wanted)
+            if held.any():
+                yield np.flatnonzero(held).astype(np.int64) + start
+
     def counts(self) -> str:
         """Return the rows per split in words, for messages."""
-        sizes = (f"{name} {len(self.rows(name))}" for name in SPLITS)
+        sizes = (f"{name} {self.count(name)}" for name in SPLITS)
         return f"{self.name}: {', '.join(sizes)}"
 
     def require_rows(self, split: str) -> Rows:
         """Return the rows of a split, refusing an empty one."""
-        rows = self.rows(split)
-        if len(rows) == 0:
+        self.require_any(split)
+        return self.rows(split)
+
+    def require_any(self, split: str) -> None:
+        """Refuse an empty split."""
+        if self.count(split) == 0:
             raise TooFewRowsError(
                 f"{self.path} has no {self.name} {split} rows ({self.counts()}): "
                 f"extract again with a {split} folder or other --fractions"
             )
-        return rows
 
     def features(self, rows: Rows) -> Float32s:
         """Return phi(x) of `rows`, shape (m, d) float32, refusing values that are not finite."""
@@ -295,6 +337,21 @@ class FeatureFile:
         return tuple(map(str, names)) if isinstance(names, list) else (str(names),)
 
     @property
+    def reading(self) -> dict[str, Any]:
+        """How the model was read, as far as the file says: `Calibration.reading`."""
+        found = {name: self.attributes[name] for name in _READING if name in self.attributes}
+        if found.get("tail") == "None":  # of a file without rows
+            del found["tail"]
+        if "preprocessing" in found:
+            try:
+                found["preprocessing"] = parsed_json(str(found["preprocessing"]))
+            except ValueError as error:
+                raise CovcalError(
+                    f"{self.path}: the attribute preprocessing is no JSON: extract again"
+                ) from error
+        return found
+
+    @property
     def handle(self) -> File:
         """The open file, for what none of the other attributes gives."""
         return self._file
@@ -373,7 +430,12 @@ def thinned(rows: Rows, most: int, seed: int) -> Rows:
     """Return at most `most` of `rows` by a seeded draw, ascending."""
     if len(rows) <= most:
         return rows
-    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+    return rows[thinned_places(len(rows), most, seed)]
+
+
+def thinned_places(n: int, most: int, seed: int) -> Rows:
+    """Return which `most` of `n` rows `thinned` takes, ascending."""
+    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
 def read_labels(domain: Domain, rows: Rows) -> Labels:
@@ -409,11 +471,32 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 
 
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
-    """Read ascending `rows` as one contiguous span: far faster than HDF5's own row selection."""
+    """Read ascending `rows` as contiguous spans: far faster than HDF5's own row selection.
+
+    A span that holds them all is read at once if it is not much more than they are; rows that lie
+    far apart are read in spans of a few MiB.
+    """
+    shape = list(dataset.shape)
+    shape[axis] = 1
+    most = max(1, _BLOCK_BYTES // (dataset.dtype.itemsize * max(1, math.prod(shape))))
+    shape[axis] = len(rows)
     if len(rows) == 0:
-        shape = list(dataset.shape)
-        shape[axis] = 0
         return np.empty(shape, dtype=dataset.dtype)
+    if int(rows[-1]) - int(rows[0]) < max(most, 2 * len(rows)):
+        return _span(dataset, rows, axis)
+    found = np.empty(shape, dtype=dataset.dtype)
+    first = 0
+    while first < len(rows):
+        last = int(np.searchsorted(rows, rows[first] + most))
+        found[(slice(None),) * axis + (slice(first, last),)] = _span(
+            dataset, rows[first:last], axis
+        )
+        first = last
+    return found
+
+
+def _span(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
+    """Return `rows` out of the one span that holds them all."""
     start, stop = int(rows[0]), int(rows[-1]) + 1
     span = dataset[start:stop] if axis == 0 else dataset[:, start:stop]
     if stop - start == len(rows):

@@ -2,7 +2,7 @@
 
 That is the classifier, or the aligned forecaster. An adapted file holds the aligned logits of its
 own rows; on rows that were extracted later its networks compute them from phi(x) in NumPy.
-`networks_for` refuses a file that a calibration does not fit; `scaled_logits` brings several
+`networks_for` gives them for a file that a calibration fits; `scaled_logits` brings several
 calibrations, read and named by `read_named`, to one file.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from covcal_cli.arrays import Float32s, Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.compatibility import AGAIN, require_fitting
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
 from covcal_cli.maths.networks import Networks, aligned_logits, networks_sha256, read_networks
 from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, with_offsets
 
 NONE = "none"  # the name of the classifier as it came
-_AGAIN = "calibrate this file itself"
 
 
 @dataclass(frozen=True)
@@ -90,45 +90,31 @@ def log_probabilities(logits: Float64s, temperature: float) -> Float64s:
     return log_softmax(logits - logits.max(axis=0), temperature)
 
 
-# The files that a calibration goes with: what it was fitted on, and what it may be applied to.
-
-
-def require_unchanged(calibration: Calibration, document: Path, *, purpose: str) -> Path:
-    """Return the file that a calibration was fitted on, if it is still the same.
-
-    Messages name the cal.json, `document`, and what the file is for: `purpose`, such as "evaluate".
-    """
-    entry = calibration.inputs[0]
-    if not entry.path.is_file():
-        raise CovcalError(
-            f"{document} was fitted on {entry.path}, which is gone: name a file to {purpose}"
-        )
-    with FeatureFile(entry.path) as file:
-        if file.sha256() != entry.sha256:
-            raise CovcalError(
-                f"{entry.path} has changed since {document} was fitted on it: calibrate again, or "
-                f"pass {entry.path} -c {document} to {purpose} it all the same"
-            )
-    return entry.path
+# The networks of a calibration, on files that it fits.
 
 
 def networks_for(
-    calibration: Calibration, document: Path, file: FeatureFile, networks: Path | None = None
+    calibration: Calibration,
+    document: Path,
+    file: FeatureFile,
+    networks: Path | None = None,
+    *,
+    allow_other_preprocessing: bool = False,
 ) -> AlignedNetworks | None:
     """Return the networks that compute the aligned logits of `file`, or None if it needs none.
 
     A calibration of the classifier's own logits needs none, nor does an adapted file, which holds
     its aligned logits. The networks are those of the adapted file `networks`, or of the one that
-    cal.json, the `document`, names. Another model, other classes or other networks are refused.
+    cal.json, the `document`, names. Other networks are refused, and what `require_fitting` refuses.
     """
-    _require_same_classifier(calibration, file)
+    require_fitting(
+        calibration, document, file, allow_other_preprocessing=allow_other_preprocessing
+    )
     aligned = calibration.forecaster == "aligned"
     if aligned and not file.is_adapted:
         return fitted_networks(calibration, document, networks)
     if aligned and file.attributes.get("networks_sha256") != calibration.networks_sha256:
-        raise CovcalError(
-            f"{file.path} holds other aligned networks than the calibration: {_AGAIN}"
-        )
+        raise CovcalError(f"{file.path} holds other aligned networks than the calibration: {AGAIN}")
     if networks is not None:
         why = "holds" if aligned else "needs no"
         raise CovcalError(f"{file.path} {why} aligned logits: leave --networks out")
@@ -152,64 +138,6 @@ def fitted_networks(
             "with that adapted file, or calibrate again"
         )
     return found
-
-
-def _require_same_classifier(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a file whose model, classes or columns are not those of the calibration."""
-    same_model = file.model["sha256"] == calibration.model["sha256"]
-    # Classes first: where they differ too, their names say more than the sha256 of two models.
-    _require_same_classes(calibration, file, same_model=same_model)
-    if not same_model:
-        raise CovcalError(
-            f"{file.path} comes from another model than the calibration "
-            f"(made for {calibration.model['name']}): {_AGAIN}"
-        )
-    _require_same_columns(calibration, file)
-
-
-def _require_same_classes(calibration: Calibration, file: FeatureFile, *, same_model: bool) -> None:
-    found, expected = file.classes, calibration.classes
-    if len(found) != len(expected):
-        raise CovcalError(
-            f"{file.path} has {len(found)} classes, the calibration {len(expected)}: {_AGAIN}"
-        )
-    for index, (name, wanted) in enumerate(zip(found, expected, strict=True)):
-        if name == wanted:
-            continue
-        differs = f"(class {index} is {name}, not {wanted})"
-        # Of one model, or of tables, whose model is not known, another order can be put right.
-        if same_model and sorted(found) == sorted(expected):
-            raise CovcalError(
-                f"{file.path} has the classes of the calibration in another order {differs}: "
-                "extract it again with --classes and the calibration's .json, which names them in "
-                "order"
-            )
-        raise CovcalError(
-            f"{file.path} has other class names than the calibration {differs}: {_AGAIN}"
-        )
-
-
-def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a table whose columns the model read otherwise: it reads them by position."""
-    found, expected = file.feature_columns, calibration.feature_columns
-    if not found or not expected or found == expected:
-        return
-    lacking = [name for name in expected if name not in found]
-    extra = [name for name in found if name not in expected]
-    if not lacking and not extra:
-        place = next(i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b)
-        raise CovcalError(
-            f"{file.path} was extracted with its feature columns in another order than the "
-            f"calibration's (column {place} is {found[place]}, not {expected[place]}), which the "
-            "model takes for other features: write the table's columns in that order, or extract "
-            "it with the source beside it, which goes by name"
-        )
-    has = [f"lacks {lacking[0]}"] if lacking else []
-    has += [f"has {extra[0]}"] if extra else []
-    raise CovcalError(
-        f"{file.path} was extracted with other feature columns than the calibration's (it "
-        f"{' and '.join(has)}): give the columns that the model was calibrated on"
-    )
 
 
 # Calibrations that are looked at together: their names, and the logits that each scales.
@@ -299,8 +227,10 @@ def scaled_logits(
     calibrations: Mapping[str, Calibration],
     documents: Sequence[Path],
     networks: Path | None,
+    *,
+    allow_other_preprocessing: bool = False,
 ) -> dict[str, ScaledLogits]:
-    """Return what every calibration scales in `file`, which each must fit.
+    """Return what every calibration scales in `file`, which each must fit (`require_fitting`).
 
     `documents` are their files, in the same order, as far as they have any; `networks` an adapted
     file for those of aligned logits, if it is not where they say.
@@ -313,6 +243,12 @@ def scaled_logits(
             calibration.forecaster,
             calibration.forecaster_temperature,
             calibration.offsets,
-            networks_for(calibration, document, file, given),
+            networks_for(
+                calibration,
+                document,
+                file,
+                given,
+                allow_other_preprocessing=allow_other_preprocessing,
+            ),
         )
     return found

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 Attribute = str | int | float
 
@@ -81,9 +81,9 @@ class HDF5Writer:
         """The open ``h5py.File``, for copying datasets from another file without reading them."""
         return self._file
 
-    def allocate(self, name: str, shape: tuple[int, ...]) -> None:
-        """Create the dataset `name` of float32, to be filled block by block, contiguously."""
-        self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=np.float32)
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> None:
+        """Create the dataset `name`, to be filled block by block, contiguously."""
+        self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=dtype)
 
     def fill(self, name: str, start: int, block: ArrayLike) -> None:
         """Write `block`, shape (m, ...), into the rows of an allocated dataset from `start` on."""

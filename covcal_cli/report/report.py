@@ -1,6 +1,6 @@
 """The one function behind ``covcal report``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,8 +9,10 @@ from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
+from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.forecaster import read_named
+from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.report.content import MEASURES, ReportContent
 from covcal_cli.report.page import page
@@ -60,12 +62,9 @@ def report(
     check_output(output, force=force, inputs=[path, *files])
     calibrations = read_named(files, networks, names)
     with FeatureFile(path) as file:
-        attributes = {
-            name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
-            for name, value in sorted(file.attributes.items())
-        }
+        attributes = _attributes(file)
         rows = {
-            domain.name: ", ".join(f"{len(domain.rows(name))} {name}" for name in SPLITS)
+            domain.name: ", ".join(f"{domain.count(name)} {name}" for name in SPLITS)
             for domain in (file.source, file.target)
             if domain is not None
         }
@@ -75,8 +74,16 @@ def report(
     with suppress(UnlabelledError):
         evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
     estimation: Estimation | None = None
+    notes = () if evaluation is None else evaluation.notes
     with suppress(TooFewRowsError):
-        estimation = expect(path, files, names=names, networks=networks).estimation
+        expectation = expect(
+            path,
+            files,
+            names=names,
+            networks=networks,
+            allow_other_preprocessing=settings.allow_other_preprocessing,
+        )
+        estimation, notes = expectation.estimation, (*notes, *expectation.notes)
     content = ReportContent(
         path=path,
         documents=tuple(files),
@@ -84,11 +91,31 @@ def report(
         evaluation=evaluation,
         estimation=estimation,
         attributes=attributes,
+        origins=_origins(calibrations.values(), path),
         rows=rows,
         source_accuracy=accuracy,
         settings=settings,
         networks=networks,
+        notes=notes,
         names=tuple(names),
     )
     write_text(output, page(content), force=force)
     return content
+
+
+def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:
+    """Return the attributes of files that calibrations were fitted on, other than `path`."""
+    found = {}
+    for calibration in calibrations:
+        fitted = calibration.inputs[0]
+        if is_unchanged(fitted) and not fitted.path.samefile(path):
+            with FeatureFile(fitted.path) as file:
+                found[fitted.path] = _attributes(file)
+    return found
+
+
+def _attributes(file: FeatureFile) -> dict[str, str]:
+    return {
+        name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
+        for name, value in sorted(file.attributes.items())
+    }

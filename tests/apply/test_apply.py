@@ -414,7 +414,8 @@ class TestNewRows:
         """Networks that are missing or are not those of the calibration are refused."""
         with h5py.File(fl_folder / "adapted.h5", "r+") as file:
             spoil(file)
-        assert message in covcal("apply", "new.h5", "-o", "-", cwd=fl_folder).error_line()
+        arguments = ("new.h5", "-c", "cal.json", "-o", "-")
+        assert message in covcal("apply", *arguments, cwd=fl_folder).error_line()
 
     def test_features_that_are_missing_or_too_narrow(self, fl_folder: Path) -> None:
         """Aligned logits of new rows are computed from features."""

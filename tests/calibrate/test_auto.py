@@ -83,7 +83,7 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     assert told.forecaster_temperature == plain.forecaster_temperature
     assert "second witness" not in guards_of(told)
     assert told.reason.startswith("prior, as the guard 'detectable shift' fails: ")
-    assert told.target_prior["shares"] == pytest.approx(SKEWED)
+    assert told.target_prior.shares == pytest.approx(SKEWED)
 
 
 def test_a_tiny_target_takes_temp(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from covcal_cli.estimators.pseudocal import pseudocal
 from covcal_cli.estimators.simple import atc
 from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import utdc_temperature
-from covcal_cli.formats.calibration import read_calibration
+from covcal_cli.formats.calibration import TargetPrior, read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import encoded, write_document
 from tests.cli_runner import covcal
@@ -276,11 +276,11 @@ def test_a_prior_changes_what_reads_it_and_is_recorded(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", 0.6)
     for method in ("cot", "fl+cot", "utdc", "auto"):
         plain = calibrate(path, CalibrateSettings(method=method))
-        assert plain.target_prior == {"name": "source", "shares": None}
+        assert plain.target_prior == TargetPrior("source", None)
         found = calibrate(path, CalibrateSettings(method=method, target_prior="bbse"))
-        assert found.target_prior["name"] == "bbse"
+        assert found.target_prior.name == "bbse"
         expected = label_shift(evidence_of(path), "bbse").prior
-        assert found.target_prior["shares"] == pytest.approx(expected.tolist())
+        assert found.target_prior.shares == pytest.approx(expected.tolist())
         assert "prior drift" not in {guard.name for guard in found.guards}
     with pytest.raises(CovcalError, match="temp has no use for a target prior: it is for auto"):
         calibrate(path, CalibrateSettings(method="temp", target_prior="uniform"))

@@ -157,7 +157,7 @@ def test_frequencies_that_are_estimated_are_not_known(tmp_path: Path) -> None:
     assert fitted(path, "auto", "bbse").method_used == "temp"
     found = fitted(path, "prior", "bbse")
     expected = np.exp(found.class_offsets) * np.bincount(source["labels"]) / len(source["labels"])
-    assert expected == pytest.approx(found.target_prior["shares"], abs=0.01)
+    assert expected == pytest.approx(found.target_prior.shares, abs=0.01)
 
 
 def test_a_prior_that_is_not_the_targets_is_doubted(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.cli_runner import Argument, Outcome, covcal, printed_json
 from tests.made_files import made_domain, write_features
 
 CLOSE = 1e-6
+AGAIN = ": calibrate this file itself"
 
 
 def rows_of(path: Path, split: int = 2) -> dict[str, NDArray[Any]]:
@@ -242,24 +243,31 @@ class TestCalibrations:
         assert list(found["metrics"]) == ["none", "temp"]
 
     @pytest.mark.parametrize(
-        ("key", "value", "words"),
+        ("key", "value", "words", "remedy"),
         [
-            ("classes", ["class 0", "class 1"], "has 3 classes, the calibration 2"),
+            ("classes", ["class 0", "class 1"], "has 3 classes, the calibration 2", AGAIN),
             (
                 "classes",
                 ["class 0", "other", "class 2"],
                 "has other class names than the calibration",
+                "cal.json, which names them in the order of the outputs",
             ),
             (
                 "model",
                 {"name": "better.onnx", "sha256": "0" * 64},
                 "comes from another model than the calibration (made for better.onnx)",
+                AGAIN,
             ),
-            ("networks_sha256", "0" * 64, "holds other aligned networks than the calibration"),
+            (
+                "networks_sha256",
+                "0" * 64,
+                "holds other aligned networks than the calibration",
+                AGAIN,
+            ),
         ],
     )
     def test_a_calibration_of_something_else(
-        self, adapted: Path, small_files: Path, key: str, value: Any, words: str
+        self, adapted: Path, small_files: Path, key: str, value: Any, words: str, remedy: str
     ) -> None:
         """Other classes, another model or other networks: refused, saying which differ."""
         content = json.loads((small_files / "fl+temp.json").read_text())
@@ -267,7 +275,7 @@ class TestCalibrations:
         document.write_text(json.dumps(content | {key: value}))
         line = covcal("evaluate", adapted, "-c", document).error_line()
         assert line.startswith(f"{adapted} {words}")
-        assert line.endswith(": calibrate this file itself")
+        assert line.endswith(remedy)
 
     def test_the_class_that_differs_is_shown(self, adapted: Path, small_files: Path) -> None:
         """Where class names differ, the message shows names that differ, not the first ones."""

@@ -1,5 +1,6 @@
 """What extract was told with --phi and --model-output, export finds out by itself."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,15 @@ def test_the_output_that_was_extracted(output: str, logits: str, tmp_path: Path)
     np.testing.assert_allclose(after["probabilities"], expected, atol=1e-6)
 
 
-def test_without_the_features_file_it_asks(tmp_path: Path) -> None:
-    """Then nothing tells the heads apart, and --model-output does."""
+def test_without_the_features_file_an_older_calibration_asks(tmp_path: Path) -> None:
+    """It does not know the head that it was fitted on, and --model-output tells."""
     TWO.save(tmp_path)
     extracted(tmp_path, "model.onnx", "--model-output", "p")
     (tmp_path / "features.h5").unlink()
+    covcal("export", "model.onnx", "-o", "known.onnx", cwd=tmp_path).require_success()
+    content = json.loads((tmp_path / "cal.json").read_text())
+    del content["reading"]
+    (tmp_path / "cal.json").write_text(json.dumps(content))
     line = covcal("export", "model.onnx", cwd=tmp_path).error_line()
     assert line.endswith("choose one with --model-output NAME")
     covcal("export", "model.onnx", "--model-output", "p", cwd=tmp_path).require_success()

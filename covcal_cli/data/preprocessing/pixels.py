@@ -77,6 +77,16 @@ class Resize:
             return cls("none")
         return cls("squash", size=(sides[0], sides[-1]) if sides else None)
 
+    def __str__(self) -> str:
+        """Return it in the form that `parse` reads."""
+        if self.policy == "short":
+            lengths = "" if self.short is None else str(self.short)
+        elif self.policy == "letterbox":
+            lengths = ",".join(map(str, self.fill))
+        else:
+            lengths = "" if self.size is None else "x".join(map(str, self.size))
+        return f"{self.policy}:{lengths}" if lengths else self.policy
+
     def describe(self) -> str:
         """Return it in the words of the printed line; every length must be known."""
         if self.policy == "short":

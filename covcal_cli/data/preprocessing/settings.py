@@ -53,6 +53,25 @@ class Preprocessing:
         """Whether nothing was asked for."""
         return self == Preprocessing()
 
+    def options(self) -> list[str]:
+        """Return what was asked for as the options of ``covcal extract``."""
+        texts = {
+            "size": None if self.size is None else _size_text(self.size),
+            "resize": self.resize,
+            "crop": None if self.crop is None else _size_text(self.crop),
+            "resample": self.resample,
+            "color": self.color,
+            "layout": self.layout,
+            "scale": self.scale,
+            "mean": ",".join(map(repr, self.mean)) or None,
+            "std": ",".join(map(repr, self.std)) or None,
+        }
+        # With = a value may start with a minus.
+        found = [f"--{name}={text}" for name, text in texts.items() if text is not None]
+        if self.exif is not None:
+            found.append("--exif" if self.exif else "--no-exif")
+        return found
+
     def to_json(self) -> str:
         """Return what was asked for as one line of JSON."""
         values = asdict(replace(self, function=None))
