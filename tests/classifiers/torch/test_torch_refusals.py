@@ -10,7 +10,7 @@ import torch
 
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.torch.classifier import open_torch
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
 
@@ -121,7 +121,7 @@ def test_files_without_a_program(tmp_path: Path) -> None:
             open_classifier(path)
         assert str(error.value) == (
             f"{path} holds weights or a pickled object, not a program: pass module:function with "
-            f"--weights {path}"
+            f"--weights {path}, or {OUTPUTS_AS_TABLE}"
         )
     traced = save(torch_modules.mlp(), "traced", tmp_path / "traced.pt", rows((D_IN,)))
     whole = traced.read_bytes()
