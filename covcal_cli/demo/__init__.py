@@ -6,13 +6,14 @@ about 10 degrees and drawn bolder. The shift is made; the handwriting, the class
 over-confidence on it and everything the commands print are real.
 """
 
-import tempfile
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import hidden_sibling
 from covcal_cli.formats.features import DOMAINS, SPLITS
 
 MODEL = "digits.onnx"
@@ -23,9 +24,13 @@ def write_demo(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as made:
-        _fill(Path(made) / "whole")
-        (Path(made) / "whole").replace(folder)
+    made = hidden_sibling(folder.resolve(), "partial")
+    shutil.rmtree(made, ignore_errors=True)  # of a run that was killed
+    try:
+        _fill(made)
+        made.replace(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _fill(folder: Path) -> None:

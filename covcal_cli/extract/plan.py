@@ -41,6 +41,7 @@ from covcal_cli.formats.features import (
 from covcal_cli.formats.writer import Attribute
 
 _BATCH_BYTES = 16 << 20
+_MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
 _AS_THEY_ARE = "none: the rows go in as they are"
 
@@ -166,7 +167,7 @@ def prepare(
     if source is None and target is None:
         raise CovcalError("there is neither a source nor a target: give at least one")
     # Open the classifier, and the data as its inputs; then classes go by the first who names them.
-    threads = settings.threads or available_cores()
+    threads = min(settings.threads or available_cores(), _MOST_THREADS)
     opened, data, remarks = _opened(model, source, target, settings, threads)
     asked = read_classes(settings.classes, opened.n_classes) if settings.classes else None
     classes = choose_classes(
@@ -180,7 +181,9 @@ def prepare(
         classes = replace(classes, whose="the target")
     # Settle what is done to images; a preprocessing file may lie beside the model's.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
+    # More rows than there are would only take memory.
     size = settings.batch or _batch_size(opened, pipeline)
+    size = min(size, max(1, *(len(one.ids) for one in data.values())))
 
     # Choose the rows of each domain, whose labels must fit the classes, and split them.
     domains = {}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.demo import write_demo
 from tests.cli_runner import Outcome, covcal
 from tests.readme_blocks import BLOCK, WORKED_EXAMPLE
 from tests.short_training import short_training
@@ -148,3 +149,10 @@ def test_a_step_that_fails_ends_the_demo_as_it_ends_the_command(
     )
     assert "covcal adapt" not in done.out
     assert "diagrams" not in done.out
+
+
+def test_what_a_killed_demo_left_is_taken_away(tmp_path: Path) -> None:
+    left = tmp_path / ".demo.partial" / "source"
+    left.mkdir(parents=True)
+    write_demo(tmp_path / "demo")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["demo"]

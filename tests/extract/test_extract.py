@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from covcal_cli.formats import target_labels
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.progress import Progress
 from tests.classifiers.onnx.onnx_graphs import SIDE, Graph, grey_classifier, node
+from tests.cli_runner import covcal
 
 Pixels = NDArray[np.uint8]
 
@@ -400,3 +402,16 @@ def test_importing_extraction_loads_no_framework() -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_batch_or_threads_beyond_all_bounds(digits: Path, tmp_path: Path) -> None:
+    """They are as many as there is work for, not what would take the memory of a large machine."""
+    written = []
+    for name, options in (("a.h5", ()), ("b.h5", ("--batch", 10**9, "--threads", 10**5))):
+        domains = (digits / "source.npz", digits / "target.npz")
+        covcal(
+            *("extract", digits / "digits.onnx", *domains, *options, "-o", name), cwd=tmp_path
+        ).require_success()
+        with h5py.File(tmp_path / name) as file:
+            written.append(file["target/logits"][:])
+    np.testing.assert_allclose(written[0], written[1], atol=1e-5)
