@@ -87,7 +87,11 @@ class Original(Protocol):
     features_tensor: str | None
     logits_tensor: str
     n_features: int | None
-    tail: str | None  # what follows the logits; None where nothing was recognised
+
+    @property
+    def tail(self) -> str | None:
+        """What follows the logits, as far as it is settled; None where nothing was recognised."""
+        ...
 
     def settle_on(self, tail: str | None) -> None:
         """Take its outputs for what extraction took them for; for what made rows show, if None."""

@@ -210,7 +210,11 @@ class OnnxOriginal:
         self.n_features = classifier.n_features
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
-        self.tail = classifier.tail
+
+    @property
+    def tail(self) -> str | None:
+        """What follows the logits, as far as it is settled; None where nothing was recognised."""
+        return self._outputs.tail
 
     def settle_on(self, tail: str | None) -> None:
         """Take its outputs for what extraction took them for; for what made rows show, if None."""

@@ -330,9 +330,13 @@ class TorchOriginal:
         self.settled = classifier.outputs
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
-        self.tail = classifier.tail
         self.n_features, self._class_output = classifier.n_features, classifier.output_name
         self.outputs = program.run(program.rows)
+
+    @property
+    def tail(self) -> str | None:
+        """What follows the logits, as far as it is settled; None where nothing was recognised."""
+        return self.settled.tail
 
     def settle_on(self, tail: str | None) -> None:
         """Take its outputs for what extraction took them for; for what made rows show, if None."""
