@@ -45,6 +45,11 @@ def tolerance(dtype: np.dtype[np.generic]) -> float:
     return _TOLERANCE.get(dtype, _TOLERANCE[np.dtype(np.float32)])
 
 
+def rounding(logits: Floats) -> float:
+    """Return by how much float32 may have rounded the largest logits, masked classes apart."""
+    return float(np.finfo(np.float32).eps) * held(logits, logits)[1]
+
+
 def largest_difference(found: Floats, expected: Floats) -> float:
     """Return max ``|found - expected|``, compared in float64; infinite where shapes differ.
 

@@ -232,9 +232,11 @@ class Tail:
     ) -> bool:
         found = values[output.tensor]
         largest = float(np.abs(found).max(initial=0)) or 1.0
-        allowed = max(limit, proof.tolerance(found.dtype)) + self.head.tail_step / largest
-        rows = found.reshape(len(found), -1)
-        return proof.tail_error(kind, self.logits(scores), rows) <= allowed
+        logits, rows = self.logits(scores), found.reshape(len(found), -1)
+        # exp(z - log sum exp z) is off by as much as large z are rounded.
+        step = self.head.tail_step + proof.rounding(logits)
+        allowed = max(limit, proof.tolerance(found.dtype)) + step / largest
+        return proof.tail_error(kind, logits, rows) <= allowed
 
     def _rows(self, tensor: AnyArray) -> AnyArray:
         rows = tensor.reshape(len(tensor), -1) if tensor.size else tensor
@@ -252,11 +254,12 @@ class Tail:
         head = self.head
         names = ", ".join(output.name for output in self.outputs)
         follows = f" ({head.follower} follows them)" if head.follower else ""
+        # Who has passed it is here because a later batch is not what the first one was.
+        way = "pass --phi none to take the output as it is" if head.features else "export them"
         return UnknownTailError(
             f"{self.where}: output {names} is neither the logits of "
             f"{head.layer or head.logits.name} nor their softmax, log-softmax or sigmoids"
-            f"{follows}: pass --phi none to take the output as it is, or --model-output NAME to "
-            "choose another"
+            f"{follows}: {way}, or choose another output with --model-output NAME"
         )
 
 
