@@ -61,7 +61,7 @@ def extracted(folder: Path, model: str, *options: str) -> None:
     for name in ("s.npz", "t.npz"):
         np.savez(folder / name, x=rows(n=120), y=np.arange(120) % 3)
     covcal("extract", model, "s.npz", "t.npz", *options, cwd=folder).require_success()
-    fit = ("calibrate", "features.h5", "--method", "temp", "-o", "cal.json")
+    fit = ("calibrate", "features.h5", "--method", "temp", "-o", "cal.json", "--force")
     covcal(*fit, cwd=folder).require_success()
 
 
