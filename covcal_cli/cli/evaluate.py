@@ -126,8 +126,9 @@ def evaluate(
       covcal evaluate adapted.h5 -c cal.json --diagram reliability.png
       covcal evaluate features.h5 -c a.json -c b.json -o metrics.json
       covcal evaluate adapted.h5 -c cal.json --bootstrap 1000 --by class
-      covcal evaluate adapted.h5 -c cal.json --split all --confidence 0.95 --fail-above ece=0.05
-      covcal evaluate -c live=cal.json --baseline old.json --fail-regression ece=0.005
+      covcal evaluate --split all --confidence 0.95 --fail-above ece=0.05
+      covcal evaluate -c live=cal.json --baseline old.json \\
+        --fail-regression ece=0.005
     """
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluate.bootstrap import LEVEL

@@ -1,6 +1,7 @@
 """What apply wrote goes into extract again, with the classes by name, in all four formats."""
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -159,12 +160,13 @@ def test_ids_keep_their_type_in_parquet(
     rng = np.random.default_rng(0)
     for name in ("source", "target"):
         n = 40
-        columns: dict[str, list[object]] = {"logit_a": list(rng.normal(size=n))}
+        columns: dict[str, list[Any]] = {"logit_a": list(rng.normal(size=n))}
         columns["logit_b"] = list(rng.normal(size=n))
         if ids is not None:
             columns["id"] = (ids * 10)[:n]
         columns["split"] = [row % 3 for row in range(n)]
-        columns["label"] = [["a", "b"][row % 2] for row in range(n)]
+        pairs = zip(columns["logit_a"], columns["logit_b"], strict=True)
+        columns["label"] = ["ab"[int((b > a) ^ (row % 5 == 0))] for row, (a, b) in enumerate(pairs)]
         if suffix == ".parquet":
             parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
         else:

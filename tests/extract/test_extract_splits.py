@@ -58,7 +58,7 @@ def test_labelled_source_rows_fit_t_where_none_is_asked_for(
 
 def test_source_test_rows_that_there_are_none_of(tmp_path: Path) -> None:
     extracted(tmp_path, features=True).__exit__()
-    covcal("calibrate", "--method", "temp", "-q", cwd=tmp_path).require_success()
+    covcal("calibrate", "--method", "none", "-q", cwd=tmp_path).require_success()
     arguments = ("--domain", "source", "--split", "test", "-o", "p.csv", "-q")
     line = covcal("apply", *arguments, cwd=tmp_path).error_line()
     assert "has no source test rows" in line

@@ -341,7 +341,8 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
         return None  # so few numbers fit whatever follows the layers
     if any(result.shape != output.shape for result in results):
         return None
-    if not all(np.isfinite(values).all() for values in (*results, output)):
+    # Weights may be NaN, and masked classes of the output -inf.
+    if not (all(map(_all_finite, results)) and (output < np.inf).all()):
         return None
     # Or one of what least squares makes of them, tried with every tail that can be undone.
     for tail, target in _before_tail(output):
@@ -350,6 +351,10 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
             if proof.tail_error(tail, found.logits(results), output) <= limit:
                 return found
     return _fitted_but_masked(results, output, limit)
+
+
+def _all_finite(values: Float64s) -> bool:
+    return bool(np.isfinite(values).all())
 
 
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
