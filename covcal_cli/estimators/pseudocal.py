@@ -17,6 +17,7 @@ import numpy as np
 from covcal_cli.arrays import Floats, Labels
 from covcal_cli.estimators.evidence import Evidence
 from covcal_cli.estimators.guards import not_at_limit, pseudo_accuracy
+from covcal_cli.maths.masks import masked
 from covcal_cli.maths.temperature import Limit, fit_temperature
 from covcal_cli.records import Guard
 
@@ -48,9 +49,10 @@ def mixtures(logits: Floats, seed: int) -> tuple[Floats, Labels]:
     """Return the logits (m, K) of the mixtures and their labels (m,).
 
     A row is mixed once, with its partner under one permutation, and left out where both have the
-    same predicted class, or allow no class together.
+    same predicted class, or allow no class together: what one of them masks has no size.
     """
     predictions = logits.argmax(axis=1).astype(np.int64)
+    logits = np.where(masked(logits), -np.inf, logits)
     partner = np.random.default_rng(seed).permutation(len(logits))
     rows = np.flatnonzero(predictions != predictions[partner])
     mixed = MIX * logits[rows] + (1 - MIX) * logits[partner[rows]]

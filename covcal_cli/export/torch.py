@@ -80,7 +80,7 @@ class ValueReader(fx.Interpreter):
         return result
 
 
-def find_values(values: Mapping[str, Tensor], expected: Tensor) -> tuple[Found, ...]:
+def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found, ...]:
     """Return the nodes that hold `expected`, shape (n, width), side by side; none if some is not.
 
     One node where there is one; a model of several heads has a node for the phi of each.
@@ -88,7 +88,7 @@ def find_values(values: Mapping[str, Tensor], expected: Tensor) -> tuple[Found, 
     found: list[Found] = []
     start, width = 0, expected.shape[1]
     while start < width:
-        best = _first_part(values, expected[:, start:].float())
+        best = _first_part(values, expected[:, start:])
         if best is None:
             return ()
         part, columns = best
@@ -103,7 +103,7 @@ def read_found(found: Sequence[Found], values: Mapping[str, Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _first_part(values: Mapping[str, Tensor], expected: Tensor) -> tuple[Found, int] | None:
+def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found, int] | None:
     """Return the node that holds the first columns of `expected`, and how many: the widest.
 
     Of those the first that is equal to the bit, else the nearest that rounding explains.
@@ -112,10 +112,9 @@ def _first_part(values: Mapping[str, Tensor], expected: Tensor) -> tuple[Found, 
     for name, value in values.items():
         for view, vectors in _views(value, *expected.shape):
             columns = vectors.shape[1]
-            part = expected[:, :columns]
-            difference = float((vectors.float() - part).abs().max())
-            if difference <= _CLOSE * max(float(part.abs().max()), 1e-30):
-                ranks.append((-columns, difference, Found(name, view)))
+            error = proof.relative_error(to_numpy(vectors.float()), expected[:, :columns])
+            if error <= _CLOSE:
+                ranks.append((-columns, error, Found(name, view)))
     if not ranks:
         return None
     columns, _, found = min(ranks, key=lambda rank: rank[:2])
@@ -421,7 +420,7 @@ class TorchExporter:
 def _find(
     program: Program, values: Mapping[str, Tensor], expected: Float32s, what: str
 ) -> tuple[Found, ...]:
-    found = find_values(values, torch.from_numpy(expected))
+    found = find_values(values, expected)
     if not found:
         raise CovcalError(
             f"{program.where}: the {what} that were extracted are no tensor of the traced program: "

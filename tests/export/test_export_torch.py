@@ -113,6 +113,28 @@ def test_class_offsets(fl: bool, tmp_path: Path) -> None:
     assert (after["probabilities"].argmax(axis=1) != after["label"]).any()
 
 
+MASKED = ("by_infinity", "by_filling", "before_softmax", "by_a_billion")
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_masked_class(name: str, tmp_path: Path) -> None:
+    """It is probability 0, not the size that every other number is compared with."""
+    module: Any = getattr(torch_modules, f"masked_{name}")().eval()
+    weights = tmp_path / "w.pt"
+    torch.save(module.state_dict(), weights)
+    case = prepared(f"{ZOO}:masked_{name}", tmp_path, fl=False, weights=weights)
+    exported(f"{ZOO}:masked_{name}", case, "--weights", weights).require_success()
+    x = rows(TENSOR, 7)
+    after = answer(tmp_path, x)
+    with torch.inference_mode():
+        z = module.head(module.phi(x)).double().numpy()
+        np.testing.assert_array_equal(after["output"], module(x).numpy())
+    z[:, 1] = -np.inf
+    expected = np.exp(z / 1.7) / np.exp(z / 1.7).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(after["probabilities"], expected, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(after["label"], z.argmax(axis=1))
+
+
 @pytest.mark.parametrize("name", ["one_logit", "one_squeezed"])
 def test_one_number_per_row(name: str, tmp_path: Path) -> None:
     """Calibrated probabilities of both classes beside the original's single number."""
