@@ -83,7 +83,6 @@ class _Writing:
 class _Together:
     """Outputs that wait to be renamed together."""
 
-    leading: Path | None
     whole: list[_Writing] = field(default_factory=list)
 
 
@@ -107,7 +106,8 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
             with writing.partial.open("rb+") as handle:
                 os.fsync(handle.fileno())
             if (waiting := _TOGETHER.get()) is None:
-                _rename([writing], None)
+                with _undisturbed():
+                    writing.partial.replace(writing.path)
             else:
                 waiting.whole.append(writing)
                 stack.pop_all()
@@ -116,17 +116,17 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def moved_together(leading: Path | None = None) -> Iterator[None]:
+def moved_together() -> Iterator[None]:
     """Let the outputs of a block take their places only when all of them are whole.
 
-    Where `leading` is among them, and is nothing without the others, an old one goes before they
-    come: a process killed in between leaves none rather than one with the wrong others.
+    The first is replaced; the old others leave before, and the new ones come after it. A process
+    killed in between leaves some of them out, and never old ones beside new ones.
     """
-    together = _Together(None if leading is None else leading.resolve())
+    together = _Together()
     before = _TOGETHER.set(together)
     try:
         yield
-        _rename(together.whole, together.leading)
+        _rename(together.whole)
     except OSError as error:
         raise _explained(error, together.whole[0].path) if together.whole else error from error
     finally:
@@ -135,12 +135,41 @@ def moved_together(leading: Path | None = None) -> Iterator[None]:
             writing.end()
 
 
-def _rename(whole: Sequence[_Writing], leading: Path | None) -> None:
+def _rename(whole: Sequence[_Writing]) -> None:
+    """Rename outputs that belong together; if the system refuses one, put the old ones back."""
+    left = {writing.path: hidden_sibling(writing.path, "before") for writing in whole}
+    placed: list[Path] = []
     with _undisturbed():
-        if leading is not None and len(whole) > 1:
-            leading.unlink(missing_ok=True)
-        for writing in whole:
-            writing.partial.replace(writing.path)
+        try:
+            for path, old in left.items():
+                old.unlink(missing_ok=True)  # by a process that was killed
+                if path.exists():
+                    _set_aside(path, old, stays=path == whole[0].path)
+            for writing in whole:
+                writing.partial.replace(writing.path)
+                placed.append(writing.path)
+        except OSError:
+            for path in placed:
+                path.unlink()
+            for path, old in left.items():
+                if old.exists():
+                    old.replace(path)
+                    old.unlink(missing_ok=True)  # two names of one file are left as they are
+            raise
+        for old in left.values():
+            old.unlink(missing_ok=True)
+
+
+def _set_aside(path: Path, old: Path, *, stays: bool) -> None:
+    """Give a file another name, and let it keep its own too if it `stays`."""
+    if stays:
+        try:
+            old.hardlink_to(path)
+        except OSError:  # a file system without links
+            pass
+        else:
+            return
+    path.replace(old)
 
 
 @contextmanager
