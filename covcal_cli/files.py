@@ -9,6 +9,7 @@ is locked until it is renamed. Outputs that belong together are renamed together
 import errno
 import hashlib
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -40,6 +41,10 @@ def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> Non
     CovcalError
         If `path` is no plain file, is one of `inputs`, or its folder does not exist.
     """
+    try:
+        path.resolve()
+    except (RuntimeError, OSError) as error:  # as Python has it before and after 3.13
+        raise CovcalError(f"{path} is a link that leads to itself: pass another -o") from error
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: give -o a file name")
     if path.exists() and not path.is_file():
@@ -229,12 +234,10 @@ def _created(path: Path, partial: Path) -> _Writing | None:
 def _clear(path: Path, partial: Path, how: int) -> None:
     """Take away a sibling that a killed process left; raise `CovcalError` for any other."""
     # Neither a link is followed nor a pipe waited for: anybody may have put them there.
-    if not partial.is_symlink() and not partial.exists():
-        return
-    if partial.is_symlink() or not partial.is_file():
-        raise CovcalError(f"{partial} is in the way and no plain file: remove it")
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
+        if not stat.S_ISREG(partial.lstat().st_mode):
+            raise CovcalError(f"{partial} is in the way and no plain file: remove it")
         descriptor = os.open(partial, how | careful)
     except FileNotFoundError:  # renamed just now
         return
@@ -304,8 +307,18 @@ def require_file(path: Path, *, remedy: str) -> None:
         raise CovcalError(f"{path} does not exist: {remedy}")
     if not path.is_file():
         raise CovcalError(f"{path} is no plain file (a pipe or device?): save it as one")
+    try:
+        path.open("rb").close()
+    except PermissionError as error:
+        raise CovcalError(f"{path}: permission denied: check its permissions") from error
     if path.stat().st_size == 0:
         raise CovcalError(f"{path} is empty (0 bytes): {remedy}")
+
+
+def as_word(path: str | Path) -> str:
+    """Return a path as a word of a command: quoted for a shell, and never an option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def relative_to_folder_of(path: Path, document: Path) -> str:

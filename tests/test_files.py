@@ -15,6 +15,7 @@ import pytest
 
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.files import (
+    as_word,
     atomic_output,
     check_output,
     moved_together,
@@ -460,6 +461,21 @@ class TestTogether:
             "one": "old",
             "three": "old",
         }
+
+
+def test_an_output_that_is_a_link_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(CovcalError, match=r"one is a link that leads to itself: pass another -o"):
+        write_text(tmp_path / "one", "new", force=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [("-a.h5", "./-a.h5"), ("a b.h5", "'a b.h5'"), ("-a b", "'./-a b'"), ("d/-a.h5", "d/-a.h5")],
+)
+def test_a_path_in_a_command_is_no_option(path: str, word: str) -> None:
+    assert as_word(Path(path)) == word
 
 
 def test_a_pipe_in_the_place_of_an_input_is_named(tmp_path: Path) -> None:
