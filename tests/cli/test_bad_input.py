@@ -480,14 +480,14 @@ def test_a_file_that_may_not_be_read_is_no_bad_usage(
         (folder / name).chmod(0)
         folder.chmod(0o777)
         covcal(*command, cwd=work)  # imports what nobody might not read
-        before, user = os.listdir(folder), os.geteuid()
+        before, user = sorted(folder.iterdir()), os.geteuid()
         if user == 0:  # whom no mode binds
             os.seteuid(NOBODY)
         try:
             done = covcal(*command, cwd=folder)
         finally:
             os.seteuid(user)
-        assert os.listdir(folder) == before
+        assert sorted(folder.iterdir()) == before
     line = done.error_line()
     assert line.startswith(name)
     assert "permission" in line

@@ -3,7 +3,6 @@
 Training is cut short here: test_readme.py runs the very commands of the demo in full.
 """
 
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,5 +165,5 @@ def test_one_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     with short_training(100):
         done = covcal("demo", "-o", "here", cwd=tmp_path).require_success()
     assert "$ covcal adapt --force\n" in done.out
-    assert not [name for name in os.listdir(tmp_path / "here") if name.startswith(".")]
+    assert not list((tmp_path / "here").glob(".*"))
     assert covcal("demo", "-o", "here", cwd=tmp_path).error_line().startswith("here exists already")
