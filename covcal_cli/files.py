@@ -28,6 +28,9 @@ if sys.platform != "win32":
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HASH_BLOCK = 1 << 20
 _LONGEST_NAME = 255  # bytes
+# Of compressed values, in memory over on disk: deflate reaches 1030 for zeros, honest data 20.
+_LARGEST_GROWTH = 200
+_SMALL = 1 << 30  # bytes that may be made of next to nothing
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
@@ -297,6 +300,11 @@ def open_plain(path: str | Path) -> FileIO:
         handle.close()
         raise ValueError("it is a pipe or device, not a file")
     return handle
+
+
+def grows_beyond_belief(needed: int, stored: int) -> bool:
+    """Return whether `stored` bytes of a file claim to be `needed` bytes that no data would be."""
+    return needed > _SMALL and needed > _LARGEST_GROWTH * stored
 
 
 def require_file(path: Path, *, remedy: str) -> None:
