@@ -9,6 +9,7 @@ is locked until it is renamed. Outputs that belong together are renamed together
 import errno
 import hashlib
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -27,6 +28,9 @@ if sys.platform != "win32":
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HASH_BLOCK = 1 << 20
 _LONGEST_NAME = 255  # bytes
+# Of compressed values, in memory over on disk: deflate reaches 1030 for zeros, honest data 20.
+_LARGEST_GROWTH = 200
+_SMALL = 1 << 30  # bytes that may be made of next to nothing
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
@@ -40,6 +44,10 @@ def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> Non
     CovcalError
         If `path` is no plain file, is one of `inputs`, or its folder does not exist.
     """
+    try:
+        path.resolve()
+    except (RuntimeError, OSError) as error:  # as Python has it before and after 3.13
+        raise CovcalError(f"{path} is a link that leads to itself: pass another -o") from error
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: give -o a file name")
     if path.exists() and not path.is_file():
@@ -83,7 +91,6 @@ class _Writing:
 class _Together:
     """Outputs that wait to be renamed together."""
 
-    leading: Path | None
     whole: list[_Writing] = field(default_factory=list)
 
 
@@ -107,7 +114,8 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
             with writing.partial.open("rb+") as handle:
                 os.fsync(handle.fileno())
             if (waiting := _TOGETHER.get()) is None:
-                _rename([writing], None)
+                with _undisturbed():
+                    writing.partial.replace(writing.path)
             else:
                 waiting.whole.append(writing)
                 stack.pop_all()
@@ -116,17 +124,17 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def moved_together(leading: Path | None = None) -> Iterator[None]:
+def moved_together() -> Iterator[None]:
     """Let the outputs of a block take their places only when all of them are whole.
 
-    Where `leading` is among them, and is nothing without the others, an old one goes before they
-    come: a process killed in between leaves none rather than one with the wrong others.
+    The first is replaced; the old others leave before, and the new ones come after it. A process
+    killed in between leaves some of them out, and never old ones beside new ones.
     """
-    together = _Together(None if leading is None else leading.resolve())
+    together = _Together()
     before = _TOGETHER.set(together)
     try:
         yield
-        _rename(together.whole, together.leading)
+        _rename(together.whole)
     except OSError as error:
         raise _explained(error, together.whole[0].path) if together.whole else error from error
     finally:
@@ -135,12 +143,41 @@ def moved_together(leading: Path | None = None) -> Iterator[None]:
             writing.end()
 
 
-def _rename(whole: Sequence[_Writing], leading: Path | None) -> None:
+def _rename(whole: Sequence[_Writing]) -> None:
+    """Rename outputs that belong together; if the system refuses one, put the old ones back."""
+    left = {writing.path: hidden_sibling(writing.path, "before") for writing in whole}
+    placed: list[Path] = []
     with _undisturbed():
-        if leading is not None and len(whole) > 1:
-            leading.unlink(missing_ok=True)
-        for writing in whole:
-            writing.partial.replace(writing.path)
+        try:
+            for path, old in left.items():
+                old.unlink(missing_ok=True)  # by a process that was killed
+                if path.exists():
+                    _set_aside(path, old, stays=path == whole[0].path)
+            for writing in whole:
+                writing.partial.replace(writing.path)
+                placed.append(writing.path)
+        except OSError:
+            for path in placed:
+                path.unlink()
+            for path, old in left.items():
+                if old.exists():
+                    old.replace(path)
+                    old.unlink(missing_ok=True)  # two names of one file are left as they are
+            raise
+        for old in left.values():
+            old.unlink(missing_ok=True)
+
+
+def _set_aside(path: Path, old: Path, *, stays: bool) -> None:
+    """Give a file another name, and let it keep its own too if it `stays`."""
+    if stays:
+        try:
+            old.hardlink_to(path)
+        except OSError:  # a file system without links
+            pass
+        else:
+            return
+    path.replace(old)
 
 
 @contextmanager
@@ -200,12 +237,10 @@ def _created(path: Path, partial: Path) -> _Writing | None:
 def _clear(path: Path, partial: Path, how: int) -> None:
     """Take away a sibling that a killed process left; raise `CovcalError` for any other."""
     # Neither a link is followed nor a pipe waited for: anybody may have put them there.
-    if not partial.is_symlink() and not partial.exists():
-        return
-    if partial.is_symlink() or not partial.is_file():
-        raise CovcalError(f"{partial} is in the way and no plain file: remove it")
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
+        if not stat.S_ISREG(partial.lstat().st_mode):
+            raise CovcalError(f"{partial} is in the way and no plain file: remove it")
         descriptor = os.open(partial, how | careful)
     except FileNotFoundError:  # renamed just now
         return
@@ -267,6 +302,11 @@ def open_plain(path: str | Path) -> FileIO:
     return handle
 
 
+def grows_beyond_belief(needed: int, stored: int) -> bool:
+    """Return whether `stored` bytes of a file claim to be `needed` bytes that no data would be."""
+    return needed > _SMALL and needed > _LARGEST_GROWTH * stored
+
+
 def require_file(path: Path, *, remedy: str) -> None:
     """Refuse a path that is no file or an empty one, naming what is wrong and `remedy`."""
     if path.is_dir():
@@ -275,8 +315,18 @@ def require_file(path: Path, *, remedy: str) -> None:
         raise CovcalError(f"{path} does not exist: {remedy}")
     if not path.is_file():
         raise CovcalError(f"{path} is no plain file (a pipe or device?): save it as one")
+    try:
+        path.open("rb").close()
+    except PermissionError as error:
+        raise CovcalError(f"{path}: permission denied: check its permissions") from error
     if path.stat().st_size == 0:
         raise CovcalError(f"{path} is empty (0 bytes): {remedy}")
+
+
+def as_word(path: str | Path) -> str:
+    """Return a path as a word of a command: quoted for a shell, and never an option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def relative_to_folder_of(path: Path, document: Path) -> str:

@@ -18,12 +18,9 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import require_file
+from covcal_cli.files import grows_beyond_belief, require_file
 
 Plain = str | int | float
-# Of a compressed array, in memory over on disk: deflate reaches 1030 for zeros, honest data 20.
-_LARGEST_GROWTH = 200
-_SMALL = 1 << 30  # bytes that may be made of next to nothing
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
 
 
@@ -238,7 +235,7 @@ def _require_own(path: Path, place: str, dataset: Any) -> None:
         raise CovcalError(
             f"{path}: /{place} was never written whole, and reads as zeros: make the file again"
         )
-    if bytes_needed > _SMALL and bytes_needed > _LARGEST_GROWTH * stored:
+    if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
             f"{path}: /{place} would take {bytes_needed / 1e9:.1f} GB, from {stored} bytes: no "
             "data compresses so; copy the file again or make it again"

@@ -1,5 +1,6 @@
 """Output files appear whole or not at all, and never replace another unasked."""
 
+import errno
 import hashlib
 import os
 import signal
@@ -8,11 +9,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.files import (
+    as_word,
     atomic_output,
     check_output,
     moved_together,
@@ -393,26 +396,86 @@ class TestTogether:
         assert one.read_text() == "old"
         assert names(tmp_path) == ["one"]
 
-    def test_an_old_one_goes_before_what_it_leads_changes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("old", [(), ("one",), ("two",), ("one", "two", "three")])
+    def test_a_kill_at_any_moment_leaves_no_old_one_beside_a_new_one(
+        self, old: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A writer that ends in between leaves no old model with new weights."""
-        for name in ("model", "weights"):
+        """The state after each step of the system is one that a kill may leave."""
+        written = ("one", "two", "three")
+        for name in old:
             (tmp_path / name).write_text("old")
-        states = []
-        real = Path.replace
+        states: list[set[str]] = []
+
+        def watch(method: str) -> None:
+            real = getattr(Path, method)
+
+            def step(self: Path, *arguments: Any, **options: Any) -> Any:
+                try:
+                    return real(self, *arguments, **options)
+                finally:
+                    found = [tmp_path / name for name in written if (tmp_path / name).exists()]
+                    states.append({path.read_text() for path in found})
+
+            monkeypatch.setattr(Path, method, step)
+
+        for method in ("replace", "unlink", "hardlink_to"):
+            watch(method)
+        with moved_together():
+            for name in written:
+                write_text(tmp_path / name, "new", force=True)
+        assert len(states) > len(written)
+        assert {"old", "new"} not in states
+        assert names(tmp_path) == sorted(written)
+
+    @pytest.mark.parametrize("at", [1, 2, 3])
+    @pytest.mark.parametrize("links", [True, False])
+    def test_a_rename_that_the_system_refuses_leaves_all_as_it_was(
+        self, at: int, links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("one", "three"):
+            (tmp_path / name).write_text("old")
+        real, count = Path.replace, 0
 
         def replace(self: Path, target: Path) -> Path:
-            states.append({name: (tmp_path / name).read_text() for name in names(tmp_path)})
+            nonlocal count
+            count += self.name.endswith(".partial")
+            if self.name.endswith(".partial") and count == at:
+                raise OSError(errno.EIO, "input/output error", str(self))
             return real(self, target)
 
+        def refuse(self: Path, target: Path) -> None:
+            raise PermissionError(errno.EPERM, f"no links here, not to {target}", str(self))
+
         monkeypatch.setattr(Path, "replace", replace)
-        with moved_together(leading=tmp_path / "model"):
-            for name in ("weights", "model"):
-                write_text(tmp_path / name, "new", force=True)
-        for state in states:
-            assert state.get("model") in (None, state["weights"])
-        assert names(tmp_path) == ["model", "weights"]
+        if not links:
+            monkeypatch.setattr(Path, "hardlink_to", refuse)
+
+        def write_all() -> None:
+            with moved_together():
+                for name in ("one", "two", "three"):
+                    write_text(tmp_path / name, "new", force=True)
+
+        with pytest.raises(OSError, match=r"error: .*/one"):
+            write_all()
+        assert {name: (tmp_path / name).read_text() for name in names(tmp_path)} == {
+            "one": "old",
+            "three": "old",
+        }
+
+
+def test_an_output_that_is_a_link_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(CovcalError, match=r"one is a link that leads to itself: pass another -o"):
+        write_text(tmp_path / "one", "new", force=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [("-a.h5", "./-a.h5"), ("a b.h5", "'a b.h5'"), ("-a b", "'./-a b'"), ("d/-a.h5", "d/-a.h5")],
+)
+def test_a_path_in_a_command_is_no_option(path: str, word: str) -> None:
+    assert as_word(Path(path)) == word
 
 
 def test_a_pipe_in_the_place_of_an_input_is_named(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
-from functools import partial
 from importlib import import_module
-from typing import Annotated, Any
+from inspect import signature
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand
@@ -65,8 +65,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-_command = partial(app.command, cls=_Command)
-_command("run", short_help="Take every step in one folder.")(run_command)
+
+
+def _command(**named: Any) -> Callable[[Callable[..., None]], None]:
+    """Return what registers a function as a command."""
+
+    def register(function: Callable[..., None]) -> None:
+        for parameter in signature(function).parameters.values():
+            for information in get_args(parameter.annotation)[1:]:
+                # A file that cannot be read is a bad input, named where it is read, no bad usage.
+                information.readable = False
+        app.command(cls=_Command, **named)(function)
+
+    return register
+
+
+_command(name="run", short_help="Take every step in one folder.")(run_command)
 _command(short_help="Run a classifier; keep features and logits.")(extract)
 _command(short_help="Join the features files of parts of the data.")(merge)
 _command(short_help="Learn features on which the domains look alike.")(adapt)

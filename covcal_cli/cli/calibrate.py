@@ -88,9 +88,7 @@ def write_fitted(
 
     `inputs` are other files that it reads.
     """
-    from shlex import quote
-
-    from covcal_cli.files import check_output
+    from covcal_cli.files import as_word, check_output
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.records import document_text, write_document
 
@@ -107,7 +105,7 @@ def write_fitted(
         return
     write_document(found, output, force=force)
     console.screen(calibration_summary(found, verbose=console.verbose))
-    console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
+    console.wrote(output, f"covcal evaluate {as_word(path)} -c {as_word(output)}")
 
 
 def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:

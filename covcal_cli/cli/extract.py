@@ -115,7 +115,7 @@ def extract(
 
 
 def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
-    from shlex import quote
+    from covcal_cli.files import as_word
 
     for note in report.notes:
         console.note(note)
@@ -123,7 +123,7 @@ def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
     for domain in report.domains:
         console.warn(f"skipped {name}: {reason}" for name, reason in domain.skipped)
     console.screen(aligned(report.facts))
-    quoted = quote(str(report.output))
+    quoted = as_word(report.output)
     if shard is not None:
         hint = f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"
     elif len(report.domains) == 1 and report.domains[0].labelled:

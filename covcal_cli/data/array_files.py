@@ -65,7 +65,8 @@ class ArrayFile:
             names = image_names(self.store, self.image_name)
             self.ids = names or facts.ids
             self.ids_are_integers = not names
-        self.notes = note_on_ids(path, self.ids) if facts.has_ids else ()
+        self.notes = tuple(f"{path}: {note}" for note in facts.notes)
+        self.notes += note_on_ids(path, self.ids) if facts.has_ids else ()
 
     def feeds(self, wanted: Sequence[ModelInput]) -> list[Feed] | None:
         """Return what every input of a model is made of; None where the rows are image files."""

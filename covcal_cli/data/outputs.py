@@ -147,7 +147,7 @@ class OutputFile:
             and not is_of_rows(store, name)
         ]
         unread = () if columns.features else _unread(store, numbers)
-        self.notes = (*answer, *unread)
+        self.notes = (*answer, *unread, *facts.notes)
 
 
 class OutputTable:

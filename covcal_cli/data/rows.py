@@ -29,6 +29,8 @@ PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
+_LONGEST_GROUP = 256  # characters; a longer text names no group of rows
+_LONGEST_ID = 4096  # and no row; paths are as long at most
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
 # What pandas calls the index of a table: in CSV, in one that was read and saved again, in Parquet.
@@ -87,6 +89,17 @@ class RowFacts:
             and name.lower() not in label_names
             and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
+        # Texts to classify, say: kept with every row as long as the longest, they fill the memory.
+        long = [name for name in groups if self._longest(name) > _LONGEST_GROUP]
+        groups = [name for name in groups if name not in long]
+        self.notes: tuple[str, ...] = (
+            (
+                f"{', '.join(long)} holds texts of more than {_LONGEST_GROUP} characters, which "
+                "are no groups of rows: left out",
+            )
+            if long
+            else ()
+        )
         label = self._only(label_names)
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
         self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
@@ -164,10 +177,26 @@ class RowFacts:
             raise self._store.error(
                 f"{name or 'the index'} holds {entry.dtype}: save texts or integers"
             )
+        self._require_short(name, _LONGEST_ID)
         return self._store.texts(name)
+
+    def _longest(self, name: str) -> int:
+        """Return the characters of the longest text of a column; 0 where it holds none."""
+        if not self._store.entries[name].is_text:
+            return 0
+        return max(map(len, self._store.texts(name)), default=0)
+
+    def _require_short(self, name: str, most: int) -> None:
+        longest = self._longest(name)
+        if longest > most:
+            raise self._store.error(
+                f"{name} holds a text of {longest} characters, and at most {most} are read of what "
+                "says something of the rows: call the column of texts something else"
+            )
 
     def _column(self, name: str) -> AnyArray:
         self._require_one_each(name)
+        self._require_short(name, _LONGEST_GROUP)
         return self._store.whole(name).reshape(self._n)
 
     def _require_one_each(self, name: str) -> None:
@@ -220,8 +249,7 @@ def domain_of_rows(store: Store) -> AnyArray | None:
     name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
     if name is None:
         return None
-    values = store.whole(name).ravel().tolist()
-    return np.array([str(value).strip().lower() for value in values], dtype=str)
+    return np.array([text.strip().lower()[:_LONGEST_GROUP] for text in store.texts(name)])
 
 
 def holds_both_domains(store: Store) -> bool:

@@ -17,10 +17,16 @@ from covcal_cli.files import hidden_sibling
 from covcal_cli.formats.features import DOMAINS, SPLITS
 
 MODEL = "digits.onnx"
+_UNFINISHED = ".unfinished"
 
 
-def write_demo(folder: Path) -> None:
-    """Write the model, and both domains as folders of PNG files by split and class, to `folder`."""
+def write_demo(folder: Path) -> bool:
+    """Write the model, and both domains as folders of PNG files by split and class, to `folder`.
+
+    Returns whether they lie there already, of a demo that was cut off before `end_demo`.
+    """
+    if (folder / _UNFINISHED).is_file():
+        return True
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -31,6 +37,12 @@ def write_demo(folder: Path) -> None:
         made.replace(folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+    return False
+
+
+def end_demo(folder: Path) -> None:
+    """Note that every step was taken in `folder`, which is left alone from here on."""
+    (folder / _UNFINISHED).unlink()
 
 
 def _fill(folder: Path) -> None:
@@ -38,6 +50,7 @@ def _fill(folder: Path) -> None:
 
     package = files(__name__)
     folder.mkdir()
+    (folder / _UNFINISHED).touch()
     (folder / MODEL).write_bytes(package.joinpath(MODEL).read_bytes())
     for domain in DOMAINS:
         with package.joinpath(f"{domain}.npz").open("rb") as handle, np.load(handle) as arrays:

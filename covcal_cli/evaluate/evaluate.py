@@ -19,7 +19,7 @@ from covcal_cli.evaluate.bootstrap import LEVEL, intervals
 from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.evaluate.paired import PairedRows
 from covcal_cli.evaluate.result import Earlier, Evaluation, Predictions, Since
-from covcal_cli.files import sha256_of
+from covcal_cli.files import as_word, sha256_of
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.forecaster import NONE, ScaledLogits, forecaster_logits, scaled_logits
@@ -248,7 +248,7 @@ def _rows_to_judge(target: Domain, split: str, given: str) -> Rows:
         )
     raise UnlabelledError(
         f"{target.path} holds no target {split} rows and no target label, and evaluate needs both; "
-        f"covcal estimate {target.path}{given} prints what to expect without labels"
+        f"covcal estimate {as_word(target.path)}{given} prints what to expect without labels"
     )
 
 

@@ -316,10 +316,9 @@ class OnnxExporter:
             own = {folder / external_entries(tensor)["location"] for tensor in tensors}
             check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
         # A model is never there with the weights of another.
-        with moved_together(leading=output), ExitStack() as stack:
+        with moved_together(), ExitStack() as stack:
             partial = stack.enter_context(atomic_output(output, force=merge.force))
             if weights is not None:
-                # Entered last, it appears first.
                 packed = stack.enter_context(atomic_output(weights, force=merge.force))
                 _pack_weights(tensors, folder, packed)
             data = model.SerializeToString(deterministic=True)

@@ -266,11 +266,18 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     _, logits = runner.run(inputs)
     if not valid_rows(logits).all():
         return runner  # the row is named when it is its turn
+    _, again = runner.run(inputs)
+    moved, largest = held(again, logits)
+    if moved > _NOISE * largest:
+        raise CovcalError(
+            f"{classifier.name} gives another output for the same rows each time (relative error "
+            f"{moved / (largest or 1):.1g}), as it draws random numbers: export it without its random "
+            "operators, dropout and noise layers off"
+        )
     # The first row among copies of itself must get the logits that it got among the others.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
     _, same = runner.run(repeated)
     moved, _ = held(same, np.broadcast_to(logits[0], same.shape))
-    _, largest = held(logits, logits)
     return BatchRunner(classifier, size, alone=moved > _NOISE * largest)
 
 

@@ -43,6 +43,7 @@ from covcal_cli.formats.writer import Attribute
 _BATCH_BYTES = 16 << 20
 _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
+_LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory
 _AS_THEY_ARE = "none: the rows go in as they are"
 
 
@@ -184,6 +185,7 @@ def prepare(
     # More rows than there are would only take memory.
     size = settings.batch or _batch_size(opened, pipeline)
     size = min(size, max(1, *(len(one.ids) for one in data.values())))
+    _require_fitting(size, pipeline)
 
     # Choose the rows of each domain, whose labels must fit the classes, and split them.
     domains = {}
@@ -376,6 +378,18 @@ def _listing(data: DomainData) -> str:
     for name in data.ids:
         digest.update(name.encode() + b"\n")
     return digest.hexdigest()
+
+
+def _require_fitting(size: int, pipeline: ImagePipeline | None) -> None:
+    """Refuse batches of images that no memory holds."""
+    if pipeline is None:  # rows that are there already
+        return
+    needed = size * math.prod(pipeline.row_shape) * np.dtype(pipeline.dtype).itemsize
+    if needed > _LARGEST_BATCH:
+        raise CovcalError(
+            f"{size} images of shape {list(pipeline.row_shape)} at a time take "
+            f"{needed / 1e9:.0f} GB: pass a smaller --size or --batch"
+        )
 
 
 def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) -> int:

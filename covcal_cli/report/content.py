@@ -9,6 +9,7 @@ from shlex import quote
 from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.evaluate.result import Evaluation
+from covcal_cli.files import as_word
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_FILE, ONE_TABLE, OPTIONS
 from covcal_cli.formats.source_accuracy import SourceAccuracy
@@ -75,14 +76,14 @@ def commands(content: ReportContent) -> list[str]:
     for document, found in zip(content.documents, content.calibrations.values(), strict=True):
         path = found.inputs[0].path
         same = path == content.path or path not in content.origins
-        lines[_calibrated(quote(str(content.path if same else path)), document, found)] = None
-    file = quote(str(content.path))
+        lines[_calibrated(as_word(content.path if same else path), document, found)] = None
+    file = as_word(content.path)
     given = " ".join(
-        f"-c {quote(f'{name}={document}' if name else str(document))}"
+        f"-c {as_word(f'{name}={document}' if name else document)}"
         for name, document in zip_longest(content.names, content.documents)
     )
     if content.networks is not None:
-        given += f" --networks {quote(str(content.networks))}"
+        given += f" --networks {as_word(content.networks)}"
     if content.settings.allow_other_preprocessing:
         given += " --allow-other-preprocessing"
     if content.evaluation is not None:
@@ -111,13 +112,13 @@ def _made(path: Path, attributes: Mapping[str, str]) -> list[str]:
     words = ["covcal", "extract", *model, *data, "-o", str(features), *options]
     lines = [" ".join(map(quote, words))]
     if is_adapted:
-        words = ["covcal", "adapt", str(features), "-o", str(path)]
-        words += ["--preset", attributes["preset"], "--members", attributes["members"]]
+        words = ["--preset", attributes["preset"], "--members", attributes["members"]]
         if "weight_decay" in attributes:
             words += ["--weight-decay", attributes["weight_decay"]]
         if attributes.get("threads", "1") != "1":
             words += ["--threads", attributes["threads"]]
-        lines.append(" ".join(map(quote, words)) + _seed(attributes["seed"]))
+        adapt = f"covcal adapt {as_word(features)} -o {as_word(path)}"
+        lines.append(" ".join([adapt, *map(quote, words)]) + _seed(attributes["seed"]))
     return lines
 
 
@@ -132,7 +133,7 @@ def _asked(
 
 
 def _calibrated(file: str, document: Path, found: Calibration) -> str:
-    output = f"-o {quote(str(document))}{_seed(found.seed)}"
+    output = f"-o {as_word(document)}{_seed(found.seed)}"
     loss = "" if found.loss == "brier" else f" --loss {found.loss}"
     if found.labelled_rows is not None:
         return f"covcal calibrate-labelled {file} --rows {found.labelled_rows.n}{loss} {output}"

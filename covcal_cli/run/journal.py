@@ -111,7 +111,11 @@ class Journal:
         entry = self._entries.get(output.name)
         if entry is None or entry.key != key or not output.is_file():
             return None
-        return entry if sha256_of(output) == entry.sha256 else None
+        if sha256_of(output) != entry.sha256:
+            return None
+        if self._begun.pop(output.name, None) is not None:  # anew, and cut off before it ended
+            self._write()
+        return entry
 
     def was_begun(self, output: Path, key: str) -> bool:
         """Return whether the step that makes `output` with `key` was begun and did not end."""

@@ -22,7 +22,7 @@ from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.files import sha256_of
+from covcal_cli.files import hidden_sibling, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import ALL, FeatureFile
 from covcal_cli.formats.forecaster import read_named
@@ -148,7 +148,7 @@ def _results(folder: Path) -> Iterator[Path]:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     if missing:
         folder.mkdir(parents=True)
-    elif not folder.is_dir() or (any(folder.iterdir()) and not (folder / JOURNAL).exists()):
+    elif not folder.is_dir() or not _is_own(folder):
         raise CovcalError(f"{folder} exists and covcal run did not make it: name another with -o")
     try:
         yield folder
@@ -157,6 +157,13 @@ def _results(folder: Path) -> Iterator[Path]:
             (folder / JOURNAL).unlink(missing_ok=True)
             for path in missing:
                 path.rmdir()
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether a folder is empty or a run's, maybe of one that was killed as it began."""
+    journal = folder / JOURNAL
+    unfinished = hidden_sibling(journal, "partial").name
+    return journal.exists() or all(entry.name == unfinished for entry in folder.iterdir())
 
 
 @dataclass(frozen=True)

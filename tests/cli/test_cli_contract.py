@@ -278,6 +278,29 @@ class TestInterrupt:
         )
         assert names(tmp_path) == [".features.h5.parts"]
 
+    def test_in_compiled_code_that_makes_another_error_of_it(
+        self, digits: Path, tmp_path: Path
+    ) -> None:
+        """As torch does: it is no failure of the model."""
+        (tmp_path / "slow.py").write_text(
+            "import sys, time, torch\n"
+            "class Net(torch.nn.Module):\n"
+            "    def __init__(self):\n"
+            "        super().__init__()\n"
+            "        self.fc = torch.nn.Linear(64, 10)\n"
+            "    def forward(self, x):\n"
+            "        print('ready', file=sys.stderr, flush=True)\n"
+            "        try:\n"
+            "            time.sleep(60)\n"
+            "        except KeyboardInterrupt:\n"
+            "            raise RuntimeError('from compiled code') from None\n"
+            "        return self.fc(x.flatten(1))\n"
+        )
+        inputs = [digits / name for name in ("source.npz", "target.npz")]
+        code, err = interrupted("", "extract", "slow:Net", *inputs, cwd=tmp_path)
+        assert (code, err) == (130, "interrupted: no partial output was left\n")
+        assert "features.h5" not in names(tmp_path)
+
 
 class TestStreams:
     def test_stdout_is_one_document(self, small_files: Path) -> None:

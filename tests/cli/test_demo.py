@@ -156,3 +156,14 @@ def test_what_a_killed_demo_left_is_taken_away(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     write_demo(tmp_path / "demo")
     assert [entry.name for entry in tmp_path.iterdir()] == ["demo"]
+
+
+def test_one_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    """Killed in the middle or out of space, it is not in its own way; once ended, it is whole."""
+    write_demo(tmp_path / "here")
+    (tmp_path / "here" / "features.h5").write_text("of another version")
+    with short_training(100):
+        done = covcal("demo", "-o", "here", cwd=tmp_path).require_success()
+    assert "$ covcal adapt --force\n" in done.out
+    assert not list((tmp_path / "here").glob(".*"))
+    assert covcal("demo", "-o", "here", cwd=tmp_path).error_line().startswith("here exists already")

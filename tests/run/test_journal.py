@@ -100,3 +100,15 @@ def test_a_file_that_is_no_journal_is_refused(content: str, part: str, tmp_path:
     path.write_text(content)
     with pytest.raises(CovcalError, match=part):
         Journal(path)
+
+
+def test_a_step_cut_off_before_it_changed_anything_leaves_no_trace(tmp_path: Path) -> None:
+    """Its old result stands, and the journal is that of a run that was not disturbed."""
+    output, path = tmp_path / "cal.json", tmp_path / "run.json"
+    output.write_text("{}")
+    Journal(path).record(output, "key", Said())
+    undisturbed = path.read_bytes()
+    Journal(path).begin(output, "key")
+    assert path.read_bytes() != undisturbed
+    assert Journal(path).standing(output, "key") is not None
+    assert path.read_bytes() == undisturbed

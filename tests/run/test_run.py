@@ -454,3 +454,11 @@ def test_tables_of_outputs_go_all_the_way(kind: str, labelled: bool, tmp_path: P
     assert len((tmp_path / "out/probs.csv").read_text().splitlines()) == 401
     done = covcal("run", *arguments, cwd=tmp_path).require_success()
     assert " made" not in done.err
+
+
+def test_a_run_killed_as_it_wrote_its_first_journal_is_taken_up(folder: Path) -> None:
+    """Nothing of its own lies there then but what the journal would have become."""
+    (folder / "cut").mkdir()
+    (folder / "cut" / ".run.json.partial").write_text("{")
+    run(folder, "--method", "temp", "-o", "cut").require_success()
+    assert not (folder / "cut" / ".run.json.partial").exists()

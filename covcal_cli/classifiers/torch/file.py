@@ -29,7 +29,7 @@ from covcal_cli.classifiers.torch.program import (
     without_tensor_cores,
 )
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
-from covcal_cli.files import require_file, sha256_of
+from covcal_cli.files import grows_beyond_belief, require_file, sha256_of
 
 _JIT: Any = torch.jit  # its functions have no types
 _PICKLE = b"\x80"
@@ -90,13 +90,7 @@ def _kind(path: Path) -> str:
             return "weights"
         cut = " (it is cut short)" if start.startswith(b"PK") else ""
         raise CovcalError(f"{path} is not a readable torch file{cut}: {_EXPORT_AGAIN}")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [name.partition("/")[2] for name in archive.namelist()]
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise CovcalError(
-            f"{path} is not a readable torch file ({cause(error)}): {_EXPORT_AGAIN}"
-        ) from error
+    members = _members(path)
     if "archive_format" in members:
         if any(name.endswith((".so", ".wrapper.cpp")) for name in members):
             raise CovcalError(
@@ -109,6 +103,24 @@ def _kind(path: Path) -> str:
     if "data.pkl" in members:
         return "weights"
     raise CovcalError(f"{path} is a zip file and holds no torch program: {_EXPORT_AGAIN}")
+
+
+def _members(path: Path) -> list[str]:
+    """Return the names of what a zip file of torch's holds, refusing one that would fill memory."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            held = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise CovcalError(
+            f"{path} is not a readable torch file ({cause(error)}): {_EXPORT_AGAIN}"
+        ) from error
+    for member in held:
+        if grows_beyond_belief(member.file_size, member.compress_size):
+            raise CovcalError(
+                f"{path}: {member.filename} would take {member.file_size / 1e9:.1f} GB, from "
+                f"{member.compress_size} bytes, and torch compresses nothing: {_EXPORT_AGAIN}"
+            )
+    return [member.filename.partition("/")[2] for member in held]
 
 
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
@@ -226,6 +238,8 @@ def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
 
 
 def _saved(path: Path) -> dict[str, Tensor]:
+    if zipfile.is_zipfile(path):
+        _members(path)
     try:
         loaded = torch.load(path, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:

@@ -35,6 +35,14 @@ class HDF5Store(Store):
         with File(self.path, remedy=_REMEDY) as file:
             return self._values(file[name][...])
 
+    def texts(self, name: str) -> list[str]:
+        """Return a whole dataset as texts, each as long as it is."""
+        with File(self.path, remedy=_REMEDY) as file:
+            values = file[name][...]
+        if values.dtype.kind != "O":
+            return [str(value) for value in self._values(values).ravel().tolist()]
+        return [text for value in values.ravel() for text in self._values(np.array([value]))]
+
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen rows, a window of adjacent rows at a time."""
         with File(self.path, remedy=_REMEDY) as file:

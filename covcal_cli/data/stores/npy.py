@@ -17,6 +17,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
 from covcal_cli.errors import CovcalError, one_line
+from covcal_cli.files import grows_beyond_belief
 
 # zipfile says NotImplementedError of a compression that it lacks, RuntimeError of a password that
 # it wants; NumPy parses headers as Python.
@@ -87,8 +88,19 @@ class NpzStore(Store):
                             stream = NpyStream(file)
                         entry = Entry(stream.shape, stream.dtype)
                         self.entries[member.removesuffix(".npy")] = entry
+                        self._require_plausible(archive.getinfo(member), stream)
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
+
+    def _require_plausible(self, member: zipfile.ZipInfo, stream: "NpyStream") -> None:
+        """Refuse an array that would fill the memory and is next to nothing in the file."""
+        needed = math.prod(stream.shape) * stream.dtype.itemsize
+        if grows_beyond_belief(needed, member.compress_size):
+            raise self.error(
+                f"{member.filename.removesuffix('.npy')} would take {needed / 1e9:.1f} GB, from "
+                f"{member.compress_size} bytes: no data compresses so; save shorter texts or fewer "
+                "rows"
+            )
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole array."""
