@@ -91,6 +91,7 @@ def write_fitted(
     from shlex import quote
 
     from covcal_cli.files import check_output
+    from covcal_cli.formats.features import FeatureFile
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.records import document_text, write_document
 
@@ -107,7 +108,10 @@ def write_fitted(
         return
     write_document(found, output, force=force)
     console.screen(calibration_summary(found, verbose=console.verbose))
-    console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
+    with FeatureFile(path) as opened:
+        labelled = opened.target is not None and opened.target.n_labelled > 0
+    following = "evaluate" if labelled else "apply"
+    console.wrote(output, f"covcal {following} {quote(str(path))} -c {quote(str(output))}")
 
 
 def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:
