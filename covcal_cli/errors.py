@@ -76,6 +76,10 @@ class LimitExceededError(Exception):
     """What was measured exceeds a limit of the user's; the command line exits with code 3."""
 
 
+class StoppedError(Exception):
+    """Ctrl-C where something was kept, which the message names; the command line exits with 130."""
+
+
 def shown(value: object, limit: int = 60) -> str:
     """Return a value of foreign origin in quotes for a message, cut to `limit` characters."""
     text = repr(value)

@@ -12,7 +12,7 @@ from covcal_cli.estimators.evidence import ESTIMATED, Estimate
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
-from covcal_cli.formats.calibration import Calibration, TargetPrior
+from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named, scaled_logits
 from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
@@ -191,7 +191,7 @@ def _prior_of(
         if found.method in TAKE_PRIOR
     ]
     if not taking:
-        return TargetPrior(), []
+        return SOURCE_PRIOR, []
     (first, prior), *others = taking
     return prior, [
         f"{document} was made with the target prior {other.name}, and the estimate has that of "

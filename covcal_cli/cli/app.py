@@ -31,7 +31,13 @@ from covcal_cli.cli.inspect import inspect
 from covcal_cli.cli.merge import merge
 from covcal_cli.cli.report import report
 from covcal_cli.cli.run import run as run_command
-from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError, message
+from covcal_cli.errors import (
+    CovcalError,
+    LimitExceededError,
+    StoppedError,
+    UnusedOptionError,
+    message,
+)
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
@@ -151,7 +157,7 @@ def covcal(
         ),
     ] = None,
 ) -> None:
-    """Make the confidence of a trained classifier true again on shifted data.
+    """Recalibrate the confidence of a trained classifier on shifted data.
 
     No labels of the new data are needed. File to file, in four steps:
 
@@ -185,11 +191,15 @@ def run(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) else OK
     except (Exception, KeyboardInterrupt) as error:
         # Ctrl-C may come out of compiled code as any other error.
-        return _ended(KeyboardInterrupt() if interrupt.asked() else error)
+        told = isinstance(error, StoppedError) or not interrupt.asked()
+        return _ended(error if told else KeyboardInterrupt())
 
 
 def _ended(error: BaseException) -> int:
     """Print in which way a command failed, and return its exit code."""
+    if isinstance(error, StoppedError):
+        print(f"interrupted: {message(str(error))}", file=sys.stderr)
+        return INTERRUPTED
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         print("interrupted: no partial output was left", file=sys.stderr)
         return INTERRUPTED

@@ -89,6 +89,7 @@ def write_fitted(
     `inputs` are other files that it reads.
     """
     from covcal_cli.files import as_word, check_output
+    from covcal_cli.formats.features import FeatureFile
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.records import document_text, write_document
 
@@ -105,7 +106,10 @@ def write_fitted(
         return
     write_document(found, output, force=force)
     console.screen(calibration_summary(found, verbose=console.verbose))
-    console.wrote(output, f"covcal evaluate {as_word(path)} -c {as_word(output)}")
+    with FeatureFile(path) as opened:
+        labelled = opened.target is not None and opened.target.n_labelled > 0
+    following = "evaluate" if labelled else "apply"
+    console.wrote(output, f"covcal {following} {as_word(path)} -c {as_word(output)}")
 
 
 def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     Force,
@@ -91,7 +91,7 @@ def evaluate(
         typer.Option(
             metavar="METRIC=LIMIT",
             help="Exit with 3 if a metric (a fraction) is greater, as ece=0.05, with the lower end "
-            "of its interval if it has one; repeats.",
+            "of its interval (one without needs --confidence 0); repeats.",
         ),
     ] = None,
     baseline: Annotated[
@@ -127,8 +127,7 @@ def evaluate(
       covcal evaluate features.h5 -c a.json -c b.json -o metrics.json
       covcal evaluate adapted.h5 -c cal.json --bootstrap 1000 --by class
       covcal evaluate --split all --confidence 0.95 --fail-above ece=0.05
-      covcal evaluate -c live=cal.json --baseline old.json \\
-        --fail-regression ece=0.005
+      covcal evaluate -c a=cal.json --baseline a.json --fail-regression ece=.005
     """
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluate.bootstrap import LEVEL
@@ -164,13 +163,15 @@ def evaluate(
         allow_other_preprocessing=allow_other_preprocessing,
     )
     documents, names = split_names(calibration or [])
+    with usage():
+        gates = Gates(limits, allowed, baseline, confident=confidence > 0)
     found = judged(
         file,
         documents,
         settings,
         names=names,
         networks=networks,
-        gates=Gates(limits, allowed, baseline, confident=confidence > 0),
+        gates=gates,
         outputs=outputs,
         tell=console.note,
     )

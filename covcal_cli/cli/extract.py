@@ -18,6 +18,7 @@ from covcal_cli.cli.extract_options import (
 )
 from covcal_cli.cli.options import ExpectedAccuracy, Force, Quiet, Verbose, output
 from covcal_cli.cli.tables import aligned
+from covcal_cli.errors import LimitExceededError, StoppedError
 
 if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
     from covcal_cli.extract.dry_run import DryRun
@@ -106,35 +107,44 @@ def extract(
             )
     except KeyboardInterrupt:
         if was_stopped(output):
-            console.warn([f"what was done for {output} is kept beside it; --resume goes on"])
+            kept = f"what was done for {output} is kept beside it; --resume goes on"
+            raise StoppedError(kept) from None
         raise
     _note_on_one_table(alone, [domain.name for domain in report.domains], console)
-    _show(report, console, options.shard)
+    _show(report, console)
     if expect_accuracy is not None:
-        require_accuracy(report.source_accuracy, expect_accuracy, output)
+        try:
+            require_accuracy(report.source_accuracy, expect_accuracy, output)
+        except LimitExceededError:
+            console.wrote(output)  # and what to mend, not how to go on
+            raise
+    console.wrote(output, f"covcal {_following(report, options.shard)}")
 
 
-def _show(report: "ExtractReport", console: Console, shard: str | None) -> None:
-    from covcal_cli.files import as_word
-
+def _show(report: "ExtractReport", console: Console) -> None:
     for note in report.notes:
         console.note(note)
     console.warn(report.warnings)
     for domain in report.domains:
         console.warn(f"skipped {name}: {reason}" for name, reason in domain.skipped)
     console.screen(aligned(report.facts))
+
+
+def _following(report: "ExtractReport", shard: str | None) -> str:
+    """Return the command that goes on from a features file."""
+    from covcal_cli.files import as_word
+
     quoted = as_word(report.output)
     if shard is not None:
-        hint = f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"
-    elif len(report.domains) == 1 and report.domains[0].labelled:
-        hint = f"evaluate {quoted} -c cal.json"
-    elif len(report.domains) == 1:
-        hint = f"apply {quoted} -c cal.json"
-    elif report.has_features:
-        hint = f"adapt {quoted}"
-    else:
-        hint = f"calibrate {quoted}"
-    console.wrote(report.output, f"covcal {hint}")
+        return f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"
+    if len(report.domains) == 1 and report.domains[0].labelled:
+        return f"evaluate {quoted} -c cal.json"
+    if len(report.domains) == 1:
+        return f"apply {quoted} -c cal.json"
+    # An adaptation learns from training rows of both.
+    if report.has_features and all(domain.rows["train"] for domain in report.domains):
+        return f"adapt {quoted}"
+    return f"calibrate {quoted}"
 
 
 def _note_on_one_table(table: Path | None, domains: list[str], console: Console) -> None:

@@ -28,7 +28,7 @@ from covcal_cli.cli.options import (
     output,
 )
 from covcal_cli.cli.tables import aligned
-from covcal_cli.errors import LimitExceededError
+from covcal_cli.errors import LimitExceededError, StoppedError
 from covcal_cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def run(
                 progress=progress,
             )
     except KeyboardInterrupt:
-        console.warn([f"what was made in {output} stays; the same command goes on there"])
-        raise
+        stays = f"what was made in {output} stays; the same command goes on there"
+        raise StoppedError(stays) from None
     except LimitExceededError:
         console.screen(aligned(facts))
         raise

@@ -115,7 +115,13 @@ def evaluate(
         # The rows to judge, and how they are grouped.
         target = file.require_target()
         given = "".join(f" -c {document}" for document in files or ("cal.json",))
-        rows = _rows_to_judge(target, split, given)
+        expected = f"covcal estimate {as_word(path)}{given} prints what to expect without labels"
+        if file.source is None:  # which an estimate needs
+            expected = (
+                "extract it together with the source, and covcal estimate prints what to expect "
+                "without labels"
+            )
+        rows = _rows_to_judge(target, split, expected)
         rows, left_out = _without_fitted(target, rows, calibrations)
         groups = None if by is None else _grouping(target, by, rows, file.classes)
         # One pass over the file, whatever the number of calibrations, and the pairs among them.
@@ -151,8 +157,7 @@ def evaluate(
             elsewhere = ": pass --split all to judge those of other splits;"
             raise UnlabelledError(
                 f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
-                f"needs them{elsewhere if _has_labels(target) else ';'} covcal estimate "
-                f"{path}{given} prints what to expect without labels"
+                f"needs them{elsewhere if _has_labels(target) else ';'} {expected}"
             )
         results = {name: entry.result() for name, entry in collected.items()}
         metrics = {name: entry for name, entry in results.items() if not _is_before(name)}
@@ -233,10 +238,10 @@ def _is_before(name: str) -> bool:
     return name.endswith("\0")
 
 
-def _rows_to_judge(target: Domain, split: str, given: str) -> Rows:
+def _rows_to_judge(target: Domain, split: str, expected: str) -> Rows:
     """Return the rows of a split; where it is empty, say what there is to be done.
 
-    `given` are the calibrations as options.
+    `expected` says how to see what is to be expected without labels.
     """
     rows = target.rows(split)
     if len(rows):
@@ -248,7 +253,7 @@ def _rows_to_judge(target: Domain, split: str, given: str) -> Rows:
         )
     raise UnlabelledError(
         f"{target.path} holds no target {split} rows and no target label, and evaluate needs both; "
-        f"covcal estimate {as_word(target.path)}{given} prints what to expect without labels"
+        f"{expected}"
     )
 
 

@@ -12,6 +12,7 @@ from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
 from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.limits import Change, Limit, Verdict, judge
+from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.formats.forecaster import NONE, read_named
@@ -25,12 +26,27 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Gates:
-    """What an evaluation is held to; `confident` gates judge intervals, of the settings' level."""
+    """What an evaluation is held to; `confident` gates judge intervals, of the settings' level.
+
+    Raises
+    ------
+    CovcalError
+        If a `confident` gate is on a metric without an interval, which chance alone would exceed.
+    """
 
     limits: Sequence[Limit] = ()  # that no metric may exceed
     allowed: Sequence[Limit] = ()  # by how much a metric may be worse than in the baseline
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
+
+    def __post_init__(self) -> None:
+        for limit in (*self.limits, *self.allowed) if self.confident else ():
+            if METRICS[limit.metric].interval is None:
+                known = ", ".join(name for name, one in METRICS.items() if one.interval is not None)
+                raise CovcalError(
+                    f"{limit.metric} has no interval, so chance alone could fail a gate on it: "
+                    f"gate one that has ({known}), or pass --confidence 0 to judge values as found"
+                )
 
     @property
     def any(self) -> bool:

@@ -15,11 +15,12 @@ import numpy as np
 
 from covcal_cli import __version__
 from covcal_cli.arrays import Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, shown
 from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
 from covcal_cli.extract.parts import Join, Part, content_sha256, difference
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
+from covcal_cli.formats.compatibility import setting_that_differs
 from covcal_cli.formats.features import (
     CONTENT,
     DOMAINS,
@@ -31,6 +32,7 @@ from covcal_cli.formats.features import (
     FeatureFile,
 )
 from covcal_cli.formats.writer import Attribute, HDF5Writer
+from covcal_cli.records import parsed_json
 
 _HEAD = ("weight", "bias")
 _NUMBERS = ("seed", "affine_difference", "largest_logit")
@@ -202,6 +204,14 @@ def _require_origin(file: FeatureFile) -> None:
             raise CovcalError(f"{file.path}: its {name} is no number: extract it again")
 
 
+def _setting(found: Any, expected: Any) -> str:
+    """Return the setting of preprocessing that differs, of two attributes."""
+    try:
+        return setting_that_differs(parsed_json(found), parsed_json(expected))
+    except (TypeError, ValueError):  # damaged
+        return f"{shown(found)}, not {shown(expected)}"
+
+
 def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:
     """Refuse a file of another model, or made with other options, naming the first difference."""
     if file.classes != first.classes:
@@ -219,6 +229,11 @@ def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:
             continue
         if name == "tail" and "None" in (one, two):
             continue  # a file without rows does not know it
+        if name == "preprocessing":
+            raise CovcalError(
+                f"{first.path} and {file.path} differ in their preprocessing (the second has "
+                f"{_setting(two, one)}): extract both with the same model and options"
+            )
         raise difference(_WORDS.get(name, name), first.path, one, file.path, two)
     for name in _HEAD:
         heads = [found.handle.get(f"head/{name}") for found in (first, file)]

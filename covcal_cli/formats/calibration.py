@@ -53,8 +53,11 @@ class LabelledRows:
 class TargetPrior:
     """How frequent the classes are taken to be on the target."""
 
-    name: str = "source"  # as asked
-    shares: tuple[float, ...] | None = None  # in the order of the classes; None: as on the source
+    name: str  # as asked
+    shares: tuple[float, ...] | None  # in the order of the classes; None: as on the source
+
+
+SOURCE_PRIOR = TargetPrior("source", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +85,7 @@ class Calibration(Document):
     estimates: Mapping[str, Any]
     guards: tuple[Guard, ...] = ()  # what the method rests on
     candidates: tuple[Candidate, ...] = ()  # what `auto` chose from
-    target_prior: TargetPrior = TargetPrior()
+    target_prior: TargetPrior = SOURCE_PRIOR
     # b, one per class: log(q_y / p_y) of the methods that correct for a prior, else none.
     class_offsets: tuple[float, ...] = ()
     used_target_labels: bool = False  # by ``covcal calibrate-labelled`` alone

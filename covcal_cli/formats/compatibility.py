@@ -126,14 +126,14 @@ def _require_same_preprocessing(
     found, expected = file.reading, calibration.reading
     if name not in found or name not in expected or found[name] == expected[name]:
         return
+    differs = setting_that_differs(found[name], expected[name])
     raise CovcalError(
         f"{file.path} was extracted with other preprocessing than {document} was fitted with "
-        f"({_difference(found[name], expected[name])}): extract it again with that, {AGAIN}, or "
-        "pass --allow-other-preprocessing"
+        f"({differs}): extract it again with that, {AGAIN}, or pass --allow-other-preprocessing"
     )
 
 
-def _difference(found: Any, expected: Any) -> str:
+def setting_that_differs(found: Any, expected: Any) -> str:
     """Return the first setting that differs, and both values, of the preprocessing of images."""
     if not (isinstance(found, Mapping) and isinstance(expected, Mapping)):
         has, had = ("none" if one is None else "that of images" for one in (found, expected))
@@ -143,5 +143,5 @@ def _difference(found: Any, expected: Any) -> str:
     )
     one, other = found.get(name), expected.get(name)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return f"{name}: {_difference(one, other)}"
+        return f"{name}: {setting_that_differs(one, other)}"
     return f"{name} {one}, not {other}"

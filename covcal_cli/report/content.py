@@ -134,6 +134,8 @@ def _asked(
 
 def _calibrated(file: str, document: Path, found: Calibration) -> str:
     output = f"-o {as_word(document)}{_seed(found.seed)}"
+    if found.fit.get("at_limit"):  # which is not written without
+        output += " --force"
     loss = "" if found.loss == "brier" else f" --loss {found.loss}"
     if found.labelled_rows is not None:
         return f"covcal calibrate-labelled {file} --rows {found.labelled_rows.n}{loss} {output}"

@@ -133,9 +133,9 @@ def _compared(differences: Sequence[Difference], level: float) -> list[str]:
     if worse and better:
         conclusion = f"It is better by {better} and worse by {worse}."
     elif worse:
-        conclusion = "So the calibration made the confidence worse: do not use it here."
+        conclusion = f"It is worse by {worse}: do not use it here."
     elif better:
-        conclusion = "So the improvement stands out of the noise of these rows."
+        conclusion = f"It is better by {better}."
     else:
         conclusion = "So these rows show neither that it is better nor that it is worse."
     return [f"On the same rows it changes {numbers} ({_percent(level)}, paired). {conclusion}"]

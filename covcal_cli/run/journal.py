@@ -101,10 +101,14 @@ class Journal:
         entry = self._entries.get(output.name)
         if entry is not None and entry.sha256 == sha256_of(output):
             return
-        for name in [name for name in self._entries if name != output.name]:
-            if Path(name).name == name:  # beside this journal, and nowhere else
-                self._path.with_name(name).unlink(missing_ok=True)
-            del self._entries[name]
+        for path in self.others(output):
+            path.unlink(missing_ok=True)
+        self._entries = {} if entry is None else {output.name: entry}
+
+    def others(self, output: Path) -> list[Path]:
+        """Return the recorded results but `output`, beside this journal and nowhere else."""
+        names = (name for name in self._entries if name != output.name and Path(name).name == name)
+        return [self._path.with_name(name) for name in names]
 
     def standing(self, output: Path, key: str) -> Entry | None:
         """Return the entry of `output` if it was made with `key` and is unchanged, else None."""

@@ -18,7 +18,7 @@ from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.classifiers.classifier import OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
-from covcal_cli.errors import CovcalError, UnlabelledError
+from covcal_cli.errors import CovcalError, LimitExceededError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
@@ -127,8 +127,7 @@ def run(
         begin("extract")
         features = steps.extract(model, source, Path(target))
         if settings.expect_accuracy is not None:
-            with FeatureFile(features) as file:
-                require_accuracy(source_accuracy(file), settings.expect_accuracy, features)
+            steps.require_accuracy(features, settings.expect_accuracy)
         begin("adapt")
         fullest = steps.adapt(features)
         begin("calibrate")
@@ -219,6 +218,23 @@ class _Steps:
             return Said(warnings, report.notes, report.facts)
 
         return self._step(output.name, inputs, make, kept)
+
+    def require_accuracy(self, features: Path, expected: float) -> None:
+        """Refuse features whose source accuracy is below the one expected.
+
+        What an earlier run made of the same features, and expected less of, stays and is named.
+        """
+        try:
+            with FeatureFile(features) as file:
+                require_accuracy(source_accuracy(file), expected, features)
+        except LimitExceededError as error:
+            earlier = [path.name for path in self.journal.others(features) if path.is_file()]
+            if not earlier:
+                raise
+            raise LimitExceededError(
+                f"{error}; {', '.join(earlier)} in {self.folder} are an earlier run's, of the same "
+                "accuracy: do not use them"
+            ) from error
 
     def _model_name(self, model: str) -> str:
         """Return how run.json names a model, with the weights that it was given."""

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 import typer
 
@@ -273,8 +274,7 @@ class TestInterrupt:
         code, err = interrupted(hook, "extract", *inputs, cwd=tmp_path)
         assert (code, err) == (
             130,
-            "warning: what was done for features.h5 is kept beside it; --resume goes on\n"
-            "interrupted: no partial output was left\n",
+            "interrupted: what was done for features.h5 is kept beside it; --resume goes on\n",
         )
         assert names(tmp_path) == [".features.h5.parts"]
 
@@ -319,10 +319,14 @@ class TestStreams:
         assert "wrote" not in done.out
         assert done.out.startswith("method ")
 
-    def test_hints_can_be_pasted(self, features: Path) -> None:
-        """A suggested command works as it stands, blanks in names included."""
+    @pytest.mark.parametrize("labelled", [True, False])
+    def test_hints_can_be_pasted(self, features: Path, labelled: bool) -> None:
+        """A suggested command works as it stands, blanks in names and rows without labels too."""
         folder = features.parent / "two words"
         folder.mkdir()
+        if not labelled:
+            with h5py.File(features, "r+") as file:
+                file["target/labels"][...] = -1
         shutil.move(features, folder / "my features.h5")
         done = covcal("calibrate", "my features.h5", "-o", "my cal.json", cwd=folder)
         (hint,) = [line for line in done.err.splitlines() if line.startswith("next: covcal ")]

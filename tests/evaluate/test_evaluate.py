@@ -197,6 +197,15 @@ class TestRows:
             f"covcal estimate {features} -c cal.json prints what to expect without labels"
         )
 
+    def test_no_label_and_no_source(self, features: Path) -> None:
+        """Nothing is estimated without a source, so no command is named that refuses the file."""
+        with h5py.File(features, "r+") as file:
+            file["target/labels"][...] = -1
+            del file["source"]
+        line = covcal("evaluate", features).error_line()
+        assert "covcal estimate features" not in line
+        assert "extract it together with the source" in line
+
     def test_the_library_tells_no_labels_from_other_faults(self, features: Path) -> None:
         """What can do without labels catches `UnlabelledError` alone."""
         with h5py.File(features, "r+") as file:
@@ -447,7 +456,8 @@ class TestLimits:
         path = write_features(tmp_path / "wide.h5", source=source, target=target)
         assert report(path, "--bins", 5000)["metrics"]["none"]["sharpness"] is None
         line = covcal(
-            "evaluate", path, "--bins", 5000, "--fail-above", "calibration=1"
+            *("evaluate", path, "--bins", 5000, "--fail-above", "calibration=1"),
+            *("--confidence", 0),
         ).error_line()
         assert line == "calibration of none has no value, so it cannot be judged"
 

@@ -121,7 +121,10 @@ class TestRegression:
         """A baseline written before a metric existed cannot vouch for it."""
         old = json.loads(json.dumps(baseline))
         del old["metrics"]["temp"]["smooth_ece"]
-        done = against(small_files, tmp_path, old, "--fail-regression", "smooth_ece=1")
+        done = against(
+            *(small_files, tmp_path, old),
+            *("--fail-regression", "smooth_ece=1", "--confidence", 0),
+        )
         assert "smooth_ece of temp has no value in" in done.error_line()
 
     def test_a_calibration_that_the_baseline_lacks(

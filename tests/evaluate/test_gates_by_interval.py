@@ -88,9 +88,20 @@ class TestLimits:
             ends.append(found["limits"][0]["low"])
         assert ends[0] > ends[1] > ends[2]
 
-    def test_what_has_no_interval_is_judged_as_found(self, folder: Path) -> None:
-        _, found = judged(folder, "--fail-above", "smooth_ece=1")
-        assert found["limits"][0]["low"] is None
+    @pytest.mark.parametrize("option", ["--fail-above", "--fail-regression"])
+    @pytest.mark.parametrize(
+        "metric", ["calibration", "classwise_ece", "debiased_ece", "smooth_ece", "mce", "aurc"]
+    )
+    def test_what_has_no_interval(self, folder: Path, option: str, metric: str) -> None:
+        """Chance alone would fail its gate, so values as found are judged only where asked for."""
+        old = ("--baseline", baseline(folder)) if option == "--fail-regression" else ()
+        gate = (*old, option, f"{metric}=1")
+        run = covcal("evaluate", "features.h5", "-c", "cal.json", *gate, cwd=folder)
+        assert run.code == 2
+        assert f"{metric} has no interval" in run.err
+        code, found = judged(folder, *gate, "--confidence", 0)
+        assert code == 0
+        assert (found["limits"] + found["regressions"])[0]["low"] is None
 
     @pytest.mark.parametrize("level", [-0.1, 1, 1.5, "nan"])
     def test_a_level_that_is_none(self, folder: Path, level: Argument) -> None:

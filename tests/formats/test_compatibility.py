@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_images(folder / "tgt", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(90)], 1)
     write_images(folder / "new", [f"{i:03d}.png" for i in range(20)], 2)
     covcal("extract", "model.onnx", "src", "tgt", cwd=folder).require_success()
-    covcal("calibrate", "--method", "temp", cwd=folder).require_success()
+    covcal("calibrate", "--method", "temp", "--force", cwd=folder).require_success()
     return folder
 
 
@@ -223,7 +223,7 @@ class TestPrior:
         [[0.5, 0.5], [1.0, 1.0, 1.0, 1.0, 1.0], [2.0, -1.0, 0.0, 0.0, 0.0], "none", [None]],
     )
     def test_shares_that_are_none(self, folder: Path, shares: Any) -> None:
-        covcal("calibrate", "--method", "temp", cwd=folder).require_success()
+        covcal("calibrate", "--method", "temp", "--force", cwd=folder).require_success()
         content = json.loads((folder / "cal.json").read_text())
         content["target_prior"]["shares"] = shares
         (folder / "cal.json").write_text(json.dumps(content))

@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     grey_classifier(folder)
     extract(folder, 0)
     adapt(folder)
-    covcal("calibrate", "--method", "temp", "-q", cwd=folder).require_success()
+    covcal("calibrate", "--method", "temp", "-q", "--force", cwd=folder).require_success()
     return folder
 
 
@@ -49,7 +49,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 BARE = {
     "calibrate": ("calibrate", "-o", "new.json"),
-    "calibrate-labelled": ("calibrate-labelled", "--rows", 9, "-o", "new.json"),
+    "calibrate-labelled": ("calibrate-labelled", "--rows", 9, "-o", "new.json", "--force"),
     "estimate": ("estimate",),
     "apply": ("apply", "-o", "new.csv"),
     "evaluate": ("evaluate", "-o", "new.json"),
@@ -158,7 +158,9 @@ def test_shards_have_the_content_of_a_whole(folder: Path) -> None:
 
 
 def test_inspect_tells_what_has_changed(folder: Path) -> None:
-    assert "which" not in covcal("inspect", "cal.json", cwd=folder).require_success().out
+    out = covcal("inspect", "cal.json", cwd=folder).require_success().out
+    assert "which has changed since" not in out
+    assert "which is gone" not in out
     extract(folder, 1)
     adapt(folder)
     assert "which has changed since" in covcal("inspect", "cal.json", cwd=folder).out

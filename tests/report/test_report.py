@@ -167,7 +167,7 @@ class TestVerdict:
         stronger = 1.3 * content["temperatures"]["forecaster"]
         page = reported(folder, "-c", str(calibrated(folder, name="b.json", forecaster=stronger)))
         assert "closer to the truth, but not yet honest" in page.words
-        assert "the improvement stands out of the noise" in page.words
+        assert "(95 %, paired). It is better by" in page.words
 
     def test_harm(self, folder: Path) -> None:
         page = reported(folder, "-c", str(calibrated(folder, forecaster=0.2)))

@@ -375,6 +375,17 @@ def test_less_accuracy_than_expected_stops_before_the_export(folder: Path) -> No
     run(folder, "--expect-accuracy", "0.97").require_success()
 
 
+def test_results_of_a_run_that_expected_less_are_named(folder: Path) -> None:
+    """They stay, of features that stand, and nobody takes them for this run's."""
+    done = run(folder, "--expect-accuracy", "0.999")
+    assert done.code == 3
+    (line,) = done.err.splitlines()[-1:]
+    assert "calibrated.onnx" in line
+    assert "report.html" in line
+    assert line.endswith("in out are an earlier run's, of the same accuracy: do not use them")
+    assert (folder / "out" / "calibrated.onnx").is_file()
+
+
 def test_features_of_another_reading_leave_no_model_of_the_last(folder: Path) -> None:
     """What was exported of other features is gone once these are found wanting."""
     done = run(folder, "--mean", "0.9", "--expect-accuracy", "0.96")
