@@ -271,8 +271,8 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     if moved > _NOISE * largest:
         raise CovcalError(
             f"{classifier.name} gives another output for the same rows each time (relative error "
-            f"{moved / (largest or 1):.1g}), as it draws random numbers: export it without its random "
-            "operators, dropout and noise layers off"
+            f"{moved / (largest or 1):.1g}), as it draws random numbers: export it without its "
+            "random operators, dropout and noise layers off"
         )
     # The first row among copies of itself must get the logits that it got among the others.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
