@@ -111,8 +111,10 @@ def write_document(content: Document | Mapping[str, Any], path: str | Path, *, f
     write_text(path, document_text(content, path) + "\n", force=force)
 
 
-def parsed_json(text: str | bytes) -> Any:
+def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
     """Return the value of a JSON text of any origin.
+
+    Where it may name paths, texts may hold what Python makes of bytes that are no UTF-8.
 
     Raises
     ------
@@ -132,15 +134,15 @@ def parsed_json(text: str | bytes) -> Any:
         )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    _require_shallow(value)
+    _require_shallow(value, "surrogateescape" if names_paths else "strict")
     return value
 
 
-def json_of(path: Path) -> Any:
+def json_of(path: Path, *, names_paths: bool = False) -> Any:
     """Return the value of a JSON file; raise ValueError as `parsed_json`, or OSError."""
     if path.stat().st_size > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
-    return parsed_json(path.read_bytes().decode("utf-8"))
+    return parsed_json(path.read_bytes().decode("utf-8"), names_paths=names_paths)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -164,7 +166,7 @@ def _float(text: str) -> float:
     return value
 
 
-def _require_shallow(value: Any) -> None:
+def _require_shallow(value: Any, undecodable: str) -> None:
     """Refuse a value that is nested too deeply to be worked with, or holds what is no text."""
     level = [value]
     for _ in range(_DEEPEST_JSON):
@@ -172,7 +174,7 @@ def _require_shallow(value: Any) -> None:
         inner = [entry for entry in level if isinstance(entry, list | dict)]
         texts += [name for entry in inner if isinstance(entry, dict) for name in entry]
         for text in texts:
-            if not text.isascii() and not _is_unicode(text):
+            if not text.isascii() and not _is_unicode(text, undecodable):
                 raise ValueError(f"it holds {shown(text)}, which is no Unicode text")
         if not inner:
             return
@@ -182,9 +184,9 @@ def _require_shallow(value: Any) -> None:
     raise ValueError("it is nested too deeply")
 
 
-def _is_unicode(text: str) -> bool:
+def _is_unicode(text: str, undecodable: str) -> bool:
     try:
-        text.encode("utf-8")
+        text.encode("utf-8", undecodable)
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
         return False
     return True
@@ -194,7 +196,7 @@ def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[s
     """Return the object in a JSON file, empty for other JSON; raise `CovcalError` for no JSON."""
     require_file(path, remedy=remedy)
     try:
-        content = json_of(path)
+        content = json_of(path, names_paths=True)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CovcalError(f"{path} is not JSON: {remedy}") from error
     except ValueError as error:

@@ -4,7 +4,6 @@ ARCHITECTURE, section 4, says who reads which rows; no target label is read. Bel
 stands what documents say of a file and of a fit, and the warnings that go with them.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -70,8 +69,8 @@ class EstimateSettings:
     seed: int = 0  # chooses rows where there are more than the fits use
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_weight < math.inf:
-            raise CovcalError(f"max_weight must be a number of at least 1, not {self.max_weight}")
+        if not 1 <= self.max_weight <= 1e100:
+            raise CovcalError(f"max_weight must be a number from 1 to 1e100, not {self.max_weight}")
         require_at_least("seed", self.seed, 0)
 
 

@@ -12,6 +12,7 @@ from covcal_cli.errors import CovcalError
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # what libraries print for no value
+_LARGEST = 2.0**63
 _WHOLE = re.compile(r"-?\d+")
 
 
@@ -44,6 +45,8 @@ class RowLabels:
         self.names: tuple[str, ...] | None = None
         self._marked: dict[str, Booleans] = {}  # the rows of each mark of an unknown label
         self._is_documented = number_names is not None  # whether -1 is known to be one
+        if values.dtype.kind in "uf":
+            self._require_small(values)
         if values.dtype.kind in "iub":
             self._codes = values.astype(np.int64)
             self._mark(_MINUS_ONE, self._codes == UNKNOWN_LABEL)
@@ -93,6 +96,16 @@ class RowLabels:
                 f"class or mean unknown: write the classes as 0 to {count - 1}, or name them in "
                 "the order of the logits, -1 among them, with --classes FILE; unknown labels can "
                 "be empty, or NaN"
+            )
+
+    def _require_small(self, values: AnyArray) -> None:
+        """Refuse numbers that would be others as 64-bit integers."""
+        beyond = np.flatnonzero(np.abs(values.astype(np.float64)) >= _LARGEST)
+        if len(beyond):
+            row = int(beyond[0])
+            raise self._error(
+                f"{self._key} of row {row} is {values[row]}, which is no class number: save class "
+                "numbers or names"
             )
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:

@@ -17,7 +17,7 @@ from covcal_cli.arrays import AnyArray, Splits
 from covcal_cli.data.labels import RowLabels, unlabelled
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.data.stores.store import Store
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import DOMAINS
 
 LABEL_NAMES = (
@@ -29,6 +29,7 @@ PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
+_HALF = re.compile("[\ud800-\udfff]")  # of a character
 _LONGEST_GROUP = 256  # characters; a longer text names no group of rows
 _LONGEST_ID = 4096  # and no row; paths are as long at most
 _TO_TABLE = "add a column label with class numbers or names"
@@ -108,6 +109,7 @@ class RowFacts:
         index = next((name for name in index_columns(store) if self._may_be_ids(name)), None)
         found = index if named is None else named
         if named is None and self.path_name is not None:
+            self._require_short(self.path_name, _LONGEST_ID)
             self.ids = self.paths
         elif found is not None:
             self.ids = self._ids(found)
@@ -184,7 +186,14 @@ class RowFacts:
         """Return the characters of the longest text of a column; 0 where it holds none."""
         if not self._store.entries[name].is_text:
             return 0
-        return max(map(len, self._store.texts(name)), default=0)
+        texts = self._store.texts(name)
+        for row, text in enumerate(texts):
+            if not text.isascii() and _HALF.search(text):
+                raise self._store.error(
+                    f"{name} holds {shown(text)} in {self._store.place(row)}, which is no Unicode "
+                    "text: save it again"
+                )
+        return max(map(len, texts), default=0)
 
     def _require_short(self, name: str, most: int) -> None:
         longest = self._longest(name)

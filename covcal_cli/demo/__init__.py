@@ -27,6 +27,8 @@ def write_demo(folder: Path) -> bool:
     """
     if (folder / _UNFINISHED).is_file():
         return True
+    if folder.is_symlink() and not folder.exists():
+        raise CovcalError(f"{folder} is a link that leads nowhere: name another folder with -o")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)

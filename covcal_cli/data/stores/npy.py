@@ -107,9 +107,9 @@ class NpzStore(Store):
         try:
             with np.load(self.path, allow_pickle=False) as arrays:
                 values: AnyArray = arrays[name]
+            return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
-        return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen rows, reading every array once from its start."""
