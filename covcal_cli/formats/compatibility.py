@@ -138,10 +138,12 @@ def setting_that_differs(found: Any, expected: Any) -> str:
     if not (isinstance(found, Mapping) and isinstance(expected, Mapping)):
         has, had = ("none" if one is None else "that of images" for one in (found, expected))
         return f"{has}, not {had}"
-    name = next(
-        name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)
+    unsaid = "not given"  # which is not null
+    pairs = (
+        (name, found.get(name, unsaid), expected.get(name, unsaid))
+        for name in sorted({*found, *expected})
     )
-    one, other = found.get(name), expected.get(name)
+    name, one, other = next(pair for pair in pairs if pair[1] != pair[2])
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return f"{name}: {setting_that_differs(one, other)}"
     return f"{name} {one}, not {other}"

@@ -21,14 +21,15 @@ _USUAL = 0.25  # the quantile of rows: a class may be ruled out in most, all but
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
     """Return how far below its row's highest a logit must lie to be a mask.
 
-    `logits` have shape (n, K), finite or -inf, `weights` (n,). Rows of weight 0, rows of equal
-    logits and rows with one finite logit say nothing.
+    `logits` have shape (n, K), `weights` (n,). Rows of weight 0, of equal logits, with one finite
+    logit, and with NaN or +inf say nothing.
     """
     values = np.asarray(logits, dtype=np.float64)
     if values.shape[1] < 2 or len(values) == 0:
         return _DEPTH
     highest = np.partition(values, -2, axis=1)[:, -2:]
-    margins = np.subtract(highest[:, 1], highest[:, 0])
+    with np.errstate(over="ignore", invalid="ignore"):  # rows that are no logits say nothing
+        margins = np.subtract(highest[:, 1], highest[:, 0])
     masses = np.ones(len(values)) if weights is None else weights
     counted = (margins > 0) & (margins < np.inf) & (masses > 0)
     if not counted.any():
@@ -44,9 +45,9 @@ def masked(logits: Floats, depth: float | None = None) -> Booleans:
     """Return which logits, shape (n, K), are masks: by `depth`, or by that of these rows."""
     highest = logits.max(axis=1, keepdims=True)
     # Most logits need no closer look.
-    if depth is None and not (highest[:, 0] - logits.min(axis=1) > _DEPTH).any():
-        return np.zeros(logits.shape, dtype=bool)
     with np.errstate(over="ignore", invalid="ignore"):  # deeper than any depth; rows of NaN
+        if depth is None and not (highest[:, 0] - logits.min(axis=1) > _DEPTH).any():
+            return np.zeros(logits.shape, dtype=bool)
         gaps = highest - logits
     found: Booleans = gaps > (mask_depth(logits) if depth is None else depth)
     return found

@@ -3,7 +3,8 @@
     python -m tests.campaign.kills --count 1000 --seed 0
 
 Whatever the signal and the moment: an output is the old one or whole, inputs are as they were, and
-the same command, run again, gives the bytes of an undisturbed run and leaves nothing else behind.
+the same command, killed several times and then run again, gives the bytes of an undisturbed run and
+leaves nothing else behind.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.campaign.bench import prepare, run
+from tests.campaign.bench import prepare, run, warm
 from tests.campaign.fuzz import OLD
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -62,33 +63,49 @@ OPERATIONS = (
 
 
 def kills(count: int, seed: int) -> Counter[str]:
-    """Kill `count` commands; print what was counted, and return the faults."""
-    rng = random.Random(seed)
-    counts: Counter[str] = Counter()
+    """Kill `count` commands; print counts by command, and return the faults."""
+    sums: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as made:
-        seeds = Path(made) / "seeds"
+        seeds, case = Path(made) / "seeds", Path(made) / "case"
         prepare(seeds)
-        expected = {}
-        for operation in OPERATIONS:
-            folder = _fresh(seeds, Path(made) / "case")
-            ended = run(tuple(operation.command.split()), folder)
+        for index, operation in enumerate(OPERATIONS):
+            rng = random.Random(f"{seed} {operation.command}")
+            arguments = tuple(operation.command.split())
+            warm(arguments, _fresh(seeds, case))
+            ended = run(arguments, _fresh(seeds, case))
             if ended.code != 0:
                 raise RuntimeError(f"{operation.command}: {ended.err}")
-            expected[operation] = (_contents(folder, seeds), ended.seconds)
-        while counts["kills"] < count:
-            operation = rng.choice(OPERATIONS)
-            folder = _fresh(seeds, Path(made) / "case")
-            sent = rng.choice(SIGNALS)
-            found = _killed(operation, folder, seeds, expected[operation], sent, rng, counts)
-            if found:
-                faults[found.partition(":")[0]] += 1
-                print(f"{operation.command}, {sent.name}: {found}", flush=True)
-    seconds = time.monotonic() - start
-    shown = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
-    print(f"{shown}; {faults.total()} faults, {seconds:.0f} s (seed {seed})")
+            expected = (_contents(case, seeds), ended.seconds)
+            counts: Counter[str] = Counter()
+            share = count * (index + 1) // len(OPERATIONS) - count * index // len(OPERATIONS)
+            while counts["kills"] < share:
+                folder = _fresh(seeds, case)
+                found = _killed(operation, folder, seeds, expected, rng, share, counts)
+                if found:
+                    counts["faults"] += 1
+                    faults[operation.command] += 1
+                    print(f"{operation.command}: {found}", flush=True)
+            sums += counts
+            print(f"{operation.command}: {_shown(counts)}", flush=True)
+    print(f"in all: {_shown(sums)}, {time.monotonic() - start:.0f} s (seed {seed})")
     return faults
+
+
+def _shown(counts: Counter[str]) -> str:
+    names = (
+        "kills",
+        "SIGKILL",
+        "SIGTERM",
+        "SIGINT",
+        "too late",
+        "old",
+        "whole",
+        "reruns",
+        "faults",
+    )
+    return ", ".join(f"{name} {counts[name]}" for name in names)
 
 
 def _killed(
@@ -96,20 +113,26 @@ def _killed(
     folder: Path,
     seeds: Path,
     expected: tuple[dict[str, bytes], float],
-    sent: signal.Signals,
     rng: random.Random,
+    most: int,
     counts: Counter[str],
 ) -> str:
-    """Kill a command, once or several times on the way, and run it again; return what was wrong."""
+    """Kill a command several times on the way, then run it again; return what was wrong."""
     whole, seconds = expected
+    there = dict.fromkeys(operation.outputs, False)
+    hidden: set[str] = set()  # what kills have left
     arguments = operation.command.split()
     if operation.outputs and rng.random() < 0.7:
         for name in operation.outputs:
             (folder / name).write_text(OLD)
+            there[name] = True
         arguments.append("-f")
     elif operation.outputs:
         arguments.append("-f")
-    for _ in range(rng.choice((1, 2, 3, 4, 5))):
+    for _ in range(rng.choice((2, 4, 8, 12))):
+        if counts["kills"] >= most:
+            break
+        sent = rng.choice(SIGNALS)
         ended = run(tuple(arguments), folder, _at_random(sent, seconds, rng))
         too_late = ended.code == 0
         counts["too late" if too_late else "kills"] += 1
@@ -117,19 +140,23 @@ def _killed(
         if not ended.in_time:
             return "did not end"
         if "Traceback" in ended.err or "this is a bug" in ended.err:
-            return f"traceback: {ended.err.splitlines()[-1][:200]}"
+            return f"traceback: {ended.err[-3000:]}"
         if not too_late and ended.code not in (-sent, 130):
             return f"ended with {ended.code}: {ended.err[-200:]}"
         found = _contents(folder, seeds)
         for name in operation.outputs:
-            if name in found and found[name] not in (OLD.encode(), whole[name]):
-                return f"half an output: {name}"
-            if (folder / name).exists() < (OLD.encode() in found.values()):
-                return f"lost an output: {name}"
+            old = found.get(name) == OLD.encode()
+            if name in found and not old and found[name] != whole[name]:
+                return f"half an output after {sent.name}: {name}"
+            if name not in found and there[name]:
+                return f"lost an output after {sent.name}: {name}"
+            there[name] = name in found
+            counts["old" if old else "whole"] += name in found
         if sent == signal.SIGINT and not operation.resumes and operation.outputs:
-            left = [name for name in found if name.startswith(".")]
+            left = sorted({name for name in found if name.startswith(".")} - hidden)
             if left:
                 return f"left after Ctrl-C: {left}"
+        hidden = {name for name in found if name.startswith(".")}
     ended = run(tuple(arguments), folder)
     counts["reruns"] += 1
     if ended.code != 0:

@@ -1,4 +1,7 @@
-"""Damage to files: of their bytes, their lines, their members, and the values within JSON."""
+"""Damage to files: of their bytes, lines, members, arrays, and the values within JSON.
+
+Each mutation returns the new bytes and what may follow (`Verdict`).
+"""
 
 import copy
 import io
@@ -6,7 +9,26 @@ import json
 import random
 import zipfile
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any
+
+import h5py
+import numpy as np
+from PIL import Image
+
+from tests.campaign.numbers import Arrays, hdf5_arrays, npz_arrays, pth_arrays, safetensors_arrays
+
+
+class Verdict(Enum):
+    """What a command may make of a damaged file."""
+
+    SAME = "it must take it and give the same numbers"
+    REFUSED = "it must refuse it"
+    BROKEN = "it must refuse it, or give the same numbers as what is broken does not count"
+    OPEN = "what the file says, read without covcal, decides"
+
+
+Mutation = Callable[[bytes, random.Random], tuple[bytes, Verdict]]
 
 _ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 10**18, -(10**18), 0.0, -0.5, 1e-320, 1e308,
@@ -32,30 +54,43 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(inner, (*way, index))
 
 
-def mutated_json(content: bytes, rng: random.Random) -> tuple[bytes, bool]:
-    """Return a JSON file with one value changed, and whether it must be refused."""
+def mutated_json(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Change one value of a JSON file, or only its clothes."""
     value = json.loads(content)
     way = rng.choice(list(places(value)))
     kind = rng.random()
     if kind < 0.1:
-        return mutated_bytes(content, rng), False
+        return mutated_bytes(content, rng)
+    if kind < 0.2:
+        return _same_json(value, rng), Verdict.SAME
     mark = "\ue000mark"
     changed = _replaced(value, way, mark)
     if kind < 0.4 or not way:
         text = rng.choice(_ODD_TEXTS)
-        return json.dumps(changed).replace(json.dumps(mark), text).encode(), True
+        return json.dumps(changed).replace(json.dumps(mark), text).encode(), Verdict.REFUSED
     if kind < 0.5:  # a key twice
         twice = {"\ue000mark": 1}
         text = json.dumps(_replaced(value, way, twice))
-        return text.replace(json.dumps(twice), '{"a": 1, "a": 2}').encode(), True
+        doubled = text.replace(json.dumps(twice), '{"a": 1, "a": 2}')
+        return doubled.encode(), Verdict.REFUSED
     if kind < 0.65:
-        return json.dumps(_removed(value, way)).encode(), False
-    return json.dumps(_replaced(value, way, rng.choice(_ODD))).encode(), False
+        return json.dumps(_removed(value, way)).encode(), Verdict.BROKEN
+    new = rng.choice(_ODD)
+    old = value
+    for key in way:
+        old = old[key]
+    legal = old is None or new is None or _kind(new) == _kind(old)
+    content = json.dumps(_replaced(value, way, new)).encode()
+    return content, Verdict.OPEN if legal else Verdict.BROKEN
 
 
-def same_json(content: bytes, rng: random.Random) -> bytes:
-    """Return a JSON file of the same value in other clothes."""
-    value = json.loads(content)
+def _kind(value: Any) -> type:
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return float if numeric else type(value)
+
+
+def _same_json(value: Any, rng: random.Random) -> bytes:
+    """Write the same value in other clothes."""
     if isinstance(value, dict):
         keys = list(value)
         rng.shuffle(keys)
@@ -86,8 +121,8 @@ def _removed(value: Any, way: tuple[Any, ...]) -> Any:
     return value
 
 
-def mutated_bytes(content: bytes, rng: random.Random) -> bytes:
-    """Return bytes with some overwritten, cut out, repeated or put in."""
+def mutated_bytes(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Overwrite some bytes, cut them out, repeat them or put some in."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 5, 20))):
         at = rng.randrange(len(data) or 1)
@@ -110,11 +145,11 @@ def mutated_bytes(content: bytes, rng: random.Random) -> bytes:
             data[at:at] = rng.randbytes(size)
         else:
             del data[at:]
-    return bytes(data)
+    return bytes(data), Verdict.OPEN
 
 
-def mutated_text(content: bytes, rng: random.Random) -> bytes:
-    """Return text with one cell or line changed."""
+def mutated_text(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Change one cell or line of a text."""
     lines = content.split(b"\n")
     at = rng.randrange(len(lines))
     kind = rng.random()
@@ -129,16 +164,18 @@ def mutated_text(content: bytes, rng: random.Random) -> bytes:
         del lines[at]
     elif kind < 0.7:
         lines.insert(at, lines[rng.randrange(len(lines))])
-    elif kind < 0.8:
+    elif kind < 0.75:
         lines = [line.replace(b",", rng.choice((b";", b"\t", b",,"))) for line in lines]
+    elif kind < 0.85:
+        return content.replace(b"\n", b"\r\n"), Verdict.SAME
     else:
         return mutated_bytes(content, rng)
-    return b"\n".join(lines)
+    return b"\n".join(lines), Verdict.OPEN
 
 
-def mutated_zip(content: bytes, rng: random.Random) -> bytes:
-    """Return a zip file with one member damaged, renamed, left out or there twice."""
-    if rng.random() < 0.4:
+def mutated_zip(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Damage, rename, leave out or repeat one member of a zip file."""
+    if rng.random() < 0.5:
         return mutated_bytes(content, rng)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = [(name, archive.read(name)) for name in archive.namelist()]
@@ -146,7 +183,7 @@ def mutated_zip(content: bytes, rng: random.Random) -> bytes:
     name, held = members[at]
     kind = rng.random()
     if kind < 0.7:
-        members[at] = name, mutated_bytes(held, rng) if held else b"x"
+        members[at] = name, mutated_bytes(held, rng)[0] if held else b"x"
     elif kind < 0.8:
         del members[at]
     elif kind < 0.9:
@@ -157,7 +194,109 @@ def mutated_zip(content: bytes, rng: random.Random) -> bytes:
     with zipfile.ZipFile(packed, "w") as archive:
         for member, data in members:
             archive.writestr(member, data)
-    return packed.getvalue()
+    return packed.getvalue(), Verdict.OPEN
 
 
-Mutation = Callable[[bytes, random.Random], bytes]
+def mutated_hdf5(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Damage an HDF5 file in its bytes or its arrays."""
+    if rng.random() < 0.4:
+        return mutated_bytes(content, rng)
+    arrays, attributes = hdf5_arrays(content)
+    arrays, verdict = _mutated_arrays(arrays, rng)
+    packed = io.BytesIO()
+    with h5py.File(packed, "w") as file:
+        for name, values in arrays.items():
+            whole = values.size > 1 and verdict is Verdict.SAME
+            how = rng.choice(({}, {"compression": "gzip"}, {"shuffle": True})) if whole else {}
+            file.create_dataset(name, data=values, **how)
+        file.attrs.update(attributes)
+        if "complete" in attributes and rng.random() < 0.05:
+            file.attrs["complete"] = 0
+            verdict = Verdict.REFUSED
+    return packed.getvalue(), verdict
+
+
+def mutated_npz(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Damage an .npz file in its bytes, its members or its arrays."""
+    if rng.random() < 0.5:
+        return mutated_zip(content, rng)
+    arrays, verdict = _mutated_arrays(npz_arrays(content), rng)
+    packed = io.BytesIO()
+    rng.choice((np.savez, np.savez_compressed))(packed, **arrays)
+    return packed.getvalue(), verdict
+
+
+def mutated_npy(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Damage an .npy file in its bytes or its array."""
+    if rng.random() < 0.5:
+        return mutated_bytes(content, rng)
+    arrays, verdict = _mutated_arrays({"x": np.load(io.BytesIO(content))}, rng)
+    packed = io.BytesIO()
+    np.save(packed, arrays.get("x", np.zeros(0)))
+    return packed.getvalue(), Verdict.OPEN if verdict is Verdict.BROKEN else verdict
+
+
+def mutated_safetensors(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Damage a .safetensors file in its bytes or its tensors."""
+    import safetensors.numpy as safetensors
+
+    if rng.random() < 0.5:
+        return mutated_bytes(content, rng)
+    arrays, verdict = _mutated_arrays(safetensors_arrays(content), rng, texts=False)
+    return safetensors.save(arrays), verdict
+
+
+def mutated_pth(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Damage a torch file of weights in its bytes, its members or its tensors."""
+    import torch
+
+    if rng.random() < 0.6:
+        return mutated_zip(content, rng)
+    arrays, verdict = _mutated_arrays(pth_arrays(content), rng, texts=False)
+    packed = io.BytesIO()
+    torch.save({name: torch.from_numpy(values) for name, values in arrays.items()}, packed)
+    return packed.getvalue(), verdict
+
+
+def mutated_image(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Damage an image, or save it again without loss."""
+    if rng.random() < 0.7:
+        return mutated_bytes(content, rng)
+    packed = io.BytesIO()
+    Image.open(io.BytesIO(content)).save(packed, "PNG", compress_level=rng.choice((0, 9)))
+    return packed.getvalue(), Verdict.SAME
+
+
+def _mutated_arrays(
+    arrays: Arrays, rng: random.Random, *, texts: bool = True
+) -> tuple[Arrays, Verdict]:
+    """Change one of some arrays: its type, shape or values; or only in which order they lie."""
+    arrays = dict(arrays)
+    name = rng.choice(sorted(arrays))
+    values = arrays[name]
+    kind = rng.random()
+    if kind < 0.25:
+        names = list(arrays)
+        rng.shuffle(names)
+        order = rng.choice((np.ascontiguousarray, np.asfortranarray)) if texts else np.asarray
+        return {other: order(arrays[other]) for other in names}, Verdict.SAME
+    verdict = Verdict.BROKEN
+    if kind < 0.5 and values.dtype.kind == "f" and values.size:
+        values = values.copy()
+        values.flat[rng.randrange(values.size)] = rng.choice((np.nan, np.inf, -np.inf))
+        # A class that is never predicted may be masked by -inf.
+        verdict = Verdict.OPEN if "logits" in name and np.isneginf(values).any() else verdict
+        arrays[name] = values
+    elif kind < 0.6:
+        del arrays[name]
+        verdict = Verdict.OPEN if name in ("y", "id") else verdict
+    elif kind < 0.7:
+        arrays[name] = np.ascontiguousarray(values[: rng.randrange(len(values))])
+    elif kind < 0.8:
+        arrays[name] = np.ascontiguousarray(np.concatenate([values, values[:1]]))
+    elif kind < 0.9 and texts and values.dtype.kind not in "SU":
+        arrays[name] = values.astype(rng.choice(("S3", np.complex64, bool)))
+        verdict = Verdict.OPEN if name in ("y", "id") else verdict
+    else:
+        arrays[name] = np.ascontiguousarray(values[..., None])
+    return arrays, verdict

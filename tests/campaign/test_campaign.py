@@ -6,7 +6,8 @@ import pytest
 
 pytestmark = [
     pytest.mark.campaign,
-    pytest.mark.skipif(sys.platform == "win32", reason="needs fork"),
+    pytest.mark.skipif(sys.platform != "linux", reason="needs fork and pidfd_open"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),  # beside threads
 ]
 
 

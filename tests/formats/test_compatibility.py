@@ -41,6 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_images(folder / "tgt", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(90)], 1)
     write_images(folder / "new", [f"{i:03d}.png" for i in range(20)], 2)
     covcal("extract", "model.onnx", "src", "tgt", cwd=folder).require_success()
+    # The images say nothing of the labels, so that T is at its limit.
     covcal("calibrate", "--method", "temp", "--force", cwd=folder).require_success()
     return folder
 
@@ -104,6 +105,16 @@ class TestPreprocessing:
             del content["reading"]
             (folder / "cal.json").write_text(json.dumps(content))
         use("apply", folder).require_success()
+
+    def test_a_setting_that_is_not_given(self, folder: Path) -> None:
+        """It is not the same as one that is null."""
+        document = json.loads((folder / "cal.json").read_text())
+        settings = document["reading"]["preprocessing"]
+        nulls = [name for name, value in settings["resize"].items() if value is None]
+        del settings["resize"][nulls[0]]
+        (folder / "cal.json").write_text(json.dumps(document))
+        line = use("apply", folder, file="features.h5").error_line()
+        assert f"(resize: {nulls[0]} None, not not given)" in line
 
 
 class TestTail:

@@ -187,3 +187,16 @@ def test_the_fitted_discriminator_is_never_worse_than_untempered(seed: int) -> N
     source[0], target[0] = rng.choice([1.0, 1e8, -1e8], size=2)
     fit = fit_discriminator_temperature(source, target)
     assert fit.loss <= fit.loss_at_one
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rows_that_are_no_logits_say_nothing_of_masks(bad: float) -> None:
+    logits = np.random.default_rng(0).normal(size=(50, 4))
+    expected = mask_depth(logits)
+    assert mask_depth(np.concatenate([logits, np.full((3, 4), bad)])) == expected
+
+
+def test_logits_as_far_apart_as_their_type_allows() -> None:
+    """Their difference is no number of that type, and deeper than any mask."""
+    logits = np.array([[3e38, -3e38, 0], [1, 0, 2]], dtype=np.float32)
+    assert masked(logits).tolist() == [[False, True, True], [False, False, False]]

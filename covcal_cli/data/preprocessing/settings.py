@@ -123,6 +123,10 @@ class Preprocessing:
             )
         _require_positive("--scale", (scale,))
         _require_positive("--std", self.std)
+        mean = _per_channel("--mean", self.mean, 0.0, color)
+        std = _per_channel("--std", self.std, 1.0, color)
+        if not integers:
+            _require_finite(scale, mean, std, dtype)
         return PixelPipeline(
             size=size,
             resize=resize,
@@ -130,8 +134,8 @@ class Preprocessing:
             if cropped or resize.policy == "letterbox"
             else "never",
             scale=scale,
-            mean=_per_channel("--mean", self.mean, 0.0, color),
-            std=_per_channel("--std", self.std, 1.0, color),
+            mean=mean,
+            std=std,
             color=color,
             layout=layout,
             resample=self.resample or "bilinear",
@@ -259,6 +263,18 @@ def _per_channel(
             "number or one per channel"
         )
     return values if len(values) == channels else (values or (default,)) * channels
+
+
+def _require_finite(
+    scale: float, mean: tuple[float, ...], std: tuple[float, ...], dtype: np.dtype[np.generic]
+) -> None:
+    """Refuse numbers that take the pixels out of the range of the model's input."""
+    largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
+    if not largest <= float(np.finfo(dtype.name).max):
+        raise CovcalError(
+            f"--scale, --mean and --std take pixels to {largest:.2g}, more than the model's "
+            f"{dtype} holds: give those of training"
+        )
 
 
 def _require_positive(option: str, values: tuple[float, ...]) -> None:

@@ -148,7 +148,8 @@ class ParquetStore(Store):
                 path, buffer_size=_BUFFER, pre_buffer=False
             ) as file:
                 yield file
-        except (self._arrow.ArrowException, OSError) as error:
+        except (self._arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
+            # The last two come of texts and dates of a damaged page.
             reason = " ".join(str(error).split())[:200]
             raise CovcalError(
                 f"{path} is not a readable Parquet file ({reason}): copy it again or save it again"

@@ -226,3 +226,22 @@ def test_a_damaged_exported_program_is_one_line(
     with pytest.raises(CovcalError, match=r"damaged.pt2 is a torch.export file that .*: copy it"):
         open_classifier(damaged, trusted=True)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("kind", ["model.pt", "model.pt2", "weights.pth"])
+def test_a_number_changed_on_the_way(kind: str, tmp_path: Path) -> None:
+    """Torch looks at no checksum, and would run the model with that number."""
+    path, module = tmp_path / kind, torch_modules.mlp()
+    if kind == "weights.pth":
+        torch.save(module.state_dict(), path)
+    else:
+        way = "traced" if kind == "model.pt" else "dynamic"
+        save(module, way, path, rows((D_IN,), 3))
+    content = path.read_bytes()
+    weight = module.state_dict()["head.weight"].numpy().tobytes()
+    assert weight in content
+    path.write_bytes(content.replace(weight, weight[:-1] + bytes([weight[-1] ^ 1])))
+    source = f"{torch_modules.__name__}:mlp" if kind == "weights.pth" else str(path)
+    weights = path if kind == "weights.pth" else None
+    with pytest.raises(CovcalError, match=rf"{kind}: the checksum of \S+ is wrong: copy it again"):
+        open_classifier(source, weights=weights, trusted=True)

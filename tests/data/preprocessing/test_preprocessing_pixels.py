@@ -256,3 +256,9 @@ def test_no_warning_escapes_from_a_transparent_palette(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         with saved(tmp_path, image, transparency=bytes([0, 128])) as opened:
             row_of(grey(), opened)
+
+
+@pytest.mark.parametrize("asked", [{"std": (1e-320,)}, {"scale": 1e307}, {"mean": (1e39,)}])
+def test_numbers_that_take_pixels_out_of_range(asked: dict[str, Any]) -> None:
+    with pytest.raises(CovcalError, match=r"take pixels to \S+, more than the model's float32"):
+        Preprocessing(**asked).resolve(GREY, F4)
