@@ -207,9 +207,10 @@ def _ended(error: BaseException) -> int:
         if str(error):  # else the result has said it
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
-    if isinstance(error, BrokenPipeError):
-        # The reader (head, less) went away: keep Python from complaining at exit.
+    if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EBADF):
+        # Nothing takes what is left of the result: keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # the reader (head, less) went away
         return ERROR
     if isinstance(error, CLICK_ERROR):
         error.message = _suggesting(error.message)

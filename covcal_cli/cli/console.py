@@ -168,6 +168,11 @@ def _wrapped(line: str, stream: TextIO) -> str:
 def prepare_streams() -> None:
     """Let nothing that is printed fail for want of a character in the stream's encoding."""
     codecs.register_error("covcal", _spelled)
+    # A stream that is closed is None: in its place one that fails as soon as it is written to.
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="covcal")

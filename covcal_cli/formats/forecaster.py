@@ -15,7 +15,13 @@ from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.compatibility import AGAIN, require_fitting
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
-from covcal_cli.maths.networks import Networks, aligned_logits, networks_sha256, read_networks
+from covcal_cli.maths.networks import (
+    Networks,
+    aligned_logits,
+    networks_sha256,
+    read_networks,
+    unfit,
+)
 from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, with_offsets
 
 NONE = "none"  # the name of the classifier as it came
@@ -67,6 +73,12 @@ def read_aligned_networks(path: Path) -> AlignedNetworks:
         if "networks" not in file.handle:
             raise CovcalError(f"{path}: /networks is missing: run covcal adapt again")
         arrays = read_networks(file.handle["networks"])
+    damaged = unfit(arrays)
+    if damaged is not None:
+        raise CovcalError(
+            f"{path}: /networks/{damaged} is missing, not finite or of a shape that fits no other: "
+            "run covcal adapt again"
+        )
     return AlignedNetworks(path, networks_sha256(arrays), arrays)
 
 

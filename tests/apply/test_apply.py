@@ -372,6 +372,14 @@ class TestNewRows:
         done = covcal("apply", "new.h5", *arguments, cwd=fl_folder).require_success()
         assert len(read_csv(done.out).ids) == 350
 
+    def test_networks_that_were_damaged(self, fl_folder: Path, tmp_path: Path) -> None:
+        shutil.copy(fl_folder / "adapted.h5", tmp_path / "bad.h5")
+        with h5py.File(tmp_path / "bad.h5", "r+") as file:
+            file["networks/psi/bias_0"][...] = np.nan
+        arguments = ("--networks", tmp_path / "bad.h5", "-o", "-")
+        line = covcal("apply", "new.h5", *arguments, cwd=fl_folder).error_line()
+        assert "/networks/psi/bias_0 is missing, not finite" in line
+
     def test_numpy_gives_what_torch_gives(self, fl_folder: Path) -> None:
         """The networks' logits against torch's own layers, to 1e-5."""
         torch = pytest.importorskip("torch")

@@ -310,6 +310,15 @@ class TestStreams:
         assert "note: reading adapted.h5\n" in done.err
         assert not (small_files / "cal.json").exists()
 
+    @pytest.mark.parametrize("command", [("estimate",), ("calibrate", "-o", "-")])
+    def test_no_stdout_at_all(self, command: tuple[str, ...], small_files: Path) -> None:
+        """As ``>&-`` in a shell: the result is lost, which is an error in one line."""
+        closed = "import os, sys; os.close(1); sys.stdout = None"
+        done = covcal_process(*command, cwd=small_files, before=closed)
+        assert done.code == 1
+        assert done.err.splitlines()[-1].startswith("error: the output: bad file descriptor")
+        assert "Traceback" not in done.err
+
     def test_hints_go_to_stderr(self, features: Path) -> None:
         """What was written and what to do next is said on stderr, the summary on stdout."""
         done = covcal("calibrate", features, "-o", "cal.json", cwd=features.parent)
