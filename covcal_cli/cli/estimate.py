@@ -146,7 +146,8 @@ def _estimates_as_text(estimation: "Estimation", estimates: "Table") -> str:
     source = estimation.source_accuracy
     return "\n".join(
         [
-            f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}), "
+            f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}"
+            f"{'' if best.bounds else ', too wide to be of use'}), "
             f"from {estimation.source_rows} source and {estimation.target_rows} target rows",
             *([] if source is None else [f"accuracy on the source: {source}"]),
             f"interval: {best.interval}",

@@ -209,6 +209,11 @@ class Estimate:
         return bool(self.guards)
 
     @property
+    def bounds(self) -> bool:
+        """Whether the interval leaves less than half of all accuracies; else it tells little."""
+        return self.high - self.low < 0.5
+
+    @property
     def trusted(self) -> bool:
         """Whether there are guards, and every one passed."""
         return self.checked and not self.failed

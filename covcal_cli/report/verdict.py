@@ -228,6 +228,7 @@ def _expected(content: ReportContent) -> Verdict:
             f"The classifier is expected to get {best.accuracy:.1%} of the target right (range "
             f"{best.low:.1%} to {best.high:.1%}: 1.5 times as far as the other estimates lie, plus "
             "sampling; such ranges held the truth on 84 % of the benchmark's 38 shifts)."
+            f"{'' if best.bounds else ' That is too wide to be of use.'}"
         )
     failed = [guard for guard in found.guards if not guard.passed]
     sentences += [f"A guard did not pass: {guard.sentence}." for guard in failed]

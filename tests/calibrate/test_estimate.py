@@ -1,6 +1,7 @@
 """``covcal estimate``: every estimate side by side, in three formats, and none of it by labels."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,15 @@ def test_the_interval_holds_the_truth(tmp_path: Path) -> None:
     truth = float((target["logits"].argmax(axis=1) == target["labels"]).mean())
     best = estimate(path).estimates[0]
     assert best.low < truth < best.high
+
+
+@pytest.mark.parametrize("moved", [0.0, 0.6])
+def test_an_interval_that_leaves_half_of_all_accuracies(tmp_path: Path, moved: float) -> None:
+    """It is not shown as if it told something."""
+    done = covcal("estimate", write(tmp_path / "features.h5", moved=moved)).require_success()
+    first = done.out.splitlines()[0]
+    low, high = (float(end) for end in re.findall(r"([\d.]+)%", first)[1:3])
+    assert (high - low >= 50) == ("too wide to be of use" in first) == (moved > 0)
 
 
 def test_json_has_everything(tmp_path: Path) -> None:
