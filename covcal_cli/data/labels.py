@@ -14,6 +14,7 @@ _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # what libraries print for no value
 _LARGEST = 2.0**63
 _WHOLE = re.compile(r"-?\d+")
+_LIST = re.compile(r"[\[(]\s*[-+.\deE]+([,\s]+[-+.\deE]+)+\s*[\])]")  # several numbers in one text
 
 
 class RowLabels:
@@ -163,6 +164,11 @@ class RowLabels:
         distinct, codes = np.unique(values, return_inverse=True)
         texts = [str(text).strip() for text in distinct]
         known = [text for text in texts if text not in _MISSING and not _is_minus_one(text)]
+        if listed := next((text for text in known if _LIST.fullmatch(text)), None):
+            raise self._error(
+                f"{self._key} holds the text {listed[:40]!r}: save class numbers or names, one per "
+                "row, with argmax where they are one-hot"
+            )
         if texts_are_numbers and all(map(_is_whole, known)):
             numbers = {text: int(float(text)) for text in known}
         else:

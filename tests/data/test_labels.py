@@ -93,3 +93,15 @@ def test_minus_one_is_unknown_where_the_data_name_their_classes() -> None:
     values = np.array([-1, 0, 1, -1])
     found = RowLabels(values, Path("t.parquet"), "label", number_names=("a", "b", "c"))
     assert found.indices(ClassMap(("a", "b", "c"), by_number=False)).tolist() == [-1, 0, 1, -1]
+
+
+@pytest.mark.parametrize("row", ["[1.0, 0.0]", "[0 1 0]", "(0,1)", "[-1e-3,1]"])
+def test_a_list_in_a_text_is_no_name(row: str) -> None:
+    """A one-hot label that a CSV holds as text would sort the classes in another order."""
+    with pytest.raises(CovcalError, match=r"label holds the text .* argmax where they are one-hot"):
+        labels([row, "cat"], "text")
+
+
+@pytest.mark.parametrize("name", ["[1]", "(a, b)", "1, 2", "[unknown]", "cats [2 kinds]"])
+def test_names_may_have_brackets(name: str) -> None:
+    assert labels([name, "cat"], "text").names == tuple(sorted([name, "cat"]))

@@ -254,6 +254,10 @@ class Reading:
             )
 
 
+# Operators that give back a number unless it lies beyond a limit, which made rows may not reach.
+_LIMITS = {"clamp", "clamp_", "clamp_min", "clamp_max", "clip", "hardtanh", "minimum", "maximum"}
+
+
 class OpenedTorch:
     """A torch program as a classifier; see `covcal_cli.classifiers.classifier.OpenedClassifier`."""
 
@@ -338,9 +342,12 @@ def _logits_source(run: MadeRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # What made rows show as plain logits may be capped where they are large.
+    # What made rows show as plain logits may be capped where they are large, and what they show as
+    # a softmax clipped where it is near 0 or 1.
     plain = phi == "none" and head.tail == "none" and not head.is_single
-    return Answer.of(answer, run.where) if plain and head.output == name else head
+    _, followers = run.trace.last_layers(run.choices[head.output])
+    limited = phi is not None and not _LIMITS.isdisjoint(followers)
+    return Answer.of(answer, run.where) if (plain or limited) and head.output == name else head
 
 
 def _width(values: Values) -> int | None:

@@ -378,6 +378,18 @@ def test_a_cap_that_made_rows_do_not_show_leaves_the_output_as_it_is(name: str) 
     assert relative(found.numpy(), expected.numpy()) < 1e-5
 
 
+@pytest.mark.parametrize("phi", ["none", "input"])
+def test_a_clip_that_the_first_rows_do_not_show_is_no_softmax(phi: str) -> None:
+    """Whoever asks for the output has it, whatever the first batch holds."""
+    x = rows(TENSOR).numpy()
+    classifier = open_torch(f"{ZOO}:clipped_softmax", phi=phi).prove({"x": x[:1] / 10})
+    _, made = classifier.run({"x": 30 * x})
+    with torch.no_grad():
+        expected = torch_modules.clipped_softmax()(torch.from_numpy(30 * x)).numpy()
+    assert expected.min() == pytest.approx(1e-4)
+    np.testing.assert_array_equal(made, expected)
+
+
 MASKED = {
     "masked_by_infinity": ("none", -np.inf),
     "masked_by_filling": ("none", float(np.finfo(np.float32).min)),
