@@ -37,8 +37,8 @@ def test_one_line_and_the_old_file(size: int, tmp_path: Path) -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
     export = ("export", "net:Net", "-c", "cal.json", "-o", "new.pt2", "--force")
     done = covcal_process(*export, cwd=tmp_path, before=limit)
-    assert (
-        done.error_line() == "no space left to write new.pt2: free some space, or pass another -o"
-    )
+    line = done.error_line()
+    assert line.startswith("no space left to write ")
+    assert line.endswith("new.pt2: free some space, or pass another -o")
     assert old.read_text() == "old"
     assert not list(tmp_path.glob(".new*"))
