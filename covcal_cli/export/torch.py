@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from inspect import Parameter, Signature
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -400,8 +400,11 @@ class TorchExporter:
         exported = trace(program, module, rows)
         with atomic_output(merge.output, force=merge.force) as partial:
             content = json.dumps(dict(merge.metadata), indent=2, ensure_ascii=False)
-            with partial.open("wb") as handle:
-                torch.export.save(exported, handle, extra_files={METADATA: content})
+            # Torch ends the process where a disk is full; so it does not write there itself.
+            packed = BytesIO()
+            torch.export.save(exported, packed, extra_files={METADATA: content})
+            partial.write_bytes(packed.getbuffer())
+            packed.close()
             with torch.inference_mode():
                 with partial.open("rb") as handle:
                     merged = torch.export.load(handle).module()
