@@ -212,7 +212,7 @@ def read_classes(path: Path, count: int) -> ClassMap:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise CovcalError(f"{path} is not UTF-8 text: {_REMEDY}") from error
-    if text.lstrip().startswith(("[", "{")):
+    if path.suffix.lower() == ".json" or text.lstrip().startswith(("[", "{")):
         names = _from_json(path, text)
     else:
         names = [line.strip() for line in text.rstrip().splitlines()]
@@ -239,7 +239,7 @@ def _from_json(path: Path, text: str) -> list[str]:
         if not isinstance(content.get(_CALIBRATED), list):
             return _from_object(path, content.get("id2label", content))
         content = content[_CALIBRATED]
-    if not all(type(name) in (str, int) for name in content):
+    if not isinstance(content, list) or not all(type(name) in (str, int) for name in content):
         raise CovcalError(f"{path} lists more than names: {_REMEDY}")
     return [str(name) for name in content]
 

@@ -88,7 +88,7 @@ class Baseline:
         """
         found = self.read.metrics[name]
         return self.read.n == metrics.n and all(
-            isinstance(found.get(one), float) and math.isclose(found[one], value, rel_tol=1e-9)
+            (then := found.get(one)) is not None and math.isclose(then, value, rel_tol=1e-9)
             for one, value in ((one, metrics.value(one)) for one in _TELLING)
             if value is not None
         )
@@ -99,8 +99,9 @@ class Baseline:
         found = self.read.intervals.get(name, {}).get(metric, ())
         if level == now.level and len(found) == 2:
             return found[0], found[1]
-        if metric == "accuracy":
-            return wilson(self.read.metrics[name][metric], self.read.n, now.level)
+        value = self.read.metrics[name][metric]
+        if metric == "accuracy" and value is not None:
+            return wilson(value, self.read.n, now.level)
         bins = self._bins(name) if metric in _OF_BINS else None
         if bins is None:
             raise CovcalError(

@@ -84,7 +84,7 @@ class WrittenMetrics(Document):
 
     schema: ClassVar[str] = "covcal.metrics/1"
 
-    metrics: Mapping[str, Mapping[str, Any]]  # of every calibration, by name
+    metrics: Mapping[str, Mapping[str, float | None]]  # of every calibration, by name
     n: int  # rows that were judged
     split: str
     predictions: str

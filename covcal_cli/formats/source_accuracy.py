@@ -30,6 +30,13 @@ class SourceAccuracy:
     right: int
     chance: float  # the share that would be right if the predictions were shuffled
 
+    def __post_init__(self) -> None:
+        if not (self.rows >= 1 and 0 <= self.right <= self.rows and 0 <= self.chance <= 1):
+            raise ValueError(
+                f"source_accuracy has {self.right} right of {self.rows} rows, {self.chance:g} by "
+                "chance"
+            )
+
     @classmethod
     def of(cls, labels: Labels, predictions: Labels, n_classes: int) -> "SourceAccuracy | None":
         """Compare labels and predictions, shape (n,); None where no label is known."""

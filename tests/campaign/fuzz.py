@@ -237,8 +237,8 @@ KINDS = (
 )  # fmt: skip
 
 
-# A setting that is left out of these has a value all the same.
-_WITH_DEFAULTS = ("preprocessor_config.json", "timm config.json")
+# Settings have defaults, and what an older version did not write is not compared or shown.
+_WITH_DEFAULTS = ("preprocessor_config.json", "timm config.json", "metrics.json", "run.json")
 
 
 @dataclass(frozen=True)
@@ -380,11 +380,11 @@ def _silent(
     verb = command.split()[0]
     if verb == "merge":  # which copies what the commands behind it judge
         return answer(lambda: _unlike_copy(damaged, output)).strip()
-    # These show what they read, and say what is not there; settings have defaults.
+    # These show what they read, and say what is not there.
     shows = kind.reader == "json" and verb in ("inspect", "report")
-    if verdict is Verdict.BROKEN:
-        lenient = shows or kind.name in _WITH_DEFAULTS
-        return "" if lenient else "what is broken gives other numbers"
+    optional = verdict is Verdict.LESS and kind.name in _WITH_DEFAULTS
+    if verdict in (Verdict.BROKEN, Verdict.LESS):
+        return "" if shows or optional else "what is broken gives other numbers"
     if not kind.reader:
         return ""
     read = answer(lambda: _meaning(kind, victim, damaged))

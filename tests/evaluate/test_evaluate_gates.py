@@ -106,14 +106,29 @@ class TestRegression:
         ]
         assert "regression ece worse by <= 0.01 EXCEEDED by temp: 0.001 -> " in done.out
 
-    @pytest.mark.parametrize("value", [None, "0.1", True])
-    def test_a_value_that_is_missing_never_passes(
-        self, small_files: Path, tmp_path: Path, baseline: dict[str, Any], value: Any
+    @pytest.mark.parametrize(
+        ("metric", "value", "words"),
+        [
+            ("ece", None, "ece of temp has no value in"),
+            ("ece", "0.1", "metrics.temp.ece is a text, not a number"),
+            ("ece", True, "metrics.temp.ece is true, not a number"),
+            # It tells whether the rows are the same, and so which interval holds.
+            ("accuracy", "x", "metrics.temp.accuracy is a text, not a number"),
+        ],
+    )
+    def test_a_value_that_is_none_never_passes(
+        self,
+        small_files: Path,
+        tmp_path: Path,
+        baseline: dict[str, Any],
+        metric: str,
+        value: Any,
+        words: str,
     ) -> None:
         """null, a text or a truth value in the baseline is an error, not a pass."""
-        old = with_metric(baseline, "ece", value)
+        old = with_metric(baseline, metric, value)
         done = against(small_files, tmp_path, old, "--fail-regression", "ece=1")
-        assert "ece of temp has no value in" in done.error_line()
+        assert words in done.error_line()
 
     def test_a_metric_of_a_later_version(
         self, small_files: Path, tmp_path: Path, baseline: dict[str, Any]

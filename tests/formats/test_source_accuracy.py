@@ -1,5 +1,6 @@
 """The accuracy on unseen source rows: which rows count, and what chance or noise explains."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from scipy.stats import binom
 
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
+from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_features
 
 
@@ -85,3 +87,18 @@ def test_an_expectation_of_every_row_allows_no_error() -> None:
     assert SourceAccuracy(100, 99, 0.1).is_below(1.0)
     assert not SourceAccuracy(100, 100, 0.1).is_below(1.0)
     assert not SourceAccuracy(100, 0, 0.1).is_below(0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("rows", 0), ("rows", 10), ("right", -1), ("chance", 1.5), ("chance", -1)]
+)
+def test_one_that_no_rows_can_have_is_damaged(name: str, value: float, tmp_path: Path) -> None:
+    """In every file that holds one: it divides by the rows."""
+    write_features(tmp_path / "features.h5")
+    for made, command in (("cal.json", "calibrate"), ("estimate.json", "estimate")):
+        covcal(command, "features.h5", "-o", made, cwd=tmp_path).require_success()
+        document = json.loads((tmp_path / made).read_text())
+        document["source_accuracy"] |= {"rows": 100, "right": 50, "chance": 0.3, name: value}
+        (tmp_path / made).write_text(json.dumps(document))
+        line = covcal("inspect", made, cwd=tmp_path).error_line()
+        assert line.startswith(f"{made} is damaged (source_accuracy has ")

@@ -269,11 +269,16 @@ def _require_finite(
     scale: float, mean: tuple[float, ...], std: tuple[float, ...], dtype: np.dtype[np.generic]
 ) -> None:
     """Refuse numbers that take the pixels out of the range of the model's input."""
+    held = np.finfo(dtype.name)
     largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
-    if not largest <= float(np.finfo(dtype.name).max):
+    if not float(held.tiny) <= largest <= float(held.max):
         raise CovcalError(
-            f"--scale, --mean and --std take pixels to {largest:.2g}, more than the model's "
-            f"{dtype} holds: give those of training"
+            f"--scale, --mean and --std take pixels to {largest:.2g}, which the model's {dtype} "
+            "does not hold: give those of training"
+        )
+    if 255 * scale < float(held.tiny):
+        raise CovcalError(
+            f"--scale {scale:.2g} leaves nothing of the pixels: give that of training"
         )
 
 
