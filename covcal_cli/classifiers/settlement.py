@@ -77,12 +77,15 @@ class Outputs:
         self.warnings = _doubts(seen)
 
     def settle_as_extracted(self, tail: str | None, made: Floats) -> None:
-        """Take them for what an extraction took them for, or, if None, for what made rows show."""
+        """Take them for what an extraction took them for, or, if None, for what made rows show.
+
+        Made rows that are no probabilities are not taken for them, whatever was extracted.
+        """
+        seen = OutputEvidence()
+        seen.add(self.shown(made))
         if tail is None:
-            seen = OutputEvidence()
-            seen.add(self.shown(made))
             self.settle(seen)
-        elif self.is_open and tail == LOGGED:
+        elif self.is_open and tail == LOGGED and seen.may_be_distributions:
             self.tail = LOGGED
 
     @property

@@ -78,6 +78,11 @@ class OutputEvidence:
         return "bounded" if self.rows and unit.bounded == self.rows else "logits"
 
     @property
+    def may_be_distributions(self) -> bool:
+        """Whether no row is outside of what probabilities can be, however they sum."""
+        return self.rows in (self.unit.bounded, self._percent.bounded)
+
+    @property
     def may_be_confidences(self) -> bool:
         """Whether one column is nowhere below 1/2, as the confidence of the answer is."""
         return self.width == 1 and self.rows >= _FEW_ROWS and not self.below_half

@@ -104,7 +104,7 @@ def test_the_commands_reproduce_the_report(
     inputs(first)
     shutil.copytree(first, again)
     covcal("extract", *extraction, cwd=first).require_success()
-    covcal("calibrate", *calibration, cwd=first).require_success()
+    covcal("calibrate", *calibration, "--force", cwd=first).require_success()
     covcal("report", "--bootstrap", 50, cwd=first).require_success()
     typed_again(first, again, ".csv" if inputs is tables else "")
     assert (again / "report.html").read_bytes() == (first / "report.html").read_bytes()
@@ -132,7 +132,7 @@ def test_the_commands_of_calibrations_of_two_files(tmp_path: Path) -> None:
         covcal("adapt", *arguments, cwd=first).require_success()
         for file, name, method in (("a", "fl", "fl+temp"), ("f", "plain", "temp")):
             fitted = (f"out/{file}.h5", "--method", method, "-o", f"out/{name}.json")
-            covcal("calibrate", *fitted, cwd=first).require_success()
+            covcal("calibrate", *fitted, "--force", cwd=first).require_success()
         given = ("out/a.h5", "-c", "out/fl.json", "-c", "out/plain.json")
         covcal("report", *given, cwd=first).require_success()
         typed_again(first, again)
