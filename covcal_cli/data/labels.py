@@ -12,6 +12,7 @@ from covcal_cli.errors import CovcalError
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # what libraries print for no value
+_LARGEST = 1 << 53  # up to here a float64 has every whole number
 _WHOLE = re.compile(r"-?\d+")
 
 
@@ -138,13 +139,17 @@ class RowLabels:
     def _whole(self, values: AnyArray) -> Labels:
         known = np.where(np.isnan(values), UNKNOWN_LABEL, values)
         self._mark(_MINUS_ONE, values == UNKNOWN_LABEL)
-        wrong = np.flatnonzero((known != np.floor(known)) | np.isinf(known))
-        if len(wrong):
+        self._require_whole(values, (known != np.floor(known)) | (abs(known) > _LARGEST))
+        return known.astype(np.int64)
+
+    def _require_whole(self, values: AnyArray, wrong: Booleans) -> None:
+        """Refuse the first value that is `wrong`."""
+        rows = np.flatnonzero(wrong)
+        if len(rows):
             raise self._error(
-                f"{self._at(int(wrong[0]), values[wrong[0]])}: save class numbers as integers, -1 "
+                f"{self._at(int(rows[0]), values[rows[0]])}: save class numbers as integers, -1 "
                 "for unknown"
             )
-        return known.astype(np.int64)
 
     def _read_texts(self, values: AnyArray, texts_are_numbers: bool) -> None:
         distinct, codes = np.unique(values, return_inverse=True)
@@ -152,6 +157,8 @@ class RowLabels:
         known = [text for text in texts if text not in _MISSING and not _is_minus_one(text)]
         if texts_are_numbers and all(map(_is_whole, known)):
             numbers = {text: int(float(text)) for text in known}
+            large = [abs(numbers.get(text, 0)) > _LARGEST for text in texts]
+            self._require_whole(values, np.array(large, dtype=bool)[codes])
         else:
             numbers = {name: index for index, name in enumerate(sorted(set(known)))}
             self.names = tuple(numbers) or None

@@ -93,3 +93,9 @@ def test_minus_one_is_unknown_where_the_data_name_their_classes() -> None:
     values = np.array([-1, 0, 1, -1])
     found = RowLabels(values, Path("t.parquet"), "label", number_names=("a", "b", "c"))
     assert found.indices(ClassMap(("a", "b", "c"), by_number=False)).tolist() == [-1, 0, 1, -1]
+
+
+@pytest.mark.parametrize("text", ["1e39", "-1e300", "99999999999999999999"])
+def test_a_number_in_text_that_is_far_too_large(text: str) -> None:
+    with pytest.raises(CovcalError, match=r"save class numbers as integers, -1 for unknown"):
+        labels(["0", "1", text], "text")
