@@ -381,7 +381,7 @@ def _silent(
     if verb == "merge":  # which copies what the commands behind it judge
         return answer(lambda: _unlike_copy(damaged, output)).strip()
     # These show what they read, and say what is not there.
-    shows = kind.reader == "json" and verb in ("inspect", "report")
+    shows = verb == "inspect" or (kind.reader == "json" and verb == "report")
     optional = verdict is Verdict.LESS and kind.name in _WITH_DEFAULTS
     if verdict in (Verdict.BROKEN, Verdict.LESS):
         return "" if shows or optional else "what is broken gives other numbers"
