@@ -130,12 +130,22 @@ def read_onnx(path: Path) -> OnnxFile:
         ) from error
     if not model.graph.node or not model.opset_import:
         raise CovcalError(f"{path} holds no ONNX graph: {_EXPORT}")
+    if not all(isinstance(name, str) for name in _names(model.graph)):  # bytes that are no UTF-8
+        raise CovcalError(f"{path} is damaged (a tensor's name is no text): copy it again")
     _require_standard_operators(path, model)
     folder, files = link_external_data(path, model)
     sha256 = model_sha256(data, files)
     if folder != path.parent.resolve():
         data = model.SerializeToString()
     return OnnxFile(path, folder, data, model, sha256)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    """Yield the names of all tensors of a graph."""
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+    for entry in (*graph.input, *graph.output, *graph.initializer):
+        yield entry.name
 
 
 def provider_names(asked: Sequence[str]) -> tuple[str, ...]:

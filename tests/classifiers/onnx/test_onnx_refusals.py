@@ -194,3 +194,14 @@ def test_a_weight_that_is_a_signalling_nan_is_read_without_a_warning(tmp_path: P
     graph = Graph([node("Gemm", "x w6 b", "y", transB=1)], constants={"w6": weights})
     opened = open_classifier(graph.save(tmp_path)).prove({"x": dense_rows()})
     assert np.isnan(opened.run({"x": dense_rows()})[1][:, 0]).all()
+
+
+def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    graph = Graph(
+        [node("Gemm", "x other b", "y", transB=1)],
+        constants={"other": np.ones((K, D_IN), np.float32)},
+    )
+    saved = graph.save(tmp_path)
+    saved.write_bytes(saved.read_bytes().replace(b"other", b"o\xffher"))
+    with pytest.raises(CovcalError, match=r"is damaged \(a tensor's name is no text\): copy it"):
+        open_classifier(saved)
