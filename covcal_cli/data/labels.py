@@ -12,7 +12,7 @@ from covcal_cli.errors import CovcalError
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # what libraries print for no value
-_LARGEST = 2.0**63
+_LARGEST = 1 << 53  # up to here a float64 has every whole number
 _WHOLE = re.compile(r"-?\d+")
 _LIST = re.compile(r"[\[(]\s*[-+.\deE]+([,\s]+[-+.\deE]+)+\s*[\])]")  # several numbers in one text
 
@@ -46,9 +46,8 @@ class RowLabels:
         self.names: tuple[str, ...] | None = None
         self._marked: dict[str, Booleans] = {}  # the rows of each mark of an unknown label
         self._is_documented = number_names is not None  # whether -1 is known to be one
-        if values.dtype.kind in "uf":
-            self._require_small(values)
         if values.dtype.kind in "iub":
+            self._require_whole(values, (values > _LARGEST) | (values < -_LARGEST))
             self._codes = values.astype(np.int64)
             self._mark(_MINUS_ONE, self._codes == UNKNOWN_LABEL)
         elif values.dtype.kind == "f":
@@ -99,16 +98,6 @@ class RowLabels:
                 "be empty, or NaN"
             )
 
-    def _require_small(self, values: AnyArray) -> None:
-        """Refuse numbers that would be others as 64-bit integers."""
-        beyond = np.flatnonzero(np.abs(values.astype(np.float64)) >= _LARGEST)
-        if len(beyond):
-            row = int(beyond[0])
-            raise self._error(
-                f"{self._key} of row {row} is {values[row]}, which is no class number: save class "
-                "numbers or names"
-            )
-
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
         distinct = np.unique(self._codes[self._codes != UNKNOWN_LABEL])
         # Names are looked up among the classes, and so are numbers where classes are called so.
@@ -152,13 +141,17 @@ class RowLabels:
     def _whole(self, values: AnyArray) -> Labels:
         known = np.where(np.isnan(values), UNKNOWN_LABEL, values)
         self._mark(_MINUS_ONE, values == UNKNOWN_LABEL)
-        wrong = np.flatnonzero((known != np.floor(known)) | np.isinf(known))
-        if len(wrong):
+        self._require_whole(values, (known != np.floor(known)) | (abs(known) > _LARGEST))
+        return known.astype(np.int64)
+
+    def _require_whole(self, values: AnyArray, wrong: Booleans) -> None:
+        """Refuse the first value that is `wrong`."""
+        rows = np.flatnonzero(wrong)
+        if len(rows):
             raise self._error(
-                f"{self._at(int(wrong[0]), values[wrong[0]])}: save class numbers as integers, -1 "
+                f"{self._at(int(rows[0]), values[rows[0]])}: save class numbers as integers, -1 "
                 "for unknown"
             )
-        return known.astype(np.int64)
 
     def _read_texts(self, values: AnyArray, texts_are_numbers: bool) -> None:
         distinct, codes = np.unique(values, return_inverse=True)
@@ -171,6 +164,8 @@ class RowLabels:
             )
         if texts_are_numbers and all(map(_is_whole, known)):
             numbers = {text: int(float(text)) for text in known}
+            large = [abs(numbers.get(text, 0)) > _LARGEST for text in texts]
+            self._require_whole(values, np.array(large, dtype=bool)[codes])
         else:
             numbers = {name: index for index, name in enumerate(sorted(set(known)))}
             self.names = tuple(numbers) or None

@@ -44,6 +44,12 @@ def is_reserved(name: str) -> bool:
     return plain in _RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
 
 
+def _can_be_stored(name: str) -> bool:
+    """Return whether HDF5 takes the name of a group of rows."""
+    kept = name.removeprefix(GROUP_PREFIX)
+    return kept not in ("", ".") and "/" not in kept and "\0" not in kept
+
+
 def is_index(name: str) -> bool:
     """Return whether a column of this name is the index that pandas saved with a table."""
     return _INDEX.fullmatch(name.lower()) is not None
@@ -84,7 +90,7 @@ class RowFacts:
             for name, entry in store.entries.items()
             if entry.shape == (n,)
             and entry.dtype.kind in "fiubSUO"
-            and "/" not in name
+            and _can_be_stored(name)
             and name not in used
             and name != self.path_name
             and name.lower() not in label_names

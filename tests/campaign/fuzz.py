@@ -237,8 +237,8 @@ KINDS = (
 )  # fmt: skip
 
 
-# Settings have defaults, and what an older version did not write is not compared or shown.
-_WITH_DEFAULTS = ("preprocessor_config.json", "timm config.json", "metrics.json", "run.json")
+# Their values have defaults, and one number stands for a list of as many as there are channels.
+_SETTINGS = ("preprocessor_config.json", "timm config.json")
 
 
 @dataclass(frozen=True)
@@ -380,9 +380,12 @@ def _silent(
     verb = command.split()[0]
     if verb == "merge":  # which copies what the commands behind it judge
         return answer(lambda: _unlike_copy(damaged, output)).strip()
-    # These show what they read, and say what is not there.
-    shows = kind.reader == "json" and verb in ("inspect", "report")
-    optional = verdict is Verdict.LESS and kind.name in _WITH_DEFAULTS
+    # These show what they read, and say what is not there; what older versions did not write is
+    # not compared.
+    shows = verb == "inspect" or (kind.reader == "json" and verb == "report")
+    optional = kind.name in _SETTINGS or (
+        verdict is Verdict.LESS and kind.name in ("metrics.json", "run.json")
+    )
     if verdict in (Verdict.BROKEN, Verdict.LESS):
         return "" if shows or optional else "what is broken gives other numbers"
     if not kind.reader:

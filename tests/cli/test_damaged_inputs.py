@@ -76,9 +76,9 @@ def test_a_model_whose_names_are_no_texts(place: str, work: Path) -> None:
         (
             "y",
             np.array([2**64 - 1, 0], np.uint64),
-            "y of row 0 is 18446744073709551615, which is no class number",
+            "y[0] is 18446744073709551615: save class numbers as integers",
         ),
-        ("y", [1e30, 0.0], r"y of row 0 is 1e+30, which is no class number"),
+        ("y", [1e30, 0.0], r"y[0] is 1e+30: save class numbers as integers"),
         ("y", [b"\xff\xfe", b"1"], "is not a readable .npz file"),
         ("y", ["\ud800", "1"], "y holds '\\ud800' in row 0, which is no Unicode text"),
         ("id", ["\ud800", "1"], "id holds '\\ud800' in row 0, which is no Unicode text"),

@@ -199,6 +199,7 @@ BAD: dict[str, tuple[Any, str]] = {
         r"y has shape \[10, 3\] .*: rows of several labels are not supported; each label can go in",
     ),
     "float y": ({"x": ROWS, "y": np.full(10, 0.5)}, r"y\[0\] is 0.5: save class numbers as int"),
+    "huge y": ({"x": ROWS, "y": np.full(10, 1e39)}, r"y\[0\] is 1e\+39: save class numbers"),
     "infinite y": ({"x": ROWS, "y": np.full(10, np.inf)}, r"y\[0\] is inf: save class numbers"),
     "complex y": ({"x": ROWS, "y": np.zeros(10, complex)}, "y holds complex128: save class"),
     "two labels": ({"x": ROWS, "y": np.zeros(10), "label": np.zeros(10)}, "both y and label are"),

@@ -105,3 +105,9 @@ def test_a_list_in_a_text_is_no_name(row: str) -> None:
 @pytest.mark.parametrize("name", ["[1]", "(a, b)", "1, 2", "[unknown]", "cats [2 kinds]"])
 def test_names_may_have_brackets(name: str) -> None:
     assert labels([name, "cat"], "text").names == tuple(sorted([name, "cat"]))
+
+
+@pytest.mark.parametrize("text", ["1e39", "-1e300", "99999999999999999999"])
+def test_a_number_in_text_that_is_far_too_large(text: str) -> None:
+    with pytest.raises(CovcalError, match=r"save class numbers as integers, -1 for unknown"):
+        labels(["0", "1", text], "text")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -14,7 +15,9 @@ from covcal_cli.arrays import ModelInput
 from covcal_cli.data.classes import named_classes, numbered_classes
 from covcal_cli.data.domain import DomainData
 from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.errors import CovcalError
+from tests.cli_runner import covcal
 from tests.made_rows import opened, write_parquet
 
 TWO = ModelInput("input.1", (None, 2), np.dtype(np.float32))
@@ -250,3 +253,13 @@ def test_damage_inside_a_parquet_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(CovcalError, match=r"rows\.parquet is not a readable Parquet file"):
         fed(opened(path, TWO))
+
+
+@pytest.mark.parametrize("name", [".", "\0", "a/b", GROUP_PREFIX])
+def test_a_column_whose_name_cannot_be_stored_is_no_group(name: str, tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i % 2},{i % 2 - 0.5},{0.5 - i % 2},g{i % 3}\n" for i in range(60))
+    for table in ("source.csv", "target.csv"):
+        (tmp_path / table).write_text(f"id,label,logit_0,logit_1,{name}\n{rows}")
+    covcal("extract", "--logits", "source.csv", "target.csv", cwd=tmp_path).require_success()
+    with h5py.File(tmp_path / "features.h5") as file:
+        assert "columns" not in file["target"]

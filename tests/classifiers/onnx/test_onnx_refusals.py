@@ -185,3 +185,23 @@ def test_a_batch_size_fixed_inside_the_graph_is_explained(tmp_path: Path) -> Non
     )
     with pytest.raises(CovcalError, match=r"gives .* for 13 rows: .* pass --batch 1"):
         open_classifier(graph.save(tmp_path)).prove({"x": dense_rows()})
+
+
+def test_a_weight_that_is_a_signalling_nan_is_read_without_a_warning(tmp_path: Path) -> None:
+    """Damage may leave one, and to cast it warns; the logits are refused where they are used."""
+    weights = np.ones((K, D_IN), np.float32)
+    weights.view(np.uint32)[0, 0] = 0x7FA00001
+    graph = Graph([node("Gemm", "x w6 b", "y", transB=1)], constants={"w6": weights})
+    opened = open_classifier(graph.save(tmp_path)).prove({"x": dense_rows()})
+    assert np.isnan(opened.run({"x": dense_rows()})[1][:, 0]).all()
+
+
+def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    graph = Graph(
+        [node("Gemm", "x other b", "y", transB=1)],
+        constants={"other": np.ones((K, D_IN), np.float32)},
+    )
+    saved = graph.save(tmp_path)
+    saved.write_bytes(saved.read_bytes().replace(b"other", b"o\xffher"))
+    with pytest.raises(CovcalError, match=r"is damaged \(a name in it is no UTF-8\): copy or"):
+        open_classifier(saved)
