@@ -29,6 +29,11 @@ class Method:
     takes_prior: bool = False  # whether the target's class frequencies matter to it
     candidate: bool = False  # whether auto reports it beside its choice
 
+    @property
+    def gains_by_adapt(self) -> bool:
+        """Whether it reads what adapt learns: aligned logits, or the network's weights."""
+        return self.forecaster != "original" or "importance weights" in self.needs
+
 
 AUTO = "auto"
 AUTO_HELP = "cot where its guards pass, else temp; shows all candidates"
