@@ -18,7 +18,9 @@ import sys
 import tempfile
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
+from covcal_cli.cli import console
 from covcal_cli.cli.app import LIMIT_EXCEEDED, run
 from covcal_cli.demo import write_demo
 from tests import REPOSITORY
@@ -37,7 +39,8 @@ def live(page: str, keep: Path | None = None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "demo"
         write_demo(place)
-        with chdir(place):
+        # No line of progress on a slow machine, as none is shown on a quick one.
+        with chdir(place), mock.patch.object(console, "_SECONDS", float("inf")):
             printed = BLOCK.sub(lambda match: _fenced(_run_block(match[1])), page)
         if keep is not None and (place / PICTURE.name).exists():
             shutil.copy(place / PICTURE.name, keep)

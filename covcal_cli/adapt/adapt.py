@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.adapt.training import MemberReport
 
 _FEW_ROWS = 200
+_MOST_THREADS = 256  # more than any machine has use for crash OpenMP
 _SEPARATED_ESS = 0.05
 _AS_IT_COMES = AdaptSettings()
 
@@ -143,7 +144,7 @@ def _torch_threads(threads: int) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(min(threads, _MOST_THREADS))
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.arrays import Float32s
-from covcal_cli.formats.features import FeatureFile, thinned
+from covcal_cli.formats.features import FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_ROWS = 200_000  # of one split of one domain; of a larger one a seeded sample
@@ -117,7 +117,7 @@ def read_rows(
     """
     source, target = file.require_source(), file.require_target()
     chosen = {
-        (domain.name, split): thinned(domain.require_rows(split), MAX_ROWS, seed)
+        (domain.name, split): domain.drawn(MAX_ROWS, seed, split)
         for domain in (source, target)
         for split in ("train", "validation")
     }

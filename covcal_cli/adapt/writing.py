@@ -13,7 +13,16 @@ from covcal_cli.adapt.training import Trained, training_record
 from covcal_cli.adapt.training_rows import Projection
 from covcal_cli.arrays import Rows
 from covcal_cli.files import relative_to_folder_of
-from covcal_cli.formats.features import ADAPTED_SCHEMA, Domain, FeatureFile
+from covcal_cli.formats.features import (
+    ADAPTED_SCHEMA,
+    CONTENT,
+    DOMAINS,
+    FEATURES_CONTENT,
+    FEATURES_FILE,
+    FEATURES_SHA256,
+    Domain,
+    FeatureFile,
+)
 from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.maths.networks import networks_sha256
 from covcal_cli.progress import Progress, ProgressCallback
@@ -39,9 +48,11 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # Extraction's seed made the splits; it must not be taken for the seed of the training.
+    # Extraction's seed made the splits; it must not be taken for the seed of the training, nor the
+    # content of the features file for this one's.
+    renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
-        ("extract_seed" if name == "seed" else name): value
+        renamed.get(name, name): value
         for name, value in file.attributes.items()
         if name not in ("schema", "complete")
     }
@@ -51,21 +62,24 @@ def write_adapted(
         "members": settings.members,
         "device": device.type,
         "threads": threads,
+        **({"weight_decay": settings.schedule.weight_decay} if settings.preset == "paper" else {}),
         "torch_version": str(torch.__version__),
-        "features_file": relative_to_folder_of(file.path, output),
-        "features_sha256": file.sha256(),
+        FEATURES_FILE: relative_to_folder_of(file.path, output),
+        FEATURES_SHA256: file.sha256(),
     }
     with HDF5Writer(
         partial, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=carried | made
     ) as writer:
-        if "head" in file.handle:
-            file.handle.copy("head", writer.handle)
+        for place, dataset in file.handle.datasets.items():
+            part, _, name = place.partition("/")
+            if part == "head" or (part in DOMAINS and name.partition("/")[0] in _CARRIED):
+                dataset.copy_to(writer.handle, place)
         for name in sorted(networks):
             writer.write(f"networks/{name}", networks[name])
         domains = (file.require_source(), file.require_target())
         total, done = sum(domain.n for domain in domains), 0
         for domain in domains:
-            for block in _written_blocks(writer, file, domain, trained, projection.to(device)):
+            for block in _written_blocks(writer, domain, trained, projection.to(device)):
                 done += len(block)
                 progress(Progress("apply", done, total))
         record = json.dumps(training_record(trained), sort_keys=True)
@@ -74,13 +88,10 @@ def write_adapted(
 
 
 def _written_blocks(
-    writer: HDF5Writer, file: FeatureFile, domain: Domain, trained: Trained, projection: Projection
+    writer: HDF5Writer, domain: Domain, trained: Trained, projection: Projection
 ) -> Iterator[Rows]:
     """Write one domain, yielding the rows of each block when they are done."""
-    origin, group = file.handle[domain.name], writer.handle.create_group(domain.name)
-    for name in _CARRIED:
-        if name in origin:
-            origin.copy(name, group)
+    group = writer.handle[domain.name]
     members = len(trained.psi.weights[0])
     shapes: dict[str, tuple[int, ...]] = {
         "aligned_logits": (members, domain.n, domain.n_classes),

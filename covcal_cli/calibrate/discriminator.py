@@ -11,7 +11,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.features import Domain, thinned
+from covcal_cli.formats.features import Domain
 from covcal_cli.maths.logistic import fit_logistic
 
 MAX_ROWS_PER_DOMAIN = 50_000
@@ -44,10 +44,10 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
 
     Of more than 50 000 rows of a domain `seed` chooses as many.
     """
-    rows = [
-        (domain, thinned(domain.require_rows("train"), MAX_ROWS_PER_DOMAIN, seed))
-        for domain in (source, target)
-    ]
+    rows = []
+    for domain in (source, target):
+        domain.require_any("train")
+        rows.append((domain, domain.drawn(MAX_ROWS_PER_DOMAIN, seed, "train")))
     # Features are standardised on the way: the ridge weighs all of them alike.
     mean, scale = _moments(rows)
     weights = fit_logistic(

@@ -5,16 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
+from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
 from covcal_cli.errors import TooFewRowsError
-from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.evidence import ESTIMATED, Estimate
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named, scaled_logits
+from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
 from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
 
 _AS_IT_COMES = EstimateSettings()
@@ -31,6 +32,7 @@ class Estimation(Document):
     temperature: float  # T_s, at which confidences are calibrated on the source
     source_rows: int = field(metadata=at("rows.source"))  # that were read
     target_rows: int = field(metadata=at("rows.target"))
+    source_accuracy: SourceAccuracy | None = None  # the classifier's, on unseen labelled rows
     prior_name: str = field(metadata=at("target_prior.name"))  # as asked for
     # Class frequencies on the target, where they are not the source's.
     prior: tuple[float, ...] | None = field(metadata=at("target_prior.shares"))
@@ -83,6 +85,7 @@ def estimate_file(problem: Problem) -> Estimation:
         temperature=evidence.temperature,
         source_rows=evidence.n_source,
         target_rows=evidence.n_target,
+        source_accuracy=source_accuracy(file),
         prior_name=settings.target_prior,
         prior=None if problem.prior is None else tuple(problem.prior.tolist()),
         seed=settings.seed,
@@ -120,6 +123,7 @@ class Expectation:
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
     inputs: tuple[Input, ...] = ()  # the calibrations' files
+    notes: tuple[str, ...] = ()  # on calibrations that the estimate does not go with
 
 
 def expect(
@@ -127,12 +131,15 @@ def expect(
     documents: Sequence[Path] = (),
     asked: Mapping[str, Any] | None = None,
     *,
+    names: Sequence[str] = (),
     networks: Path | None = None,
+    allow_other_preprocessing: bool = False,
 ) -> Expectation:
     """Estimate the target accuracy, and see the confidence of calibrations against it.
 
     `documents` are calibrations of the file's classifier, `asked` fields of `EstimateSettings`; the
-    others are as the first calibration was made with. `networks` is the adapted file with an fl
+    others are as the first calibration was made with, the prior as the first to which one matters.
+    `names` is what to call them, as `read_named` has it. `networks` is the adapted file with an fl
     method's networks, if it has moved.
 
     Raises
@@ -144,25 +151,54 @@ def expect(
     UnusedOptionError
         If `networks` are given and no calibration needs any.
     """
-    calibrations = read_named(documents, networks)
+    calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})
+    notes: list[str] = []
     if calibrations:
         first = next(iter(calibrations.values()))
-        made = {"max_weight": first.max_weight, "seed": first.seed}
-        settings = made | {"target_prior": first.target_prior["name"]} | settings
+        settings = {"max_weight": first.max_weight, "seed": first.seed} | settings
+    if "target_prior" not in settings:
+        prior, notes = _prior_of(calibrations, documents)
+        settings |= {"target_prior": prior.name, "prior_shares": prior.shares}
     with FeatureFile(path) as file:
-        scaled = scaled_logits(file, calibrations, documents, networks)
+        scaled = scaled_logits(
+            file,
+            calibrations,
+            documents,
+            networks,
+            allow_other_preprocessing=allow_other_preprocessing,
+        )
         estimation = estimate_file(Problem(file, EstimateSettings(**settings)))
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
-        rows = np.union1d(target.rows("train"), target.rows("validation"))
-        before = mean_confidence(target, rows, target.logits, 1.0) if scaled else 0.0
+        rows = target.count(*ESTIMATED)
+        before = mean_confidence(target, ESTIMATED, target.logits, 1.0) if scaled else 0.0
         found = []
         for name, entry in scaled.items():
-            after = mean_confidence(target, rows, entry.of(target), entry.temperature)
+            after = mean_confidence(target, ESTIMATED, entry.of(target), entry.temperature)
             numbers = (before, after, accuracy, abs(after - accuracy))
-            found.append(ExpectedCalibration(name, entry.temperature, len(rows), *numbers))
+            found.append(ExpectedCalibration(name, entry.temperature, rows, *numbers))
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
-    return Expectation(estimation, tuple(found), tuple(inputs))
+    return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
+
+
+def _prior_of(
+    calibrations: Mapping[str, Calibration], documents: Sequence[Path]
+) -> tuple[TargetPrior, list[str]]:
+    """Return the prior of the first calibration to which one matters, and notes on any other."""
+    taking = [
+        (document, found.target_prior)
+        for document, found in zip(documents, calibrations.values(), strict=True)
+        if found.method in TAKE_PRIOR
+    ]
+    if not taking:
+        return SOURCE_PRIOR, []
+    (first, prior), *others = taking
+    return prior, [
+        f"{document} was made with the target prior {other.name}, and the estimate has that of "
+        f"{first}, {prior.name}: see each on its own, or pass --target-prior"
+        for document, other in others
+        if other.shares != prior.shares
+    ]
 
 
 def expectation_document(expectation: Expectation, document: Path) -> dict[str, Any]:
@@ -171,6 +207,7 @@ def expectation_document(expectation: Expectation, document: Path) -> dict[str, 
     if expectation.calibrations:
         content["calibrations"] = encoded(expectation.calibrations, document)
         content["inputs"] += encoded(expectation.inputs, document)
+        content["notes"] += expectation.notes
     return content
 
 

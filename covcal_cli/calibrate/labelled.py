@@ -5,17 +5,23 @@ them; its cal.json says so and names the rows, which ``evaluate`` leaves out.
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
-from covcal_cli.calibrate.problem import fitted_fields, warnings_on_temperature
+from covcal_cli.calibrate.problem import (
+    fitted_fields,
+    require_inside,
+    warnings_on_reading,
+    warnings_on_temperature,
+)
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import enough_errors, not_at_limit
 from covcal_cli.formats.calibration import Calibration, LabelledRows
-from covcal_cli.formats.features import Domain, FeatureFile
+from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, thinned_places
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.temperature import MIN_ERRORS, ROW_LOSSES, Loss, fit_temperature
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
@@ -32,6 +38,7 @@ class LabelledSettings:
     rows: int  # how many labelled rows to draw, at least 1
     loss: Loss = "brier"  # what T minimises
     seed: int = 0  # chooses the rows
+    allow_limit: bool = False  # take a T at a limit of its interval
 
     def __post_init__(self) -> None:
         require_at_least("rows", self.rows, 1)
@@ -45,7 +52,8 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
     Raises
     ------
     CovcalError
-        If the file has no target, or fewer labelled target rows.
+        If the file has no target, or fewer labelled target rows, or T is at a limit of its
+        interval.
     """
     rows, seed = settings.rows, settings.seed
     with FeatureFile(Path(path)) as file:
@@ -57,7 +65,10 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
             logits, labels, loss=settings.loss, allow_sharpening=errors >= MIN_ERRORS, seed=seed
         )
         ids = sorted(target.ids(chosen))
-        return Calibration(
+        fitted = fitted_fields(file, "original", fit, rows, errors)
+        warnings = warnings_on_temperature(fit, errors, rows, of=_ROWS)
+        warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
+        found = Calibration(
             method=_METHOD,
             method_used=_METHOD,
             reason=f"asked for, with the labels of {rows} target rows",
@@ -68,7 +79,7 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
             weights=None,
             bound=None,
             seed=seed,
-            warnings=tuple(warnings_on_temperature(fit, errors, rows, of=_ROWS)),
+            warnings=tuple(warnings),
             guards=(
                 enough_errors(errors, rows, of=_ROWS),
                 not_at_limit(fit.temperature, fit.at_limit),
@@ -81,23 +92,34 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
                 ids=tuple(ids),
             ),
             notes=(),
-            **fitted_fields(file, "original", fit, rows, errors),
+            **fitted,
         )
+        return require_inside(file.path, found, allow_limit=settings.allow_limit)
 
 
 def _drawn(target: Domain, n: int, seed: int) -> tuple[Rows, Labels]:
     """Return `n` labelled rows by a seeded draw, ascending, and their labels."""
-    everything = np.arange(target.n, dtype=np.int64)
-    labels = target_labels(target, everything)
-    known = np.flatnonzero(labels >= 0)
-    if len(known) == 0:
+    known = sum(len(block) for block in _labelled(target))
+    if known == 0:
         raise CovcalError(
             f"{target.path} has no target labels, and calibrate-labelled needs some: extract a "
             "labelled target, or use covcal calibrate, which needs none"
         )
-    if len(known) < n:
+    if known < n:
         raise CovcalError(
-            f"{target.path} has {len(known)} labelled target rows, not {n}: ask for fewer --rows"
+            f"{target.path} has {known} labelled target rows, not {n}: ask for fewer --rows"
         )
-    rows = np.sort(np.random.default_rng(seed).choice(known, n, replace=False))
-    return rows, labels[rows]
+    places = thinned_places(known, n, seed)
+    found, start = [], 0
+    for block in _labelled(target):
+        first, last = np.searchsorted(places, (start, start + len(block)))
+        found.append(block[places[first:last] - start])
+        start += len(block)
+    rows = np.concatenate(found)
+    return rows, target_labels(target, rows)
+
+
+def _labelled(target: Domain) -> Iterator[Rows]:
+    """Yield the rows that have a label, ascending, some at a time."""
+    for rows in target.split_blocks(*SPLITS):
+        yield rows[target_labels(target, rows) >= 0]

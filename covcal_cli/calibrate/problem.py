@@ -4,10 +4,10 @@ ARCHITECTURE, section 4, says who reads which rows; no target label is read. Bel
 stands what documents say of a file and of a fit, and the warnings that go with them.
 """
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,14 @@ from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import Aligned, Estimate, Evidence, read_evidence
+from covcal_cli.estimators.evidence import ESTIMATED, Aligned, Estimate, Evidence, read_evidence
 from covcal_cli.estimators.guards import MIN_ESS_SHARE
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
+from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
+from covcal_cli.formats.forecaster import ScaledLogits
+from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
 from covcal_cli.maths.softmax import class_major, exp, log_softmax
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,
@@ -42,7 +45,15 @@ from covcal_cli.records import Guard, Input, require_at_least
 MIN_ESS_FIT = 100.0  # effective rows that a weighted T_f should rest on
 MAX_MEAN_WEIGHT_GAP = 0.2
 MAX_CLIPPED_SHARE = 0.01
+_SOFTEST = 10.0  # T above which hardly anything is left of the classifier's confidence
+# Target validation rows that discriminators are held to; more change no digit that is shown.
+MAX_DISCRIMINATED = 500_000
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
+_LEAST_SHARE = 1e-6  # of a class on the target
+NO_PRIOR = (
+    "the class frequencies on the target: give --target-prior uniform, or a JSON file with a share "
+    "per class (bbse estimates them)"
+)
 _NO_TARGET = "a target domain: extract it together with the source"
 
 
@@ -53,11 +64,13 @@ class EstimateSettings:
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
     target_prior: str = SOURCE_PRIOR
+    # The shares that it stands for, where they are known: those that a calibration was made with.
+    prior_shares: tuple[float, ...] | None = None
     seed: int = 0  # chooses rows where there are more than the fits use
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_weight < math.inf:
-            raise CovcalError(f"max_weight must be a number of at least 1, not {self.max_weight}")
+        if not 1 <= self.max_weight <= 1e100:
+            raise CovcalError(f"max_weight must be a number from 1 to 1e100, not {self.max_weight}")
         require_at_least("seed", self.seed, 0)
 
 
@@ -67,10 +80,13 @@ class MethodFit:
 
     forecaster: ForecasterName  # whose logits `temperature` scales
     temperature: float
-    # Mean over the labelled source validation rows, weighted as in the fit, at T_f and at T = 1.
+    # Mean over the labelled source validation rows, weighted as in the fit, at T_f and at T = 1;
+    # without the offsets, which are for the target.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
+    matched: float | None = None  # the mean target confidence that T was chosen to have
+    offsets: Float64s | None = None  # b of the classes, (K,), added to the scaled logits
     guards: tuple[Guard, ...] = ()
     weights: ImportanceWeights | None = None  # those that entered
     bound: BoundTerms | None = None
@@ -159,6 +175,8 @@ class Problem:
         """Return what the file lacks for a method with the remedy, or None."""
         if method.forecaster == "aligned" and not self.file.is_adapted:
             return "an adapted file: run covcal adapt first"
+        if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
+            return NO_PRIOR
         lacking = self.missing_for_estimate if "estimate" in method.needs else None
         if lacking is None and "importance weights" in method.needs:
             lacking = self.missing_for_weights
@@ -170,7 +188,7 @@ class Problem:
         target = self.file.target
         if target is None:
             return _NO_TARGET
-        if len(target.rows("train")) + len(target.rows("validation")) < _MIN_ROWS:
+        if target.count(*ESTIMATED) < _MIN_ROWS:
             return f"{_MIN_ROWS} target training or validation rows ({target.counts()})"
         if len(self.validation) < _MIN_ROWS:
             return f"{_MIN_ROWS} labelled source validation rows, not {len(self.validation)}"
@@ -184,14 +202,14 @@ class Problem:
         source, target = self.validation.source, self.file.target
         if target is None:
             return _NO_TARGET
-        if len(target.rows("validation")) == 0:
+        if target.count("validation") == 0:
             return f"target validation rows ({target.counts()})"
         if self.file.is_adapted:  # which holds the logits of trained discriminators
             return None
         if source.n_features is None or target.n_features is None:
             return "features of both domains: extract them again with features"
         for domain in (source, target):
-            if len(domain.rows("train")) == 0:
+            if domain.count("train") == 0:
                 return f"training rows of both domains ({domain.counts()})"
         return None
 
@@ -226,11 +244,15 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return the discriminators' logits of both domains' rows, shapes (M, n) and (M, n_t).
 
+        Of more than `MAX_DISCRIMINATED` target rows the seed chooses as many, as they are only
+        counted: T_g, the AUC and the error of g are means over them.
+
         Those on psi(phi) for the aligned forecaster, else that on phi: the network of an adapted
         file, or a logistic one fitted here.
         """
         source, target = self.validation.source, self.file.require_target()
-        rows, target_rows = self.validation.rows, target.rows("validation")
+        rows = self.validation.rows
+        target_rows = target.drawn(MAX_DISCRIMINATED, self.settings.seed, "validation")
         if forecaster == "aligned":
             return source.aligned_domain_logits(rows), target.aligned_domain_logits(target_rows)
         if self.file.is_adapted:
@@ -266,7 +288,21 @@ class Problem:
     @cached_property
     def prior(self) -> Float64s | None:
         """Class frequencies on the target, shape (K,), where they are not the source's."""
+        if self.settings.prior_shares is not None:
+            return np.array(self.settings.prior_shares)
         return target_prior(self.settings.target_prior, self.evidence, self.file.classes)
+
+    @cached_property
+    def prior_offsets(self) -> Float64s:
+        """The log of target over source frequency of every class, shape (K,).
+
+        The source has half a row more of every class, and a class that never occurs on the target
+        one row in a million, for a probability of exactly 0 would have no logarithm.
+        """
+        if self.prior is None:
+            raise CovcalError(f"{self.file.path}: an offset needs {NO_PRIOR}")
+        counts = np.bincount(self.validation.labels, minlength=len(self.file.classes)) + 0.5
+        return np.asarray(np.log(np.maximum(self.prior, _LEAST_SHARE) / (counts / counts.sum())))
 
     @cached_property
     def cot(self) -> Estimate:
@@ -283,38 +319,39 @@ class Problem:
 
 
 def mean_confidence(
-    domain: Domain, rows: Rows, logits: Callable[[Rows], Floats], temperature: float
+    domain: Domain, splits: Sequence[str], logits: Callable[[Rows], Floats], temperature: float
 ) -> float:
-    """Return the mean calibrated probability of the classifier's own labels on `rows`.
+    """Return the mean calibrated probability of the classifier's own labels on rows of `splits`.
 
     `logits` gives the forecaster's logits, shape (m, K), of a block of rows.
     """
     total = 0.0
-    for block in domain.blocks(rows, "logits", "aligned_logits"):
-        labels, columns = domain.logits(block).argmax(axis=1), np.arange(len(block))
-        probabilities = exp(log_softmax(class_major(logits(block)), temperature))
-        total += float(probabilities[labels, columns].sum())
-    return total / len(rows)
+    for rows in domain.split_blocks(*splits):
+        for block in domain.blocks(rows, "logits", "aligned_logits"):
+            labels, columns = domain.logits(block).argmax(axis=1), np.arange(len(block))
+            probabilities = exp(log_softmax(class_major(logits(block)), temperature))
+            total += float(probabilities[labels, columns].sum())
+    return total / domain.count(*splits)
 
 
 def _target_confidence(
-    file: FeatureFile, forecaster: ForecasterName, temperature: float
+    file: FeatureFile,
+    forecaster: ForecasterName,
+    temperature: float,
+    offsets: Float64s | None,
 ) -> dict[str, float | int | None]:
     """Return the mean confidence on target validation rows, before and after, for cal.json."""
     target = file.target
-    if target is None or len(target.rows("validation")) == 0:
+    if target is None or target.count("validation") == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
-    rows = target.rows("validation")
 
-    def mean(forecaster: ForecasterName, temperature: float) -> float:
-        return mean_confidence(
-            target, rows, lambda block: target.forecaster_logits(block, forecaster), temperature
-        )
+    def mean(scaled: ScaledLogits) -> float:
+        return mean_confidence(target, ("validation",), scaled.of(target), scaled.temperature)
 
     return {
-        "rows": len(rows),
-        "target_confidence_before": mean("original", 1.0),
-        "target_confidence": mean(forecaster, temperature),
+        "rows": target.count("validation"),
+        "target_confidence_before": mean(ScaledLogits("original", 1.0)),
+        "target_confidence": mean(ScaledLogits(forecaster, temperature, offsets)),
     }
 
 
@@ -329,6 +366,7 @@ def fitted_fields(
     fit: MethodFit | TemperatureFit,
     rows: int,
     errors: int,
+    offsets: Float64s | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what was fitted, and on what."""
     return {
@@ -341,11 +379,14 @@ def fitted_fields(
             "loss_before": fit.loss_at_one,
             "at_limit": fit.at_limit,
         },
-        "estimates": _target_confidence(file, forecaster, fit.temperature),
+        "class_offsets": () if offsets is None else tuple(offsets.tolist()),
+        "estimates": _target_confidence(file, forecaster, fit.temperature, offsets),
         "classes": tuple(file.classes),
         "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),
         "feature_columns": file.feature_columns,
+        "source_accuracy": source_accuracy(file),
+        "reading": file.reading,
         "inputs": (input_of(file),),
     }
 
@@ -356,29 +397,71 @@ def fitted_fields(
 def warnings_on_temperature(
     fit: TemperatureFit, errors: int, rows: int, *, of: str = "source validation rows"
 ) -> list[str]:
-    """Return warnings on a T that was held at 1 or stands at a limit."""
+    """Return warnings on a T that was held at 1, stands at a limit or cannot help some rows."""
+    warnings = []
+    if fit.ruled_out:
+        warnings.append(
+            f"{fit.ruled_out} of {rows} {of} have a label whose class the classifier rules out (a "
+            "masked logit): its probability is 0 at every T"
+        )
     if fit.held_at_one:
-        return [
+        warnings.append(
             f"{errors} errors among {rows} {of} are too few to justify "
             f"sharpening (at least {MIN_ERRORS}): T is kept at {fit.temperature:.4g}"
-        ]
-    if fit.at_limit == "lower":
-        return [
-            "T is at its lower limit: the validation rows call for ever sharper probabilities, "
-            "which no data can justify; do not trust these confidences"
-        ]
-    if fit.at_limit == "upper":
-        return [
-            "T is at its upper limit: on the validation rows the logits say nothing about the "
-            "labels, or the opposite; check labels and class order"
-        ]
-    return []
+        )
+    if fit.at_limit:
+        warnings.append(f"do not trust these confidences: {_LIMITS[fit.at_limit]}")
+    return warnings
+
+
+_LIMITS: dict[Limit, str] = {
+    "lower": (
+        "T is at its lower limit, as the rows it was fitted to call for ever sharper "
+        "probabilities, which no data can justify"
+    ),
+    "upper": (
+        "T is at its upper limit, as on the rows it was fitted to the logits say nothing about the "
+        "labels, or the opposite"
+    ),
+}
+_REMEDIES: dict[Limit, str] = {
+    "lower": "give more labelled rows, or take another method",
+    "upper": "check the labels and the order of the classes",
+}
+
+
+def require_inside(path: Path, found: Calibration, *, allow_limit: bool) -> Calibration:
+    """Return a calibration; refuse a T at a limit of its interval that is not asked for."""
+    limit: Limit | None = found.fit["at_limit"]
+    if limit is not None and not allow_limit:
+        raise CovcalError(
+            f"{path}: method {found.method_used}: {_LIMITS[limit]} "
+            f"(T = {found.forecaster_temperature:.3g}): {_REMEDIES[limit]}, or keep it by "
+            "--force (allow_limit=True in Python)"
+        )
+    return found
+
+
+def warnings_on_reading(accuracy: SourceAccuracy | None, temperature: float) -> list[str]:
+    """Return warnings where a model seems to be read wrongly: near chance, or hardly sure at T."""
+    doubt = None if accuracy is None else accuracy.doubt
+    warnings = [] if doubt is None else [doubt]
+    if temperature > _SOFTEST:
+        right = "" if accuracy is None else f" (it gets {accuracy} right)"
+        warnings.append(
+            f"T = {temperature:.4g} is above {_SOFTEST:.0f} and leaves hardly any confidence: is "
+            f"the model read as it was trained{right}? check the preprocessing and the output that "
+            "is read"
+        )
+    return warnings
 
 
 def notes_on_weights(weights: ImportanceWeights) -> list[str]:
     """Return a note when the discriminators cannot tell the domains apart."""
     if all(fit.at_limit == "upper" for fit in weights.temperatures):
-        return ["no shift between the domains is detectable: all importance weights are 1"]
+        return [
+            "the discriminator finds no shift between the domains: importance weights are about 1"
+        ]
     return []
 
 

@@ -51,10 +51,9 @@ def adapt(
       covcal adapt features.h5 -o adapted.h5 --seed 1
       covcal adapt features.h5 --preset paper --weight-decay 5e-3 -o paper.h5
     """
-    from shlex import quote
-
     from covcal_cli.adapt.adapt import adapt
     from covcal_cli.adapt.settings import AdaptSettings
+    from covcal_cli.files import as_word
 
     with usage():
         settings = AdaptSettings(
@@ -69,8 +68,8 @@ def adapt(
     with console.progress() as progress:
         report = adapt(file, output, settings, force=force, progress=progress)
     console.warn(report.warnings)
-    console.result(_summary(report))
-    console.wrote(output, f"covcal calibrate {quote(str(output))}")
+    console.screen(_summary(report))
+    console.wrote(output, f"covcal calibrate {as_word(output)}")
 
 
 def _summary(report: "AdaptReport") -> str:

@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Force, NetworksOfFeatures, Quiet, Verbose, calibration, output
+from covcal_cli.cli.options import (
+    AllowOtherPreprocessing,
+    Force,
+    NetworksOfFeatures,
+    Quiet,
+    Verbose,
+    calibration,
+    output,
+)
 
 DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
 RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])
@@ -35,6 +43,7 @@ def apply(
         bool, typer.Option("--confidence-only", help="Leave out the classes' probabilities.")
     ] = False,
     networks: NetworksOfFeatures = None,
+    allow_other_preprocessing: AllowOtherPreprocessing = False,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -57,7 +66,7 @@ def apply(
     from covcal_cli.apply.writers import format_of
     from covcal_cli.errors import UnusedOptionError
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.forecaster import require_unchanged
+    from covcal_cli.formats.lineage import file_to_judge
 
     console = Console(quiet=quiet, verbose=verbose)
     documents = calibration or [Path("cal.json")]
@@ -70,25 +79,32 @@ def apply(
     read = read_calibration(document)
     if networks is not None and read.forecaster == "original":
         raise UnusedOptionError("--networks", f"{read.method_used} has no use for it")
+    path, notes = file_to_judge(file, [read], documents, purpose="apply", picked=not calibration)
     if file is None:
-        file = require_unchanged(read, document, purpose="apply")
-        console.note(f"applying {document} to {file}")
+        console.note(f"applying {document} to {path}")
     with console.progress() as progress:
         applied = apply(
-            file,
+            path,
             document,
             sys.stdout.buffer if to_stdout else output,
-            ApplySettings(domain=domain.value, split=split.value, confidence_only=confidence_only),
+            ApplySettings(
+                domain=domain.value,
+                split=split.value,
+                confidence_only=confidence_only,
+                allow_other_preprocessing=allow_other_preprocessing,
+            ),
             networks=networks,
             force=force,
             progress=progress,
         )
+    for text in notes:
+        console.note(text)
     if applied.networks is not None:
         console.note(f"aligned logits come from the networks in {applied.networks}")
     if to_stdout:
         return
     which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
-    console.result(
+    console.screen(
         f"{applied.method_used} (T = {applied.temperature:.4g}) on {applied.rows} {which} rows: "
         f"mean confidence {applied.mean_confidence:.2%}"
     )

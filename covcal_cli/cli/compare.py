@@ -75,7 +75,7 @@ def compare(
             console.detail(f"{shift}: {method} left out: {reason}")
     if output is not None:
         write_comparison(found, output, force=force)
-    console.result(_rendered(found))
+    console.screen(_rendered(found))
     if output is not None:
         console.wrote(output)
 

@@ -28,24 +28,26 @@ def demo(
     Example:
       covcal demo -o my-demo
     """
-    from covcal_cli.demo import write_demo
+    from covcal_cli.demo import end_demo, write_demo
 
     console = Console()
     covcal = context.find_root().command
-    write_demo(output)
-    console.result(
+    goes_on = write_demo(output)
+    console.screen(
         "A digit classifier meets handwriting that is turned by some 10 degrees and bolder.\n"
         "Of its own test digits it reads 96 %. How sure may it be of the others?\n"
     )
-    console.result(f"$ cd {output}")
+    console.screen(f"$ cd {output}")
     with chdir(output):
         for step in STEPS:
-            console.result(f"\n$ covcal {' '.join(step)}")
+            step = (*step, "--force") if goes_on else step
+            console.screen(f"\n$ covcal {' '.join(step)}")
             # What goes wrong here reaches the error boundary as from any other command.
             code = covcal.main(args=list(step), prog_name="covcal", standalone_mode=False)
             if code:
                 raise typer.Exit(code)
-    console.result(
+    end_demo(output)
+    console.screen(
         f"\nThe reliability diagrams: {output / 'reliability.png'}\n"
         "To run the commands yourself, go there and add --force where a file exists."
     )

@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Force, ModelOutput, Networks, Quiet, Verbose, calibration, output
+from covcal_cli.cli.options import (
+    Force,
+    ModelOutput,
+    Networks,
+    Quiet,
+    TrustModel,
+    Verbose,
+    calibration,
+    output,
+)
 
 
 def export(
@@ -19,7 +28,9 @@ def export(
             show_default=False,
         ),
     ],
-    calibration: Annotated[Path, calibration("The calibration to merge.")] = Path("cal.json"),
+    calibration: Annotated[
+        Path | None, calibration("The calibration to merge; cal.json when left out.")
+    ] = None,
     output: Annotated[
         Path | None,
         output("Model to write; calibrated.onnx, for torch calibrated.pt2, when left out."),
@@ -30,6 +41,7 @@ def export(
     ] = None,
     networks: Networks = None,
     model_output: ModelOutput = None,
+    trust_model: TrustModel = False,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -44,18 +56,24 @@ def export(
       covcal export model.onnx
       covcal export model.onnx -c cal.json -o calibrated.onnx
       covcal export model.onnx -c fl.json --networks adapted.h5
-      covcal export model.pt -o calibrated.pt2
+      covcal export model.pt --trust-model -o calibrated.pt2
     """
     from covcal_cli.export.export import export as write
+    from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.formats.lineage import require_current
 
     console = Console(quiet=quiet, verbose=verbose)
+    document = calibration or Path("cal.json")
+    if calibration is None:
+        require_current(read_calibration(document), document, purpose="export")
     written, merged = write(
         model,
-        calibration,
+        document,
         output,
         weights=weights,
         networks=networks,
         model_output=model_output,
+        trust_model=trust_model,
         force=force,
     )
     console.warn(merged.warnings)
@@ -70,7 +88,7 @@ def export(
         f"checked on {rows}: outputs {same}, labels identical, probabilities within "
         f"{agreement.probability_error:.0e}",
     )
-    console.result("\n".join(lines))
+    console.screen("\n".join(lines))
     if written.weights is not None:
         console.wrote(written.weights)
     console.wrote(written.output)

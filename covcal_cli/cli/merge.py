@@ -32,9 +32,8 @@ def merge(
       covcal merge shard-1.h5 shard-2.h5 shard-3.h5 -o features.h5
       covcal merge source.h5 target.h5
     """
-    from shlex import quote
-
     from covcal_cli.extract.merge import merge
+    from covcal_cli.files import as_word
 
     console = Console(quiet=quiet, verbose=verbose)
     report = merge(parts, output, force=force)
@@ -43,6 +42,6 @@ def merge(
         rows = ", ".join(f"{split} {count}" for split, count in counts.items())
         skipped = f"; {report.skipped[name]} files skipped" if report.skipped[name] else ""
         lines.append(f"{name:<8}  {sum(counts.values())} rows ({rows}){skipped}")
-    console.result("\n".join(lines))
+    console.screen("\n".join(lines))
     both = {"source", "target"} <= report.rows.keys()
-    console.wrote(output, f"covcal {'adapt' if both else 'inspect'} {quote(str(output))}")
+    console.wrote(output, f"covcal {'adapt' if both else 'inspect'} {as_word(output)}")

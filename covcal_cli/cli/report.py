@@ -7,6 +7,7 @@ import typer
 
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import (
+    AllowOtherPreprocessing,
     Force,
     JudgedFile,
     JudgedSplit,
@@ -15,7 +16,7 @@ from covcal_cli.cli.options import (
     Seed,
     SplitName,
     Verbose,
-    calibration,
+    calibrations,
     output,
 )
 
@@ -24,7 +25,10 @@ def report(
     file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
-        calibration("A calibration; the verdict is about the first. Without it: cal.json."),
+        calibrations(
+            "A calibration, and what to call it; the verdict is about the first. Without it: "
+            "cal.json."
+        ),
     ] = None,
     output: Annotated[Path, output("Page to write.")] = Path("report.html"),
     split: JudgedSplit = SplitName.test,
@@ -33,6 +37,7 @@ def report(
         int, typer.Option(min=0, help="Resamples behind the intervals; 0 for none.")
     ] = 1000,
     networks: Networks = None,
+    allow_other_preprocessing: AllowOtherPreprocessing = False,
     seed: Seed = 0,
     force: Force = False,
     quiet: Quiet = False,
@@ -50,23 +55,40 @@ def report(
     """
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.forecaster import require_unchanged
+    from covcal_cli.formats.forecaster import split_names
+    from covcal_cli.formats.lineage import file_to_judge
     from covcal_cli.report.report import report as write
     from covcal_cli.report.verdict import verdict
 
     console = Console(quiet=quiet, verbose=verbose)
-    documents = calibration or [Path("cal.json")]
-    if file is None:
-        file = require_unchanged(read_calibration(documents[0]), documents[0], purpose="report")
-        console.note(f"reporting on {file}")
-    content = write(
+    documents, names = split_names(calibration or [Path("cal.json")])
+    path, notes = file_to_judge(
         file,
+        [read_calibration(document) for document in documents],
+        documents,
+        purpose="report",
+        picked=not calibration,
+    )
+    if file is None:
+        console.note(f"reporting on {path}")
+    content = write(
+        path,
         documents,
         output,
-        EvaluateSettings(split=split.value, bins=bins, resamples=bootstrap, seed=seed),
+        EvaluateSettings(
+            split=split.value,
+            bins=bins,
+            resamples=bootstrap,
+            seed=seed,
+            allow_other_preprocessing=allow_other_preprocessing,
+        ),
+        names=names,
         networks=networks,
         force=force,
     )
+    for text in (*notes, *content.notes):
+        console.note(text)
     found = verdict(content)
-    console.result("\n".join([found.headline, *found.sentences]))
+    reading = [] if content.reading is None else [content.reading]
+    console.screen("\n".join([found.headline, *found.sentences, *reading]))
     console.wrote(output)

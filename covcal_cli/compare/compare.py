@@ -35,7 +35,8 @@ from covcal_cli.records import (
     write_document,
 )
 
-ALL = (AUTO, *METHODS)
+# What needs no word of the user on each shift.
+ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prior))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +230,9 @@ def _measured(key: str, path: Path, seed: int, settings: CompareSettings) -> Rec
         if name == NONE:  # `evaluate` has it beside the others
             continue
         try:
-            fitted[name] = calibrate(path, CalibrateSettings(method=name, seed=seed))
+            fitted[name] = calibrate(
+                path, CalibrateSettings(method=name, seed=seed, allow_limit=True)
+            )
         except CovcalError as error:
             refused[name] = str(error)
     evaluation = evaluate(path, fitted)

@@ -28,6 +28,7 @@ from covcal_cli.records import parsed_json
 _REMEDY = "give .tar files with KEY.jpg beside KEY.cls"
 _PATTERN = "[!.]*.tar"
 _BLOCK = 512
+_LONGEST_LABEL = 1 << 20  # bytes of a member that holds one
 _LABEL_KEYS = ("label", "cls", "class")
 
 
@@ -166,6 +167,11 @@ def _add(
             )
         sample.image = (member.offset_data, member.size)
     elif extension in ("cls", "json"):
+        if member.size > _LONGEST_LABEL:
+            raise CovcalError(
+                f"{shard}: {member.name} has {member.size} bytes, and holds no label then: "
+                f"{_REMEDY}"
+            )
         content = os.pread(descriptor, member.size, member.offset_data)
         found = _label(shard, member.name, extension, content)
         if extension == "cls" or not sample.label:

@@ -6,26 +6,45 @@ about 10 degrees and drawn bolder. The shift is made; the handwriting, the class
 over-confidence on it and everything the commands print are real.
 """
 
-import tempfile
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import hidden_sibling
 from covcal_cli.formats.features import DOMAINS, SPLITS
 
 MODEL = "digits.onnx"
+_UNFINISHED = ".unfinished"
 
 
-def write_demo(folder: Path) -> None:
-    """Write the model, and both domains as folders of PNG files by split and class, to `folder`."""
+def write_demo(folder: Path) -> bool:
+    """Write the model, and both domains as folders of PNG files by split and class, to `folder`.
+
+    Returns whether they lie there already, of a demo that was cut off before `end_demo`.
+    """
+    if (folder / _UNFINISHED).is_file():
+        return True
+    if folder.is_symlink() and not folder.exists():
+        raise CovcalError(f"{folder} is a link that leads nowhere: name another folder with -o")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as made:
-        _fill(Path(made) / "whole")
-        (Path(made) / "whole").replace(folder)
+    made = hidden_sibling(folder.resolve(), "partial")
+    shutil.rmtree(made, ignore_errors=True)  # of a run that was killed
+    try:
+        _fill(made)
+        made.replace(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return False
+
+
+def end_demo(folder: Path) -> None:
+    """Note that every step was taken in `folder`, which is left alone from here on."""
+    (folder / _UNFINISHED).unlink()
 
 
 def _fill(folder: Path) -> None:
@@ -33,6 +52,7 @@ def _fill(folder: Path) -> None:
 
     package = files(__name__)
     folder.mkdir()
+    (folder / _UNFINISHED).touch()
     (folder / MODEL).write_bytes(package.joinpath(MODEL).read_bytes())
     for domain in DOMAINS:
         with package.joinpath(f"{domain}.npz").open("rb") as handle, np.load(handle) as arrays:

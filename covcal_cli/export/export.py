@@ -40,6 +40,7 @@ def export(
     weights: str | Path | None = None,
     networks: str | Path | None = None,
     model_output: str | None = None,
+    trust_model: bool = False,
     force: bool = False,
 ) -> tuple[Exported, Calibration]:
     """Write a classifier with calibrated probabilities beside its own outputs.
@@ -61,6 +62,8 @@ def export(
     model_output : str, optional
         The model's output that holds the classes, where it has several; by default the one that
         was extracted, by the names of phi and the logits that the features file keeps.
+    trust_model : bool
+        Open a model that is a program, as torch files are.
     force : bool
         Replace `output` if it exists.
 
@@ -95,7 +98,7 @@ def export(
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
 
-        exporter: Exporter[Any] = TorchExporter(model, weights)
+        exporter: Exporter[Any] = TorchExporter(model, weights, trusted=trust_model)
     else:
         from covcal_cli.export.onnx import OnnxExporter
 
@@ -110,7 +113,11 @@ def export(
     # What is merged, and where: phi and the logits as extraction read them.
     found = calibrated_networks(calibration, document, networks)
     merge = Merge(
-        Forecaster(calibration.forecaster_temperature, found.arrays if found else None),
+        Forecaster(
+            calibration.forecaster_temperature,
+            found.arrays if found else None,
+            calibration.offsets,
+        ),
         stored=stored_rows(calibration, networks),
         metadata=_metadata(calibration, document),
         output=path,
@@ -119,7 +126,9 @@ def export(
     )
     chosen = [model_output] if model_output else [None, *exporter.outputs]
     extracted = extracted_tensors(calibration, networks)
-    original = _as_extracted(exporter, chosen, extracted, found, str(document), str(model))
+    original = _as_extracted(
+        exporter, chosen, extracted, found, calibration, str(document), str(model)
+    )
     return exporter.write(original, merge), calibration
 
 
@@ -133,6 +142,7 @@ def _as_extracted(
     outputs: Sequence[str | None],
     extracted: Tensors,
     networks: AlignedNetworks | None,
+    calibration: Calibration,
     document: str,
     model: str,
 ) -> OriginalT:
@@ -148,6 +158,7 @@ def _as_extracted(
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
         try:
             original = exporter.original(output, phi)
+            original.settle_on(extracted.tail)
         except CovcalError as error:
             refusal = refusal or error
             continue
@@ -156,6 +167,12 @@ def _as_extracted(
                 f"{document} was made from the logits {extracted.logits} of {model}, and those "
                 f"found now are {original.logits_tensor}: pass the --model-output that was "
                 "extracted"
+            )
+        elif original.tail and original.tail != calibration.reading.get("tail", original.tail):
+            refusal = refusal or CovcalError(
+                f"{document} was fitted with {calibration.reading['tail']} as the output of "
+                f"{model}, which is read as {original.tail} now: pass the --model-output that was "
+                "extracted, or extract the model and calibrate again"
             )
         elif networks is None:
             return original
@@ -184,6 +201,7 @@ def _metadata(calibration: Calibration, document: Path) -> dict[str, str]:
         "method_used": calibration.method_used,
         "forecaster": calibration.forecaster,
         "temperature": repr(calibration.forecaster_temperature),
+        "class_offsets": json.dumps(list(calibration.class_offsets)),
         "warnings": str(len(calibration.warnings)),
         "classes": json.dumps(list(calibration.classes), ensure_ascii=False),
     }

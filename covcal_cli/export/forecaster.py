@@ -7,13 +7,14 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from covcal_cli.arrays import Float32s, Float64s
+from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import FEATURES_FILE, FeatureFile
 from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks, log_probabilities
+from covcal_cli.formats.lineage import is_unchanged, was_made_from
 from covcal_cli.maths.networks import Networks, aligned_logits
-from covcal_cli.maths.softmax import class_major, log_mean_softmax
+from covcal_cli.maths.softmax import class_major, log_mean_softmax, with_offsets
 
 # Names of the outputs that are added, where the model does not have them.
 ADDED = ("probabilities", "label", "confidence")
@@ -27,14 +28,15 @@ class Forecaster:
     temperature: float  # T_f
     # /networks of an adapted file; None scales the classifier's own logits.
     networks: Networks | None
+    offsets: Float64s | None = None  # b of the classes, (K,), added after the temperature
 
     def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
         """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""
-        if self.networks is None or features is None:
-            scaled = class_major(logits)
-        else:
-            scaled = log_mean_softmax(aligned_logits(self.networks, features))
-        return np.exp(log_probabilities(scaled, self.temperature)).T
+        scaled: Floats = logits
+        if self.networks is not None and features is not None:
+            scaled = log_mean_softmax(aligned_logits(self.networks, features)).T
+        moved = class_major(with_offsets(scaled, self.temperature, self.offsets))
+        return np.exp(log_probabilities(moved, self.temperature)).T
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,15 @@ class Original(Protocol):
     logits_tensor: str
     n_features: int | None
 
+    @property
+    def tail(self) -> str | None:
+        """What follows the logits, as far as it is settled; None where nothing was recognised."""
+        ...
+
+    def settle_on(self, tail: str | None) -> None:
+        """Take its outputs for what extraction took them for; for what made rows show, if None."""
+        ...
+
 
 OriginalT = TypeVar("OriginalT", bound=Original)
 
@@ -118,23 +129,30 @@ def free_name(name: str, taken: set[str]) -> str:
 # What a calibration was fitted on.
 
 
+_TENSORS = ("features_tensor", "logits_tensor", "tail")
+
+
 @dataclass(frozen=True)
 class Tensors:
-    """Names of the model's tensors that a file was extracted from; None where nothing says so."""
+    """What a file says of the model's tensors; None where nothing says so."""
 
-    features: str | None = None
+    features: str | None = None  # their names
     logits: str | None = None
+    tail: str | None = None  # what turns the logits into the output
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
-    """Return what the calibration's file, or `networks`, says was extracted from this model."""
+    """Return what the calibration, or an older one's file, says was extracted from this model."""
+    if calibration.reading:
+        names = map(calibration.reading.get, _TENSORS)
+        return Tensors(*(str(name) if name else None for name in names))
     path = networks or calibration.inputs[0].path
     if not path.is_file():
         return Tensors()
     with FeatureFile(path) as file:
         if file.model["sha256"] != calibration.model["sha256"]:
             return Tensors()
-        names = [file.attributes.get(f"{what}_tensor") for what in ("features", "logits")]
+        names = map(file.attributes.get, _TENSORS)
     return Tensors(*(str(name) if name else None for name in names))
 
 
@@ -153,18 +171,20 @@ def calibrated_networks(
 
 
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
-    """Return the first rows that the calibration was fitted on; None where they are gone.
+    """Return the first rows that the calibration was fitted on; None where they are gone or others.
 
     An adapted file holds no phi: it names the features file, which is read if it lies there still.
     """
+    if networks is None and not is_unchanged(calibration.inputs[0]):
+        return None
     path = networks or calibration.inputs[0].path
     if not path.is_file():
         return None
     with FeatureFile(path) as file:
         if calibration.forecaster == "aligned" and file.is_adapted:
-            path = path.parent / str(file.attributes.get("features_file", ""))
-    if not path.is_file():
-        return None
+            path = path.parent / str(file.attributes.get(FEATURES_FILE, ""))
+            if not path.is_file() or not was_made_from(file, path):
+                return None
     with FeatureFile(path) as file:
         domain = file.target or file.source
         if domain is None or file.model["sha256"] != calibration.model["sha256"]:

@@ -14,15 +14,29 @@ from typing import Any
 import numpy as np
 
 from covcal_cli import __version__
-from covcal_cli.errors import CovcalError
-from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes, rows_per_split
-from covcal_cli.extract.parts import Join, Part, difference
+from covcal_cli.arrays import Rows
+from covcal_cli.errors import CovcalError, shown
+from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
+from covcal_cli.extract.parts import Join, Part, content_sha256, difference
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
-from covcal_cli.formats.features import DOMAINS, FEATURE_COLUMNS, FEATURES_SCHEMA, FeatureFile
+from covcal_cli.formats.compatibility import setting_that_differs
+from covcal_cli.formats.features import (
+    CONTENT,
+    DOMAINS,
+    FEATURE_COLUMNS,
+    FEATURES_SCHEMA,
+    ONE_TABLE,
+    OPTIONS,
+    SOURCE_FRACTIONS,
+    FeatureFile,
+)
 from covcal_cli.formats.writer import Attribute, HDF5Writer
+from covcal_cli.records import parsed_json
 
 _HEAD = ("weight", "bias")
+_NUMBERS = ("seed", "affine_difference", "largest_logit")
+_SKIPPED = ("skipped", "skipped_reasons")
 # Root attributes that all parts share, in the order in which ``extract`` writes them.
 _COMMON = (
     "model_name",
@@ -74,11 +88,23 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in _COMMON}
+        shares = next((file for file in files if SOURCE_FRACTIONS in file.attributes), None)
+        if shares is not None:
+            attributes[SOURCE_FRACTIONS] = str(shares.attributes[SOURCE_FRACTIONS])
         fed = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
+        attributes |= {
+            name: _plain(first.attributes[name])
+            for name in (OPTIONS, ONE_TABLE)
+            if name in first.attributes
+        }
         if fed is not None:
             attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
         for name in domains:
             attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
+        for name in domains:
+            kinds = {file.attributes.get(f"{name}_ids") for file in holding[name]}
+            if kinds == {"integers"}:
+                attributes[f"{name}_ids"] = "integers"
         partial = stack.enter_context(atomic_output(output, force=force))
         with HDF5Writer(
             partial, schema=FEATURES_SCHEMA, classes=first.classes, attributes=attributes
@@ -90,15 +116,18 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
             # A file without rows has not seen what turns the logits into the output.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
-            writer.complete(
-                tail=str(ran[0].attributes["tail"]),
+            found: dict[str, Attribute] = {
+                "tail": str(ran[0].attributes["tail"]),
                 **proof_attributes(
                     max(float(file.attributes["affine_difference"]) for file in files),
                     max(float(file.attributes["largest_logit"]) for file in files),
                 ),
-            )
+            }
+            joins = list(domains.values())
+            content = content_sha256(joins, first.classes, attributes | found)
+            writer.complete(**found, **{CONTENT: content})
         return MergeReport(
-            rows={name: rows_per_split(domain.fact("split")) for name, domain in domains.items()},
+            rows={name: domain.rows for name, domain in domains.items()},
             skipped={name: len(domain.skipped) for name, domain in domains.items()},
         )
 
@@ -108,11 +137,11 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
     if len(files) == 1 and "shard" not in files[0].attributes:
         group = files[0].handle[name]
         rows, skipped = len(group["labels"]), len(group.get("skipped", ()))
-        return [_part(files[0], name, np.arange(rows), np.arange(skipped))]
+        return [_part(files[0], name, range(rows), range(skipped))]
     _require_every_shard(name, files)
     shards = [file.handle["shard"][name] for file in files]
     parts = [
-        _part(file, name, shard["rows"][:], shard["skipped"][:])
+        _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
         for file, shard in zip(files, shards, strict=True)
     ]
     # The shards know of how many rows they are: all of them must be there.
@@ -139,14 +168,20 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
 def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
     """Return what a file holds of a domain, given the row numbers of what it holds and skipped."""
     group = file.handle[name]
-    texts = (map(bytes.decode, group.get(fact, ())) for fact in ("skipped", "skipped_reasons"))
+    texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
     return Part(
         path=file.path,
         rows=rows,
         content=group,
         columns=list(group.get("columns", ())),
-        skipped=list(zip(skipped.tolist(), *texts, strict=True)),
+        skipped=list(zip(skipped, *texts, strict=True)),
     )
+
+
+def _small(rows: Rows) -> Any:
+    """Return ascending row numbers in half the memory, where they fit."""
+    fit = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
+    return rows.astype(np.uint32) if fit else rows
 
 
 def _plain(value: Any) -> Attribute:
@@ -159,11 +194,22 @@ def _require_origin(file: FeatureFile) -> None:
         raise CovcalError(
             f"{file.path} is an adapted file: merge features files, then adapt the result"
         )
-    missing = [name for name in (*_COMMON, "largest_logit") if name not in file.attributes]
+    missing = [name for name in (*_COMMON, *_NUMBERS, "tail") if name not in file.attributes]
     if missing:
         raise CovcalError(
             f"{file.path} does not say its {missing[0]}: extract it again with this version"
         )
+    for name in _NUMBERS:
+        if isinstance(file.attributes[name], str):
+            raise CovcalError(f"{file.path}: its {name} is no number: extract it again")
+
+
+def _setting(found: Any, expected: Any) -> str:
+    """Return the setting of preprocessing that differs, of two attributes."""
+    try:
+        return setting_that_differs(parsed_json(found), parsed_json(expected))
+    except (TypeError, ValueError):  # damaged
+        return f"{shown(found)}, not {shown(expected)}"
 
 
 def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:
@@ -171,12 +217,23 @@ def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:
     if file.classes != first.classes:
         texts = [", ".join(names) for names in (first.classes, file.classes)]
         raise difference("classes", first.path, texts[0], file.path, texts[1])
-    for name in (*_COMMON, FEATURE_COLUMNS, "tail", *(f"{domain}_rows" for domain in DOMAINS)):
+    for name in (
+        *_COMMON,
+        SOURCE_FRACTIONS,
+        FEATURE_COLUMNS,
+        "tail",
+        *(f"{domain}_rows" for domain in DOMAINS),
+    ):
         one, two = first.attributes.get(name), file.attributes.get(name)
         if one is None or two is None or one == two:
             continue
         if name == "tail" and "None" in (one, two):
             continue  # a file without rows does not know it
+        if name == "preprocessing":
+            raise CovcalError(
+                f"{first.path} and {file.path} differ in their preprocessing (the second has "
+                f"{_setting(two, one)}): extract both with the same model and options"
+            )
         raise difference(_WORDS.get(name, name), first.path, one, file.path, two)
     for name in _HEAD:
         heads = [found.handle.get(f"head/{name}") for found in (first, file)]

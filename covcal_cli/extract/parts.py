@@ -13,6 +13,7 @@ missing that the journal names; then the checksum is wrong, and everything from 
 done again. ``config.json`` says what was being done; other work is never continued.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,18 +22,22 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.files import hidden_sibling
+from covcal_cli.formats.features import SPLITS
+from covcal_cli.formats.writer import Attribute, HDF5Writer, utf8
+from covcal_cli.records import json_of, parsed_json
 
 Block = Mapping[str, Float32s]
 Config = Mapping[str, str | int | None]
 _NUMBERS = ("features", "logits")
 _BLOCK_BYTES = 4 << 20
+_BLOCK_ROWS = 1 << 17  # put in order at a time
 _CONFIG = "config.json"
 _SYNC_SECONDS = 10.0
 
@@ -42,7 +47,7 @@ class Part:
     """Some rows of a domain, wherever they lie."""
 
     path: Path  # where they come from, for messages
-    rows: Rows  # their numbers in the domain, ascending
+    rows: Rows | range  # their numbers in the domain, ascending
     # What a features file holds of them, by dataset; a slice of each is read when it is its turn.
     content: Mapping[str, Any]
     columns: Sequence[str]  # the names of ``columns/NAME`` among them
@@ -59,11 +64,9 @@ class Join:
 
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name, self._parts = name, parts
-        self._rows, self._order = parts[0].rows, None
-        if len(parts) > 1:
-            rows = np.concatenate([part.rows for part in parts])
-            self._order = np.argsort(rows, kind="stable")
-            self._rows = rows[self._order]
+        self.n = sum(len(part.rows) for part in parts)
+        self.rows = dict.fromkeys(SPLITS, 0)  # written so far, by split
+        self._digests: dict[str, Any] = {}  # of what has been written, by dataset
         # Number, id and reason of every row that could not be read.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
         # A part without rows has run no batch, which may be what shows the number of features.
@@ -76,43 +79,76 @@ class Join:
     def write(self, writer: HDF5Writer, seen: Callable[[Block], None] | None = None) -> None:
         """Write the group ``/NAME``, and show every block of numbers to `seen`."""
         for array, width in self._widths.items():
-            writer.allocate(f"{self.name}/{array}", (len(self._rows), width))
-        done = 0
-        for block in self._blocks():
-            for array, values in block.items():
-                writer.fill(f"{self.name}/{array}", done, values)
-            done += len(block["logits"])
+            writer.allocate(f"{self.name}/{array}", (self.n, width))
+        for block in self._written(writer, list(self._widths), 4 * sum(self._widths.values())):
             if seen is not None:
                 seen(block)
         for fact in ("labels", "split", "ids", *(f"columns/{name}" for name in self._columns)):
-            writer.write(f"{self.name}/{fact}", self.fact(fact))
+            dtype = np.result_type(*(part.content[fact].dtype for part in self._parts))
+            writer.allocate(f"{self.name}/{fact}", (self.n,), dtype)
+            for block in self._written(writer, [fact], dtype.itemsize):
+                if fact == "split":
+                    for number, name in enumerate(SPLITS):
+                        self.rows[name] += int(np.count_nonzero(block[fact] == number))
         if self.skipped:
             writer.write(f"{self.name}/skipped", utf8([known for _, known, _ in self.skipped]))
             reasons = utf8([reason for _, _, reason in self.skipped])
             writer.write(f"{self.name}/skipped_reasons", reasons)
 
-    def fact(self, name: str) -> AnyArray:
-        """Return one dataset with a value per row, such as ``split``, shape (n,)."""
-        found = [np.asarray(part.content[name][:]) for part in self._parts]
-        return found[0] if self._order is None else np.concatenate(found)[self._order]
+    def sha256(self) -> str:
+        """Return the sha256 of what has been written, whatever parts it came in."""
+        digest = hashlib.sha256()
+        for name, of_dataset in self._digests.items():
+            digest.update(f"{name} {of_dataset.hexdigest()}\n".encode())
+        return digest.hexdigest()
 
-    def _blocks(self) -> Iterator[Block]:
-        """Yield the rows in order, a few MiB at a time; each part is read forwards, once."""
-        size = max(1, _BLOCK_BYTES // (4 * sum(self._widths.values())))
-        for first in range(0, len(self._rows), size):
-            wanted = self._rows[first : first + size]
-            block = {
-                name: np.empty((len(wanted), width), dtype=np.float32)
-                for name, width in self._widths.items()
-            }
-            for part in self._parts:
-                # The rows of the part that fall into this block, and their places in it.
-                start, stop = np.searchsorted(part.rows, (wanted[0], wanted[-1] + 1))
-                places = np.searchsorted(wanted, part.rows[start:stop])
-                for name, values in block.items():
-                    if len(places):
-                        values[places] = part.content[name][start:stop]
+    def _written(
+        self, writer: HDF5Writer, names: Sequence[str], row_bytes: int
+    ) -> Iterator[dict[str, AnyArray]]:
+        """Write the rows of some datasets in order, and yield every block that was written."""
+        size = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
+        done = 0
+        for pieces, order in self._pieces(size):
+            block = {}
+            for name in names:
+                found = [np.asarray(part.content[name][start:stop]) for part, start, stop in pieces]
+                values = found[0] if order is None else np.concatenate(found)[order]
+                writer.fill(f"{self.name}/{name}", done, values)
+                digest = self._digests.setdefault(name, hashlib.sha256())
+                digest.update(np.ascontiguousarray(values).view(np.uint8).data)
+                block[name] = values
+            done += sum(stop - start for _, start, stop in pieces)
             yield block
+
+    def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
+        """Yield what of every part follows next, and its order where there are several parts.
+
+        Each part is read forwards, once: of several, those rows whose numbers lie in the next
+        `size` numbers.
+        """
+        if len(self._parts) == 1:
+            for start in range(0, self.n, size):
+                yield [(self._parts[0], start, min(start + size, self.n))], None
+            return
+        end = max((int(part.rows[-1]) + 1 for part in self._parts if len(part.rows)), default=0)
+        for low in range(0, end, size):
+            pieces = []
+            for part in self._parts:
+                start, stop = np.searchsorted(part.rows, (low, low + size))
+                if stop > start:
+                    pieces.append((part, int(start), int(stop)))
+            if pieces:
+                rows = np.concatenate([part.rows[start:stop] for part, start, stop in pieces])
+                yield pieces, np.argsort(rows, kind="stable")
+
+
+def content_sha256(
+    joins: Sequence[Join], classes: Sequence[str], attributes: Mapping[str, Attribute]
+) -> str:
+    """Return the attribute `CONTENT` of a file that holds these joins, all of them written."""
+    rows = {join.name: join.sha256() for join in joins}
+    content = {"rows": rows, "classes": list(classes), "attributes": dict(attributes)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _common(what: str, found: Sequence[tuple[Part, Any]]) -> Any:
@@ -165,13 +201,12 @@ def was_stopped(output: Path) -> bool:
 
 
 def _folder(output: Path) -> Path:
-    path = output.resolve()
-    return path.with_name(f".{path.name}.parts")
+    return hidden_sibling(output.resolve(), "parts")
 
 
 def _earlier(folder: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        found = json_of(folder / _CONFIG)
     except (OSError, ValueError):  # killed before it was written: nothing was done yet
         return None
     return found if isinstance(found, dict) else None
@@ -228,6 +263,7 @@ class DomainSpool:
                 file.write(rows.data)
                 file.flush()
         kept = self.kept + (done - self.done - len(skipped))
+        checksum = _with_counts(checksum, done, kept, skipped)
         entry = {"done": done, "kept": kept, "crc": checksum, "skipped": skipped}
         self._journal.write(json.dumps(entry).encode() + b"\n")
         self._journal.flush()
@@ -238,10 +274,10 @@ class DomainSpool:
                 os.fsync(file.fileno())
             self._synced = time.monotonic()
 
-    def numbers(self) -> dict[str, "_RawRows"]:
+    def numbers(self) -> dict[str, "RawRows"]:
         """Return the rows kept, by array, to be read slice by slice."""
         return {
-            name: _RawRows(path, (self.kept, self.widths[name]))
+            name: RawRows(path, (self.kept, self.widths[name]))
             for name, path in self._paths.items()
         }
 
@@ -261,20 +297,34 @@ class DomainSpool:
     def _is_whole(self, line: bytes) -> bool:
         """Take over one line of the journal if its numbers are all there."""
         try:
-            entry = json.loads(line) if line.endswith(b"\n") else None
+            entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
             return False
-        if entry is None:
+        if not self._is_entry(entry):
             return False
         checksum = 0
         for name, file in self._files.items():
             wanted = (entry["kept"] - self.kept) * self.widths[name] * 4
+            if not 0 <= wanted <= os.fstat(file.fileno()).st_size:
+                return False
             checksum = zlib.crc32(file.read(wanted), checksum)
-        if checksum != entry["crc"]:
+        if _with_counts(checksum, entry["done"], entry["kept"], entry["skipped"]) != entry["crc"]:
             return False
         self.done, self.kept = entry["done"], entry["kept"]
         self.skipped += [(row, reason) for row, reason in entry["skipped"]]
         return True
+
+    def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
+        """Return whether a line of the journal is one that may follow those before it."""
+        if not isinstance(entry, dict) or set(entry) != {"done", "kept", "crc", "skipped"}:
+            return False
+        counts, skipped = [entry[name] for name in ("done", "kept", "crc")], entry["skipped"]
+        if not all(type(count) is int and count >= 0 for count in counts):
+            return False
+        if not isinstance(skipped, list) or not all(_is_skipped(one) for one in skipped):
+            return False
+        # What is done was kept or skipped: no more rows and no fewer.
+        return bool(entry["done"] - self.done == entry["kept"] - self.kept + len(skipped))
 
     def __enter__(self) -> Self:
         return self
@@ -288,15 +338,34 @@ class DomainSpool:
                     raise
 
 
+def _with_counts(checksum: int, done: int, kept: int, skipped: Sequence[Sequence[Any]]) -> int:
+    """Return the checksum of a batch's numbers and of what its line in the journal says."""
+    return zlib.crc32(json.dumps([done, kept, skipped]).encode(), checksum)
+
+
+def _is_skipped(entry: Any) -> bool:
+    return (
+        isinstance(entry, list) and len(entry) == 2 and [type(one) for one in entry] == [int, str]
+    )
+
+
 @dataclass(frozen=True)
-class _RawRows:
+class RawRows:
     """Rows of float32 in a file of nothing else, sliced as a dataset of HDF5 is."""
 
     path: Path
     shape: tuple[int, int]
+    made: Callable[[Float32s], Float32s] | None = None  # what is made of every slice
+
+    def blocks(self) -> Iterator[Float32s]:
+        """Yield all rows in order, a few MiB at a time."""
+        n, width = self.shape
+        size = max(1, _BLOCK_BYTES // (4 * width))
+        return (self[start : min(start + size, n)] for start in range(0, n, size))
 
     def __getitem__(self, rows: slice) -> Float32s:
         width = self.shape[1]
         start, stop = int(rows.start), int(rows.stop)
         found = np.fromfile(self.path, "<f4", (stop - start) * width, offset=4 * start * width)
-        return found.reshape(-1, width)
+        values: Float32s = found.reshape(-1, width)
+        return values if self.made is None else self.made(values)

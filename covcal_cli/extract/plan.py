@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,22 +20,30 @@ from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
 from covcal_cli.data.domain import DomainData, ImagePipeline
-from covcal_cli.data.open import fed_columns, open_domains
 from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.splits import check_fractions, hashed_split
+from covcal_cli.data.splits import Fractions, check_fractions, hashed_split
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
 from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.extract.table import TableClassifier
-from covcal_cli.formats.features import FEATURE_COLUMNS, columns_text
+from covcal_cli.formats.features import (
+    DOMAINS,
+    FEATURE_COLUMNS,
+    ONE_TABLE,
+    OPTIONS,
+    SOURCE_FRACTIONS,
+    columns_text,
+)
 from covcal_cli.formats.writer import Attribute
 
 _BATCH_BYTES = 16 << 20
+_MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
+_LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory
 _AS_THEY_ARE = "none: the rows go in as they are"
 
 
@@ -76,6 +84,15 @@ class ExtractPlan:
         found = {} if features is None else {"features": features}
         return {**found, "logits": self.classifier.n_classes}
 
+    def fractions(self, domain: str) -> Fractions:
+        """Return the shares of train, validation and test in a domain without splits."""
+        return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
+
+    @property
+    def is_one_table(self) -> bool:
+        """Whether source and target are rows of one table, told apart by a column."""
+        return len({one.data.path for one in self.domains.values()}) < len(self.domains)
+
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
         return self.pipeline.describe() if self.pipeline else _AS_THEY_ARE
@@ -83,7 +100,7 @@ class ExtractPlan:
     def attributes(self) -> dict[str, Attribute]:
         """Return the root attributes of the features file that are known beforehand."""
         settings, classifier = self.settings, self.classifier
-        fed = fed_columns({name: one.data for name, one in self.domains.items()})
+        fed = self._fed_columns()
         return {
             "covcal_version": __version__,
             "model_name": classifier.name,
@@ -91,11 +108,30 @@ class ExtractPlan:
             "features_tensor": classifier.features_tensor or "",
             "logits_tensor": classifier.logits_tensor,
             "preprocessing": self.pipeline.to_json() if self.pipeline else json.dumps(None),
-            "fractions": json.dumps(list(settings.fractions)),
+            "fractions": json.dumps(list(self.fractions("target"))),
             "seed": settings.seed,
+            **(
+                {SOURCE_FRACTIONS: json.dumps(list(self.fractions("source")))}
+                if "source" in self.domains and settings.fractions is None
+                else {}
+            ),
+            OPTIONS: json.dumps(settings.options(), ensure_ascii=False),
+            **({ONE_TABLE: 1} if self.is_one_table else {}),
             **({FEATURE_COLUMNS: columns_text(fed)} if fed else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
+            **{
+                f"{name}_ids": "integers"
+                for name, one in self.domains.items()
+                if one.data.ids_are_integers
+            },
         }
+
+    def _fed_columns(self) -> tuple[str, ...]:
+        if self.settings.outputs is not None:  # tables of outputs are read without Pillow
+            return ()
+        from covcal_cli.data.open import fed_columns
+
+        return fed_columns({name: one.data for name, one in self.domains.items()})
 
     def config(self) -> Config:
         """Return what the numbers depend on, by names that a user knows."""
@@ -107,7 +143,7 @@ class ExtractPlan:
             "logits": self.classifier.logits_tensor,
             "classes": "; ".join(self.classes.names),
             "preprocessing": self.pipeline.to_json() if self.pipeline else None,
-            "--fractions": json.dumps(list(settings.fractions)),
+            "--fractions": json.dumps([self.fractions(name) for name in DOMAINS]),
             "--seed": settings.seed,
             "--batch": self.runner.size,
             "--threads": self.threads,
@@ -125,13 +161,14 @@ def prepare(
 
     The arguments are those of `covcal_cli.extract.extract.extract`, and so is what is refused.
     """
-    check_fractions(settings.fractions)
+    if settings.fractions is not None:
+        check_fractions(settings.fractions)
     if any(value is not None and value < 1 for value in (settings.batch, settings.threads)):
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
         raise CovcalError("there is neither a source nor a target: give at least one")
     # Open the classifier, and the data as its inputs; then classes go by the first who names them.
-    threads = settings.threads or available_cores()
+    threads = min(settings.threads or available_cores(), _MOST_THREADS)
     opened, data, remarks = _opened(model, source, target, settings, threads)
     asked = read_classes(settings.classes, opened.n_classes) if settings.classes else None
     classes = choose_classes(
@@ -141,9 +178,14 @@ def prepare(
         opened.n_classes,
         "the model" if settings.outputs is None else "the columns",
     )
+    if classes.is_assumed and "source" not in data:
+        classes = replace(classes, whose="the target")
     # Settle what is done to images; a preprocessing file may lie beside the model's.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
+    # More rows than there are would only take memory.
     size = settings.batch or _batch_size(opened, pipeline)
+    size = min(size, max(1, *(len(one.ids) for one in data.values())))
+    _require_fitting(size, pipeline)
 
     # Choose the rows of each domain, whose labels must fit the classes, and split them.
     domains = {}
@@ -152,7 +194,8 @@ def prepare(
         labels = domain.labels(classes) if name == "target" else _source_labels(domain, classes)
         split = domain.given_split
         if split is None:
-            split = hashed_split(domain.split_names, settings.fractions, settings.seed)
+            fractions = settings.fractions_of(name, trained=_is_trained(settings, opened))
+            split = hashed_split(domain.split_names, fractions, settings.seed)
         domains[name] = DomainExtraction(
             name,
             domain,
@@ -179,6 +222,13 @@ def prepare(
         origin=origin,
         remarks=remarks,
     )
+
+
+def _is_trained(settings: ExtractSettings, opened: OpenedClassifier) -> bool:
+    """Return whether there will be features, on which adapt and the discriminator train."""
+    if isinstance(opened, TableClassifier):
+        return opened.n_features is not None
+    return settings.phi != "none"
 
 
 def _proved(
@@ -239,6 +289,8 @@ def _opened(
             raise CovcalError("tables of outputs need a target and no model")
         tables = open_outputs(source, target, settings.outputs, settings.classes)
         return TableClassifier(list(tables.values()), settings.outputs), tables, ()
+    from covcal_cli.data.open import open_domains
+
     if model is None:
         raise CovcalError("there is no model: give one, or say that the data holds logits")
     classifier = open_classifier(
@@ -248,6 +300,7 @@ def _opened(
         phi=settings.phi,
         threads=threads,
         providers=settings.providers,
+        trusted=settings.trust_model,
     )
     named = {"source": source, "target": target}
     paths = {name: path for name, path in named.items() if path is not None}
@@ -325,6 +378,18 @@ def _listing(data: DomainData) -> str:
     for name in data.ids:
         digest.update(name.encode() + b"\n")
     return digest.hexdigest()
+
+
+def _require_fitting(size: int, pipeline: ImagePipeline | None) -> None:
+    """Refuse batches of images that no memory holds."""
+    if pipeline is None:  # rows that are there already
+        return
+    needed = size * math.prod(pipeline.row_shape) * np.dtype(pipeline.dtype).itemsize
+    if needed > _LARGEST_BATCH:
+        raise CovcalError(
+            f"{size} images of shape {list(pipeline.row_shape)} at a time take "
+            f"{needed / 1e9:.0f} GB: pass a smaller --size or --batch"
+        )
 
 
 def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) -> int:

@@ -5,14 +5,20 @@ forecaster's own would be (ARCHITECTURE, section 3.6).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
+from covcal_cli.arrays import Float64s
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import ForecasterName
+from covcal_cli.formats.source_accuracy import SourceAccuracy
+from covcal_cli.maths.weights import WeightHealth
 from covcal_cli.records import Document, Guard, Input, at, read_document
 
+_SHARES_TOLERANCE = 1e-6
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
 
 
@@ -27,6 +33,10 @@ class Candidate:
     expected_ece: float | None  # the distance between the two
     chosen: bool
     why: str  # it was chosen, or was not; a few words
+    # What the ECE is at least, if the estimate is right: that distance, but none where it is about
+    # 0 because T was matched to the estimate.
+    least_ece: float | None = None
+    matched: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,8 +49,15 @@ class LabelledRows:
     ids: tuple[str, ...]  # ascending
 
 
-def _source_prior() -> Mapping[str, Any]:
-    return {"name": "source", "shares": None}
+@dataclass(frozen=True)
+class TargetPrior:
+    """How frequent the classes are taken to be on the target."""
+
+    name: str  # as asked
+    shares: tuple[float, ...] | None  # in the order of the classes; None: as on the source
+
+
+SOURCE_PRIOR = TargetPrior("source", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +70,7 @@ class Calibration(Document):
     method_used: str  # in force, and why in one sentence
     reason: str
     forecaster: ForecasterName  # whose logits T_f scales
-    # Probabilities are softmax(z / T_f).
+    # Probabilities are softmax(z / T_f + b), with b the class offsets, where there are any.
     forecaster_temperature: float = field(metadata=at("temperatures.forecaster"))
     # T_g per member; none where no weights were computed, and then no discriminator either.
     discriminator_temperatures: tuple[float, ...] = field(metadata=at("temperatures.discriminator"))
@@ -68,8 +85,9 @@ class Calibration(Document):
     estimates: Mapping[str, Any]
     guards: tuple[Guard, ...] = ()  # what the method rests on
     candidates: tuple[Candidate, ...] = ()  # what `auto` chose from
-    # The name as asked, and the shares per class where they are not the source's.
-    target_prior: Mapping[str, Any] = field(default_factory=_source_prior)
+    target_prior: TargetPrior = SOURCE_PRIOR
+    # b, one per class: log(q_y / p_y) of the methods that correct for a prior, else none.
+    class_offsets: tuple[float, ...] = ()
     used_target_labels: bool = False  # by ``covcal calibrate-labelled`` alone
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
@@ -77,9 +95,18 @@ class Calibration(Document):
     seed: int
     classes: tuple[str, ...]
     model: Mapping[str, str]  # name and sha256 of the classifier
+    source_accuracy: SourceAccuracy | None = None  # the classifier's; None without labelled rows
     feature_columns: tuple[str, ...] = ()  # of a table, in the order that the model reads them
+    # How the model was read: what follows the logits, what was done to images (null for none), and
+    # the tensors of phi and the logits; a key that is missing is not known.
+    reading: Mapping[str, Any] = field(default_factory=dict)
     networks_sha256: str | None  # of the aligned networks, where the method needs them
     inputs: tuple[Input, ...]
+
+    @property
+    def offsets(self) -> Float64s | None:
+        """The class offsets b, shape (K,); None where there are none."""
+        return np.array(self.class_offsets) if self.class_offsets else None
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -105,7 +132,22 @@ def _fault(calibration: Calibration) -> str | None:
     temperature = calibration.forecaster_temperature
     if not _LEAST_TEMPERATURE < temperature < 1 / _LEAST_TEMPERATURE:
         return f"temperatures.forecaster is {temperature}"
+    if len(calibration.class_offsets) not in (0, len(calibration.classes)):
+        return f"class_offsets has {len(calibration.class_offsets)} numbers"
+    if not np.isfinite(calibration.class_offsets).all():
+        return "class_offsets is not finite"
     for name in ("name", "sha256"):
         if name not in calibration.model:
             return f"model.{name} is missing"
+    if calibration.weights is not None:
+        for name in (entry.name for entry in fields(WeightHealth)):
+            value = calibration.weights.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return f"weights.{name} is no number"
+    shares = calibration.target_prior.shares
+    if shares is not None:
+        if len(shares) != len(calibration.classes):
+            return f"target_prior.shares has {len(shares)} entries"
+        if min(shares) < 0 or not abs(sum(shares) - 1) < _SHARES_TOLERANCE:
+            return "target_prior.shares are no shares"
     return None if calibration.inputs else "inputs is empty"

@@ -2,7 +2,7 @@
 
 That is the classifier, or the aligned forecaster. An adapted file holds the aligned logits of its
 own rows; on rows that were extracted later its networks compute them from phi(x) in NumPy.
-`networks_for` refuses a file that a calibration does not fit; `scaled_logits` brings several
+`networks_for` gives them for a file that a calibration fits; `scaled_logits` brings several
 calibrations, read and named by `read_named`, to one file.
 """
 
@@ -13,12 +13,18 @@ from pathlib import Path
 from covcal_cli.arrays import Float32s, Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.compatibility import AGAIN, require_fitting
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
-from covcal_cli.maths.networks import Networks, aligned_logits, networks_sha256, read_networks
-from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax
+from covcal_cli.maths.networks import (
+    Networks,
+    aligned_logits,
+    networks_sha256,
+    read_networks,
+    unfit,
+)
+from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, with_offsets
 
 NONE = "none"  # the name of the classifier as it came
-_AGAIN = "calibrate this file itself"
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,12 @@ def read_aligned_networks(path: Path) -> AlignedNetworks:
         if "networks" not in file.handle:
             raise CovcalError(f"{path}: /networks is missing: run covcal adapt again")
         arrays = read_networks(file.handle["networks"])
+    damaged = unfit(arrays)
+    if damaged is not None:
+        raise CovcalError(
+            f"{path}: /networks/{damaged} is missing, not finite or of a shape that fits no other: "
+            "run covcal adapt again"
+        )
     return AlignedNetworks(path, networks_sha256(arrays), arrays)
 
 
@@ -90,45 +102,31 @@ def log_probabilities(logits: Float64s, temperature: float) -> Float64s:
     return log_softmax(logits - logits.max(axis=0), temperature)
 
 
-# The files that a calibration goes with: what it was fitted on, and what it may be applied to.
-
-
-def require_unchanged(calibration: Calibration, document: Path, *, purpose: str) -> Path:
-    """Return the file that a calibration was fitted on, if it is still the same.
-
-    Messages name the cal.json, `document`, and what the file is for: `purpose`, such as "evaluate".
-    """
-    entry = calibration.inputs[0]
-    if not entry.path.is_file():
-        raise CovcalError(
-            f"{document} was fitted on {entry.path}, which is gone: name a file to {purpose}"
-        )
-    with FeatureFile(entry.path) as file:
-        if file.sha256() != entry.sha256:
-            raise CovcalError(
-                f"{entry.path} has changed since {document} was fitted on it: calibrate again, or "
-                f"pass {entry.path} -c {document} to {purpose} it all the same"
-            )
-    return entry.path
+# The networks of a calibration, on files that it fits.
 
 
 def networks_for(
-    calibration: Calibration, document: Path, file: FeatureFile, networks: Path | None = None
+    calibration: Calibration,
+    document: Path,
+    file: FeatureFile,
+    networks: Path | None = None,
+    *,
+    allow_other_preprocessing: bool = False,
 ) -> AlignedNetworks | None:
     """Return the networks that compute the aligned logits of `file`, or None if it needs none.
 
     A calibration of the classifier's own logits needs none, nor does an adapted file, which holds
     its aligned logits. The networks are those of the adapted file `networks`, or of the one that
-    cal.json, the `document`, names. Another model, other classes or other networks are refused.
+    cal.json, the `document`, names. Other networks are refused, and what `require_fitting` refuses.
     """
-    _require_same_classifier(calibration, file)
+    require_fitting(
+        calibration, document, file, allow_other_preprocessing=allow_other_preprocessing
+    )
     aligned = calibration.forecaster == "aligned"
     if aligned and not file.is_adapted:
         return fitted_networks(calibration, document, networks)
     if aligned and file.attributes.get("networks_sha256") != calibration.networks_sha256:
-        raise CovcalError(
-            f"{file.path} holds other aligned networks than the calibration: {_AGAIN}"
-        )
+        raise CovcalError(f"{file.path} holds other aligned networks than the calibration: {AGAIN}")
     if networks is not None:
         why = "holds" if aligned else "needs no"
         raise CovcalError(f"{file.path} {why} aligned logits: leave --networks out")
@@ -154,73 +152,16 @@ def fitted_networks(
     return found
 
 
-def _require_same_classifier(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a file whose model, classes or columns are not those of the calibration."""
-    same_model = file.model["sha256"] == calibration.model["sha256"]
-    # Classes first: where they differ too, their names say more than the sha256 of two models.
-    _require_same_classes(calibration, file, same_model=same_model)
-    if not same_model:
-        raise CovcalError(
-            f"{file.path} comes from another model than the calibration "
-            f"(made for {calibration.model['name']}): {_AGAIN}"
-        )
-    _require_same_columns(calibration, file)
-
-
-def _require_same_classes(calibration: Calibration, file: FeatureFile, *, same_model: bool) -> None:
-    found, expected = file.classes, calibration.classes
-    if len(found) != len(expected):
-        raise CovcalError(
-            f"{file.path} has {len(found)} classes, the calibration {len(expected)}: {_AGAIN}"
-        )
-    for index, (name, wanted) in enumerate(zip(found, expected, strict=True)):
-        if name == wanted:
-            continue
-        differs = f"(class {index} is {name}, not {wanted})"
-        # Of one model, or of tables, whose model is not known, another order can be put right.
-        if same_model and sorted(found) == sorted(expected):
-            raise CovcalError(
-                f"{file.path} has the classes of the calibration in another order {differs}: "
-                "extract it again with --classes and the calibration's .json, which names them in "
-                "order"
-            )
-        raise CovcalError(
-            f"{file.path} has other class names than the calibration {differs}: {_AGAIN}"
-        )
-
-
-def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a table whose columns the model read otherwise: it reads them by position."""
-    found, expected = file.feature_columns, calibration.feature_columns
-    if not found or not expected or found == expected:
-        return
-    lacking = [name for name in expected if name not in found]
-    extra = [name for name in found if name not in expected]
-    if not lacking and not extra:
-        place = next(i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b)
-        raise CovcalError(
-            f"{file.path} was extracted with its feature columns in another order than the "
-            f"calibration's (column {place} is {found[place]}, not {expected[place]}), which the "
-            "model takes for other features: write the table's columns in that order, or extract "
-            "it with the source beside it, which goes by name"
-        )
-    has = [f"lacks {lacking[0]}"] if lacking else []
-    has += [f"has {extra[0]}"] if extra else []
-    raise CovcalError(
-        f"{file.path} was extracted with other feature columns than the calibration's (it "
-        f"{' and '.join(has)}): give the columns that the model was calibrated on"
-    )
-
-
 # Calibrations that are looked at together: their names, and the logits that each scales.
 
 
 @dataclass(frozen=True)
 class ScaledLogits:
-    """Whose logits of a file a temperature scales."""
+    """Whose logits of a file a temperature scales, and the class offsets added to them after it."""
 
     forecaster: ForecasterName
     temperature: float
+    offsets: Float64s | None = None  # b, (K,)
     networks: AlignedNetworks | None = None  # that make the logits where the file lacks them
 
     @property
@@ -235,20 +176,43 @@ class ScaledLogits:
         """What tells its logits from others'."""
         return self.forecaster if self.networks is None else self.networks.sha256
 
+    def moved(self, logits: Floats) -> Floats:
+        """Return logits, shape (m, K), whose softmax at T has the offsets in it."""
+        return with_offsets(logits, self.temperature, self.offsets)
+
     def of(self, domain: Domain) -> Callable[[Rows], Floats]:
         """Return what gives these logits of a domain's rows, shape (m, K), a block at a time."""
-        return lambda rows: forecaster_logits(domain, rows, self.forecaster, self.networks).T
+        return lambda rows: self.moved(
+            forecaster_logits(domain, rows, self.forecaster, self.networks).T
+        )
 
 
-def read_named(documents: Sequence[Path], networks: Path | None = None) -> dict[str, Calibration]:
-    """Read calibrations, and name them by their method, or by their file where two share one.
+def split_names(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files of calibrations given as ``FILE`` or ``NAME=FILE``, and their names.
 
-    A calibration by none is ``none`` itself.
+    A calibration without a name has an empty one. A file that is there is one, whatever its name.
+    """
+    files, names = [], []
+    for one in given:
+        name, equals, rest = str(one).partition("=")
+        has_name = bool(equals and name and rest) and "/" not in name and not one.exists()
+        files.append(Path(rest) if has_name else one)
+        names.append(name if has_name else "")
+    return files, names
+
+
+def read_named(
+    documents: Sequence[Path], networks: Path | None = None, names: Sequence[str] = ()
+) -> dict[str, Calibration]:
+    """Read calibrations under their `names`, where those are given and not empty.
+
+    Another is named by its method, or by its file where two share one. A calibration by none is
+    ``none`` itself.
 
     Raises
     ------
     CovcalError
-        If one cannot be read, or two files share method and stem.
+        If one cannot be read, or two have one name.
     UnusedOptionError
         If `networks` are given and no calibration is of aligned logits.
     """
@@ -256,13 +220,18 @@ def read_named(documents: Sequence[Path], networks: Path | None = None) -> dict[
     if networks is not None and all(one.forecaster == "original" for one in calibrations):
         raise UnusedOptionError("--networks", "no calibration given has a use for it")
     methods = [calibration.method_used for calibration in calibrations]
-    names: dict[str, Calibration] = {}
-    for path, method, calibration in zip(documents, methods, calibrations, strict=True):
-        name = path.stem if methods.count(method) > 1 and method != NONE else method
-        if name in names or (name == NONE and method != NONE):
-            raise CovcalError(f"two calibrations would be named {name!r}: rename {path}")
-        names[name] = calibration
-    return names
+    found: dict[str, Calibration] = {}
+    for path, given, method, calibration in zip(
+        documents, names or [""] * len(documents), methods, calibrations, strict=True
+    ):
+        name = given or (path.stem if methods.count(method) > 1 and method != NONE else method)
+        if name in found or (name == NONE and method != NONE):
+            raise CovcalError(
+                f"two calibrations would be named {name!r}: rename {path}, or name it as in "
+                f"-c NAME={path}"
+            )
+        found[name] = calibration
+    return found
 
 
 def scaled_logits(
@@ -270,8 +239,10 @@ def scaled_logits(
     calibrations: Mapping[str, Calibration],
     documents: Sequence[Path],
     networks: Path | None,
+    *,
+    allow_other_preprocessing: bool = False,
 ) -> dict[str, ScaledLogits]:
-    """Return what every calibration scales in `file`, which each must fit.
+    """Return what every calibration scales in `file`, which each must fit (`require_fitting`).
 
     `documents` are their files, in the same order, as far as they have any; `networks` an adapted
     file for those of aligned logits, if it is not where they say.
@@ -283,6 +254,13 @@ def scaled_logits(
         found[name] = ScaledLogits(
             calibration.forecaster,
             calibration.forecaster_temperature,
-            networks_for(calibration, document, file, given),
+            calibration.offsets,
+            networks_for(
+                calibration,
+                document,
+                file,
+                given,
+                allow_other_preprocessing=allow_other_preprocessing,
+            ),
         )
     return found

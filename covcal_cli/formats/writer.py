@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 Attribute = str | int | float
 
@@ -73,7 +73,7 @@ class HDF5Writer:
         self._allocated: dict[str, Any] = {}
         self._file.attrs["schema"] = schema
         for name, value in attributes.items():
-            self._file.attrs[name] = value
+            self._file.attrs[name] = _storable(value)
         self._file.create_dataset("classes", data=utf8(classes))
 
     @property
@@ -81,9 +81,9 @@ class HDF5Writer:
         """The open ``h5py.File``, for copying datasets from another file without reading them."""
         return self._file
 
-    def allocate(self, name: str, shape: tuple[int, ...]) -> None:
-        """Create the dataset `name` of float32, to be filled block by block, contiguously."""
-        self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=np.float32)
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> None:
+        """Create the dataset `name`, to be filled block by block, contiguously."""
+        self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=dtype)
 
     def fill(self, name: str, start: int, block: ArrayLike) -> None:
         """Write `block`, shape (m, ...), into the rows of an allocated dataset from `start` on."""
@@ -98,7 +98,7 @@ class HDF5Writer:
     def complete(self, **attributes: Attribute) -> None:
         """Set what is known only at the end, mark the file whole, and push it to the disk."""
         for name, value in attributes.items():
-            self._file.attrs[name] = value
+            self._file.attrs[name] = _storable(value)
         self._file.attrs["complete"] = 1
         self._file.close()
         self._sink.require_written()
@@ -109,6 +109,11 @@ class HDF5Writer:
     def __exit__(self, *error: object) -> None:
         self._file.close()
         self._sink.close()
+
+
+def _storable(value: Attribute) -> Attribute:
+    """Return an attribute that HDF5 takes: what is no UTF-8 of a path is spelled."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:

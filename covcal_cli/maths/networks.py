@@ -16,6 +16,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float32s
 
 Networks = Mapping[str, AnyArray]  # the arrays of ``/networks``, named like ``psi/weight_0``
+_NONE = np.empty(0)  # in the place of an array that is missing
 
 
 def networks_sha256(networks: Networks) -> str:
@@ -30,6 +31,40 @@ def networks_sha256(networks: Networks) -> str:
 def read_networks(group: Any) -> dict[str, AnyArray]:
     """Return every array of ``/networks``, an HDF5 group."""
     return {f"{part}/{name}": group[part][name][()] for part in group for name in group[part]}
+
+
+def unfit(networks: Networks) -> str | None:
+    """Return the first array that is missing, not finite or of a shape that fits no other."""
+    for name, values in networks.items():
+        if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
+            return name
+    mean = networks.get("projection/mean", _NONE)
+    if mean.ndim != 1 or len(mean) == 0:
+        return "projection/mean"
+    width = len(mean)
+    components = networks.get("projection/components")
+    if components is not None:
+        if components.ndim != 2 or len(components) != width:
+            return "projection/components"
+        width = components.shape[1]
+    scale = networks.get("projection/scale", _NONE)
+    if scale.shape not in ((1,), (width,)) or not (scale > 0).all():
+        return "projection/scale"
+    if networks.get("psi/output_relu", _NONE).shape != (1,):
+        return "psi/output_relu"
+    members = networks.get("psi/weight_0", _NONE).shape[:1]
+    # Each perceptron takes what comes out of the one before it.
+    for name in ("psi", "head"):
+        parts = ("weight", "bias")
+        counts = [sum(key.startswith(f"{name}/{part}_") for key in networks) for part in parts]
+        for layer in range(max(1, *counts)):
+            weight = networks.get(f"{name}/weight_{layer}", _NONE)
+            if weight.ndim != 3 or weight.shape[:2] != (*members, width):
+                return f"{name}/weight_{layer}"
+            width = weight.shape[2]
+            if networks.get(f"{name}/bias_{layer}", _NONE).shape != (*members, width):
+                return f"{name}/bias_{layer}"
+    return None
 
 
 def aligned_features(networks: Networks, features: Float32s) -> Float32s:

@@ -1,6 +1,6 @@
 """The one function behind ``covcal report``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,8 +9,11 @@ from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
+from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.forecaster import read_named
+from covcal_cli.formats.lineage import is_unchanged
+from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.report.content import MEASURES, ReportContent
 from covcal_cli.report.page import page
 
@@ -21,6 +24,7 @@ def report(
     output: str | Path,
     settings: EvaluateSettings = MEASURES,
     *,
+    names: Sequence[str] = (),
     networks: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
@@ -40,6 +44,8 @@ def report(
         The page to write.
     settings, networks
         As `evaluate` has them.
+    names : sequence of str
+        What the calibrations are called; an empty one, or none, leaves it to `read_named`.
 
     Raises
     ------
@@ -54,24 +60,30 @@ def report(
     if not files:
         raise CovcalError("a report is about calibrations: give at least one")
     check_output(output, force=force, inputs=[path, *files])
-    calibrations = read_named(files, networks)
+    calibrations = read_named(files, networks, names)
     with FeatureFile(path) as file:
-        attributes = {
-            name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
-            for name, value in sorted(file.attributes.items())
-        }
+        attributes = _attributes(file)
         rows = {
-            domain.name: ", ".join(f"{len(domain.rows(name))} {name}" for name in SPLITS)
+            domain.name: ", ".join(f"{domain.count(name)} {name}" for name in SPLITS)
             for domain in (file.source, file.target)
             if domain is not None
         }
+        accuracy = source_accuracy(file)
     # What can be measured where there are labels, and estimated where there is enough for it.
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
         evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
     estimation: Estimation | None = None
+    notes = () if evaluation is None else evaluation.notes
     with suppress(TooFewRowsError):
-        estimation = expect(path, files, networks=networks).estimation
+        expectation = expect(
+            path,
+            files,
+            names=names,
+            networks=networks,
+            allow_other_preprocessing=settings.allow_other_preprocessing,
+        )
+        estimation, notes = expectation.estimation, (*notes, *expectation.notes)
     content = ReportContent(
         path=path,
         documents=tuple(files),
@@ -79,9 +91,31 @@ def report(
         evaluation=evaluation,
         estimation=estimation,
         attributes=attributes,
+        origins=_origins(calibrations.values(), path),
         rows=rows,
+        source_accuracy=accuracy,
         settings=settings,
         networks=networks,
+        notes=notes,
+        names=tuple(names),
     )
     write_text(output, page(content), force=force)
     return content
+
+
+def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:
+    """Return the attributes of files that calibrations were fitted on, other than `path`."""
+    found = {}
+    for calibration in calibrations:
+        fitted = calibration.inputs[0]
+        if is_unchanged(fitted) and not fitted.path.samefile(path):
+            with FeatureFile(fitted.path) as file:
+                found[fitted.path] = _attributes(file)
+    return found
+
+
+def _attributes(file: FeatureFile) -> dict[str, str]:
+    return {
+        name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
+        for name, value in sorted(file.attributes.items())
+    }

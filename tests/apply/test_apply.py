@@ -372,6 +372,14 @@ class TestNewRows:
         done = covcal("apply", "new.h5", *arguments, cwd=fl_folder).require_success()
         assert len(read_csv(done.out).ids) == 350
 
+    def test_networks_that_were_damaged(self, fl_folder: Path, tmp_path: Path) -> None:
+        shutil.copy(fl_folder / "adapted.h5", tmp_path / "bad.h5")
+        with h5py.File(tmp_path / "bad.h5", "r+") as file:
+            file["networks/psi/bias_0"][...] = np.nan
+        arguments = ("--networks", tmp_path / "bad.h5", "-o", "-")
+        line = covcal("apply", "new.h5", *arguments, cwd=fl_folder).error_line()
+        assert "/networks/psi/bias_0 is missing, not finite" in line
+
     def test_numpy_gives_what_torch_gives(self, fl_folder: Path) -> None:
         """The networks' logits against torch's own layers, to 1e-5."""
         torch = pytest.importorskip("torch")
@@ -414,7 +422,8 @@ class TestNewRows:
         """Networks that are missing or are not those of the calibration are refused."""
         with h5py.File(fl_folder / "adapted.h5", "r+") as file:
             spoil(file)
-        assert message in covcal("apply", "new.h5", "-o", "-", cwd=fl_folder).error_line()
+        arguments = ("new.h5", "-c", "cal.json", "-o", "-")
+        assert message in covcal("apply", *arguments, cwd=fl_folder).error_line()
 
     def test_features_that_are_missing_or_too_narrow(self, fl_folder: Path) -> None:
         """Aligned logits of new rows are computed from features."""

@@ -1,6 +1,7 @@
 """``covcal estimate``: every estimate side by side, in three formats, and none of it by labels."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,15 @@ def test_the_interval_holds_the_truth(tmp_path: Path) -> None:
     assert best.low < truth < best.high
 
 
+@pytest.mark.parametrize("moved", [0.0, 0.6])
+def test_an_interval_that_leaves_half_of_all_accuracies(tmp_path: Path, moved: float) -> None:
+    """It is not shown as if it told something."""
+    done = covcal("estimate", write(tmp_path / "features.h5", moved=moved)).require_success()
+    first = done.out.splitlines()[0]
+    low, high = (float(end) for end in re.findall(r"([\d.]+)%", first)[1:3])
+    assert (high - low >= 50) == ("too wide to be of use" in first) == (moved > 0)
+
+
 def test_json_has_everything(tmp_path: Path) -> None:
     """Schema, inputs with their hash, seed, prior, rows, and every guard with its numbers."""
     path = write(tmp_path / "features.h5")
@@ -113,7 +123,7 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
     for one, line in zip(found.estimates, table[2:], strict=True):
         cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
         failed = [guard.name for guard in one.guards if not guard.passed]
-        trusted = f"no: {', '.join(failed)}" if failed else "yes"
+        trusted = f"no: {', '.join(failed)}" if failed else "yes" if one.guards else "not checked"
         interval = f"{one.low:.1%} to {one.high:.1%}"
         assert cells == [
             one.name,
@@ -125,6 +135,11 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
         assert one.assumption in text
         assert interval in text
     assert "no: detectable shift" in table[3]
+    assert "not checked" in next(line for line in table if line.startswith("| confidence"))
+    # What the intervals are: no noise of sampling where there is more.
+    assert f"interval: {found.estimates[0].interval}\n" in text
+    assert "32 of the benchmark's 38 shifts" in found.estimates[0].interval
+    assert {one.interval for one in found.estimates[1:]} == {"95 % for sampling alone"}
 
 
 def test_a_prior_that_is_right_undoes_a_change_of_frequencies(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Bad input of every kind: one line that names the file and the remedy, exit 1, nothing touched."""
 
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -447,4 +449,45 @@ class TestForeignJson:
         shares = ", ".join(f'"{name}": {10**400}' for name in names)
         (tmp_path / "prior.json").write_text(f"{{{shares}}}")
         done = covcal("calibrate", features, "--target-prior", "prior.json", cwd=tmp_path)
-        assert "the share of class 0 is 1000" in done.error_line()
+        assert "holds a number of 401 digits" in done.error_line()
+
+
+NOBODY = 65534
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("features.h5", ("inspect", "features.h5")),
+        ("features.h5", ("calibrate", "features.h5", "-o", "new.json")),
+        ("features.h5", ("merge", "features.h5", "adapted.h5", "-o", "new.h5")),
+        ("temp.json", ("evaluate", "adapted.h5", "-c", "temp.json")),
+        ("temp.json", ("apply", "adapted.h5", "-c", "temp.json", "-o", "new.csv")),
+        ("digits.onnx", EXTRACT),
+        ("source.npz", EXTRACT),
+        ("source.npz", ("run", "digits.onnx", "source.npz", "target.npz", "-o", "new")),
+        ("classes.txt", (*EXTRACT, "--classes", "classes.txt")),
+    ],
+)
+def test_a_file_that_may_not_be_read_is_no_bad_usage(
+    name: str, command: tuple[str, ...], work: Path
+) -> None:
+    """It is a bad input like any other: one line, exit code 1."""
+    (work / "classes.txt").write_text("0\n")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        shutil.copytree(work, folder, dirs_exist_ok=True)
+        (folder / name).chmod(0)
+        folder.chmod(0o777)
+        covcal(*command, cwd=work)  # imports what nobody might not read
+        before, user = sorted(folder.iterdir()), os.geteuid()
+        if user == 0:  # whom no mode binds
+            os.seteuid(NOBODY)
+        try:
+            done = covcal(*command, cwd=folder)
+        finally:
+            os.seteuid(user)
+        assert sorted(folder.iterdir()) == before
+    line = done.error_line()
+    assert line.startswith(name)
+    assert "permission" in line

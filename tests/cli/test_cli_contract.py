@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 import typer
 
@@ -54,6 +55,7 @@ class TestHelp:
             "calibrate",
             "calibrate-labelled",
             "evaluate",
+            "compare",
             "apply",
             "export",
             "report",
@@ -169,7 +171,7 @@ class TestExitCodes:
             ("calibrate-labelled",),
             ("calibrate-labelled", "--rows", "0"),
             ("evaluate", "--bins", "0"),
-            ("evaluate", "--split", "all"),
+            ("evaluate", "--split", "some"),
             ("evaluate", "--format", "xml"),
             ("evaluate", "-c"),
             ("inspect",),
@@ -273,10 +275,32 @@ class TestInterrupt:
         code, err = interrupted(hook, "extract", *inputs, cwd=tmp_path)
         assert (code, err) == (
             130,
-            "warning: what was done for features.h5 is kept beside it; --resume goes on\n"
-            "interrupted: no partial output was left\n",
+            "interrupted: what was done for features.h5 is kept beside it; --resume goes on\n",
         )
         assert names(tmp_path) == [".features.h5.parts"]
+
+    def test_in_compiled_code_that_makes_another_error_of_it(
+        self, digits: Path, tmp_path: Path
+    ) -> None:
+        """As torch does: it is no failure of the model."""
+        (tmp_path / "slow.py").write_text(
+            "import sys, time, torch\n"
+            "class Net(torch.nn.Module):\n"
+            "    def __init__(self):\n"
+            "        super().__init__()\n"
+            "        self.fc = torch.nn.Linear(64, 10)\n"
+            "    def forward(self, x):\n"
+            "        print('ready', file=sys.stderr, flush=True)\n"
+            "        try:\n"
+            "            time.sleep(60)\n"
+            "        except KeyboardInterrupt:\n"
+            "            raise RuntimeError('from compiled code') from None\n"
+            "        return self.fc(x.flatten(1))\n"
+        )
+        inputs = [digits / name for name in ("source.npz", "target.npz")]
+        code, err = interrupted("", "extract", "slow:Net", *inputs, cwd=tmp_path)
+        assert (code, err) == (130, "interrupted: no partial output was left\n")
+        assert "features.h5" not in names(tmp_path)
 
 
 class TestStreams:
@@ -287,6 +311,15 @@ class TestStreams:
         assert "note: reading adapted.h5\n" in done.err
         assert not (small_files / "cal.json").exists()
 
+    @pytest.mark.parametrize("command", [("estimate",), ("calibrate", "-o", "-")])
+    def test_no_stdout_at_all(self, command: tuple[str, ...], small_files: Path) -> None:
+        """As ``>&-`` in a shell: the result is lost, which is an error in one line."""
+        closed = "import os, sys; os.close(1); sys.stdout = None"
+        done = covcal_process(*command, cwd=small_files, before=closed)
+        assert done.code == 1
+        assert done.err.splitlines()[-1].startswith("error: the output: bad file descriptor")
+        assert "Traceback" not in done.err
+
     def test_hints_go_to_stderr(self, features: Path) -> None:
         """What was written and what to do next is said on stderr, the summary on stdout."""
         done = covcal("calibrate", features, "-o", "cal.json", cwd=features.parent)
@@ -296,10 +329,14 @@ class TestStreams:
         assert "wrote" not in done.out
         assert done.out.startswith("method ")
 
-    def test_hints_can_be_pasted(self, features: Path) -> None:
-        """A suggested command works as it stands, blanks in names included."""
+    @pytest.mark.parametrize("labelled", [True, False])
+    def test_hints_can_be_pasted(self, features: Path, labelled: bool) -> None:
+        """A suggested command works as it stands, blanks in names and rows without labels too."""
         folder = features.parent / "two words"
         folder.mkdir()
+        if not labelled:
+            with h5py.File(features, "r+") as file:
+                file["target/labels"][...] = -1
         shutil.move(features, folder / "my features.h5")
         done = covcal("calibrate", "my features.h5", "-o", "my cal.json", cwd=folder)
         (hint,) = [line for line in done.err.splitlines() if line.startswith("next: covcal ")]
@@ -430,3 +467,46 @@ class TestShortForms:
         done = covcal("calibrate", features, "-o", features, "-f", "--method", "temp")
         assert features.read_bytes() == before
         assert done.code == 1
+
+
+class TestInterruptedCode:
+    """Ctrl-C where compiled code makes another error of it, or a module is half loaded."""
+
+    @pytest.mark.parametrize(
+        "error", ["ImportError('initialization failed')", "TypeError('fromfile')", "OSError(5)"]
+    )
+    def test_another_error_of_it_is_ctrl_c(self, error: str, features: Path) -> None:
+        hook = (
+            "import sys, time, covcal_cli.inspect as inspect\n"
+            "def told(path):\n"
+            "    print('ready', file=sys.stderr, flush=True)\n"
+            "    try:\n"
+            "        time.sleep(60)\n"
+            "    except KeyboardInterrupt:\n"
+            f"        raise {error}\n"
+            "inspect.describe = told\n"
+        )
+        found = interrupted(hook, "inspect", features, cwd=features.parent)
+        assert found == (130, "interrupted: no partial output was left\n")
+
+    def test_a_module_is_loaded_to_its_end_first(self, features: Path) -> None:
+        """One that would break where it is interrupted, as compiled ones do."""
+        (features.parent / "fragile.py").write_text(
+            "import sys, time\n"
+            "try:\n"
+            "    print('ready', file=sys.stderr, flush=True)\n"
+            "    end = time.monotonic() + 1\n"
+            "    while time.monotonic() < end: pass\n"
+            "except KeyboardInterrupt:\n"
+            "    print('broken', file=sys.stderr, flush=True)\n"
+        )
+        hook = (
+            "import sys, time, covcal_cli.inspect as inspect\n"
+            "sys.path.insert(0, '.')\n"
+            "def load(path):\n"
+            "    import fragile\n"
+            "    time.sleep(60)\n"
+            "inspect.describe = load\n"
+        )
+        found = interrupted(hook, "inspect", features, cwd=features.parent)
+        assert found == (130, "interrupted: no partial output was left\n")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.demo import write_demo
 from tests.cli_runner import Outcome, covcal
 from tests.readme_blocks import BLOCK, WORKED_EXAMPLE
 from tests.short_training import short_training
@@ -148,3 +149,21 @@ def test_a_step_that_fails_ends_the_demo_as_it_ends_the_command(
     )
     assert "covcal adapt" not in done.out
     assert "diagrams" not in done.out
+
+
+def test_what_a_killed_demo_left_is_taken_away(tmp_path: Path) -> None:
+    left = tmp_path / ".demo.partial" / "source"
+    left.mkdir(parents=True)
+    write_demo(tmp_path / "demo")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["demo"]
+
+
+def test_one_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    """Killed in the middle or out of space, it is not in its own way; once ended, it is whole."""
+    write_demo(tmp_path / "here")
+    (tmp_path / "here" / "features.h5").write_text("of another version")
+    with short_training(100):
+        done = covcal("demo", "-o", "here", cwd=tmp_path).require_success()
+    assert "$ covcal adapt --force\n" in done.out
+    assert not list((tmp_path / "here").glob(".*"))
+    assert covcal("demo", "-o", "here", cwd=tmp_path).error_line().startswith("here exists already")

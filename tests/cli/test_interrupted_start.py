@@ -1,4 +1,4 @@
-"""Ctrl-C while covcal is still being loaded ends as it does later: one line, exit code 130."""
+"""Ctrl-C while covcal is being loaded, or in a destructor: one line, exit code 130."""
 
 import os
 import subprocess
@@ -17,6 +17,17 @@ CTRL_C = """
 import os, signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
 os.kill(os.getpid(), signal.SIGINT)
+time.sleep(10)
+"""
+
+
+DESTRUCTOR = """
+import os, signal, time
+class Closing:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+Closing()
 time.sleep(10)
 """
 
@@ -48,6 +59,12 @@ def test_ctrl_c_while_modules_are_loaded(how: str, tmp_path: Path) -> None:
     arguments = program() if how == "the script" else ["-m", "covcal_cli"]
     (tmp_path / "typer.py").write_text(CTRL_C)
     done = started(arguments, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", STOPPED)
+
+
+def test_ctrl_c_in_a_destructor_is_not_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text(CTRL_C.partition("os.kill")[0] + DESTRUCTOR)
+    done = started(["-m", "covcal_cli"], tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", STOPPED)
 
 

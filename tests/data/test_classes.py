@@ -76,6 +76,16 @@ def test_a_file_that_does_not_name_the_classes_is_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("content", ['\x00"cat",\n"dog"', "cat\ndog", "7", '"cat"', "null"])
+def test_a_json_file_that_is_damaged_is_no_list_of_lines(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "classes.json"
+    path.write_text(content)
+    with pytest.raises(
+        CovcalError, match=r"classes.json (is not valid JSON|lists more than names)"
+    ):
+        read_classes(path, 2)
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "classes.txt"
     path.write_bytes(b"\xff\xfe\x00")

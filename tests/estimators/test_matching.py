@@ -148,6 +148,21 @@ def test_pseudocal_by_hand_through_the_head(seed: int) -> None:
     assert found.guards[0].value == pytest.approx(float((mixed.argmax(axis=1) == labels).mean()))
 
 
+@pytest.mark.parametrize("kept", [2, 3])
+@pytest.mark.parametrize("value", [-1e9, -65504.0, float(np.finfo(np.float32).min)])
+def test_pseudocal_mixes_no_masks(value: float, kept: int) -> None:
+    """A class that either row of a pair rules out is ruled out, by whatever number."""
+    evidence, _ = made_evidence(0, classes=4)
+    logits = evidence.target_logits.copy()
+    chance = np.random.default_rng(1).normal(size=logits.shape)
+    chance[np.arange(len(logits)), logits.argmax(axis=1)] = 10  # the predicted class stays
+    logits[chance < np.sort(chance, axis=1)[:, [-kept]]] = -np.inf
+    filled = np.where(logits == -np.inf, value, logits)
+    found = [pseudocal(replace(evidence, target_logits=given)) for given in (logits, filled)]
+    assert found[1].temperature == pytest.approx(found[0].temperature, rel=1e-6)
+    assert found[1].pairs == found[0].pairs
+
+
 def test_pseudocal_without_pairs_keeps_the_source_temperature() -> None:
     """One predicted class leaves nothing to mix."""
     evidence, _ = made_evidence()

@@ -21,6 +21,7 @@ from tests.cli_runner import Argument, Outcome, covcal, printed_json
 from tests.made_files import made_domain, write_features
 
 CLOSE = 1e-6
+AGAIN = ": calibrate this file itself"
 
 
 def rows_of(path: Path, split: int = 2) -> dict[str, NDArray[Any]]:
@@ -119,12 +120,14 @@ class TestNumbers:
             assert found["metrics"]["fl+temp"][name] == pytest.approx(value, rel=CLOSE), name
 
     def test_the_parts_sum_up(self, small_files: Path) -> None:
-        """ECE is the sum of its two parts, and Brier = calibration + 1 - sharpness."""
+        """ECE is the sum of its two parts, and Brier about calibration + 1 - sharpness."""
         path = small_files / "adapted.h5"
         for entry in report(path, "-c", small_files / "temp.json")["metrics"].values():
             assert list(entry) == ["n", *METRICS]
             assert entry["ece"] == pytest.approx(entry["over_ece"] + entry["under_ece"])
-            assert entry["brier"] == pytest.approx(entry["calibration"] + 1 - entry["sharpness"])
+            assert entry["brier"] == pytest.approx(
+                entry["calibration"] + 1 - entry["sharpness"], abs=0.01
+            )
 
     def test_blocks_change_nothing(
         self, small_files: Path, monkeypatch: pytest.MonkeyPatch
@@ -194,6 +197,15 @@ class TestRows:
             f"covcal estimate {features} -c cal.json prints what to expect without labels"
         )
 
+    def test_no_label_and_no_source(self, features: Path) -> None:
+        """Nothing is estimated without a source, so no command is named that refuses the file."""
+        with h5py.File(features, "r+") as file:
+            file["target/labels"][...] = -1
+            del file["source"]
+        line = covcal("evaluate", features).error_line()
+        assert "covcal estimate features" not in line
+        assert "extract it together with the source" in line
+
     def test_the_library_tells_no_labels_from_other_faults(self, features: Path) -> None:
         """What can do without labels catches `UnlabelledError` alone."""
         with h5py.File(features, "r+") as file:
@@ -229,7 +241,10 @@ class TestCalibrations:
         """Two files of one method and one stem cannot be told apart, and are not merged."""
         copy = Path(shutil.copy(small_files / "temp.json", tmp_path))
         done = covcal("evaluate", "adapted.h5", "-c", "temp.json", "-c", copy, cwd=small_files)
-        assert done.error_line() == f"two calibrations would be named 'temp': rename {copy}"
+        assert done.error_line() == (
+            f"two calibrations would be named 'temp': rename {copy}, or name it as in "
+            f"-c NAME={copy}"
+        )
 
     def test_a_calibration_by_none_is_none_itself(self, small_files: Path) -> None:
         """none.json, the natural name for --method none, may be given like any other."""
@@ -237,24 +252,31 @@ class TestCalibrations:
         assert list(found["metrics"]) == ["none", "temp"]
 
     @pytest.mark.parametrize(
-        ("key", "value", "words"),
+        ("key", "value", "words", "remedy"),
         [
-            ("classes", ["class 0", "class 1"], "has 3 classes, the calibration 2"),
+            ("classes", ["class 0", "class 1"], "has 3 classes, the calibration 2", AGAIN),
             (
                 "classes",
                 ["class 0", "other", "class 2"],
                 "has other class names than the calibration",
+                "cal.json, which names them in the order of the outputs",
             ),
             (
                 "model",
                 {"name": "better.onnx", "sha256": "0" * 64},
                 "comes from another model than the calibration (made for better.onnx)",
+                AGAIN,
             ),
-            ("networks_sha256", "0" * 64, "holds other aligned networks than the calibration"),
+            (
+                "networks_sha256",
+                "0" * 64,
+                "holds other aligned networks than the calibration",
+                AGAIN,
+            ),
         ],
     )
     def test_a_calibration_of_something_else(
-        self, adapted: Path, small_files: Path, key: str, value: Any, words: str
+        self, adapted: Path, small_files: Path, key: str, value: Any, words: str, remedy: str
     ) -> None:
         """Other classes, another model or other networks: refused, saying which differ."""
         content = json.loads((small_files / "fl+temp.json").read_text())
@@ -262,7 +284,7 @@ class TestCalibrations:
         document.write_text(json.dumps(content | {key: value}))
         line = covcal("evaluate", adapted, "-c", document).error_line()
         assert line.startswith(f"{adapted} {words}")
-        assert line.endswith(": calibrate this file itself")
+        assert line.endswith(remedy)
 
     def test_the_class_that_differs_is_shown(self, adapted: Path, small_files: Path) -> None:
         """Where class names differ, the message shows names that differ, not the first ones."""
@@ -288,6 +310,9 @@ class TestMetricsFile:
         found = json.loads(path.read_text())
         assert set(found) == {
             "schema",
+            "version",
+            "date",
+            "name",
             "split",
             "predictions",
             "n",
@@ -295,9 +320,11 @@ class TestMetricsFile:
             "left_out",
             "metrics",
             "temperatures",
+            "forecasters",
             "bins",
             "bootstrap",
             "intervals",
+            "differences",
             "classes",
             "by",
             "groups",
@@ -314,6 +341,8 @@ class TestMetricsFile:
                 "calibration": "temp",
                 "value": value,
                 "exceeded": False,
+                "low": found["intervals"]["temp"]["ece"][0],
+                "high": found["intervals"]["temp"]["ece"][1],
             }
         ]
         entry, *documents = found["inputs"]
@@ -358,10 +387,12 @@ class TestMetricsFile:
 
 
 class TestLimits:
+    """Values as they were found; what intervals make of them is in test_gates_by_interval.py."""
+
     def judged(self, folder: Path, *limits: str, calibrations: tuple[str, ...] = ()) -> Outcome:
         arguments = [part for name in calibrations for part in ("-c", f"{name}.json")]
         arguments += [part for limit in limits for part in ("--fail-above", limit)]
-        return covcal("evaluate", "adapted.h5", *arguments, cwd=folder)
+        return covcal("evaluate", "adapted.h5", "--confidence", 0, *arguments, cwd=folder)
 
     def test_equal_is_not_exceeded(self, small_files: Path) -> None:
         """Exceeded means strictly greater: the very value passes, the next float below fails."""
@@ -423,8 +454,11 @@ class TestLimits:
             made_domain(name, sizes=(5, 5, 20), classes=300) for name in ("source", "target")
         )
         path = write_features(tmp_path / "wide.h5", source=source, target=target)
-        assert report(path)["metrics"]["none"]["sharpness"] is None
-        line = covcal("evaluate", path, "--fail-above", "calibration=1").error_line()
+        assert report(path, "--bins", 5000)["metrics"]["none"]["sharpness"] is None
+        line = covcal(
+            *("evaluate", path, "--bins", 5000, "--fail-above", "calibration=1"),
+            *("--confidence", 0),
+        ).error_line()
         assert line == "calibration of none has no value, so it cannot be judged"
 
     @pytest.mark.parametrize("metric", ["accuracy", "agreement", "sharpness"])

@@ -1,5 +1,6 @@
 """What extract was told with --phi and --model-output, export finds out by itself."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ class Two(nn.Module):
 
 def two():
     return Two().eval()
+
+class Shares(Two):
+    def forward(self, x):
+        shares = nn.functional.softplus(self.a(self.body(x)))
+        return shares / shares.sum(1, keepdim=True)
+
+def shares():
+    return Shares().eval()
 """
 
 
@@ -60,7 +69,7 @@ def extracted(folder: Path, model: str, *options: str) -> None:
     for name in ("s.npz", "t.npz"):
         np.savez(folder / name, x=rows(n=120), y=np.arange(120) % 3)
     covcal("extract", model, "s.npz", "t.npz", *options, cwd=folder).require_success()
-    fit = ("calibrate", "features.h5", "--method", "temp", "-o", "cal.json")
+    fit = ("calibrate", "features.h5", "--method", "temp", "-o", "cal.json", "--force")
     covcal(*fit, cwd=folder).require_success()
 
 
@@ -83,11 +92,15 @@ def test_the_output_that_was_extracted(output: str, logits: str, tmp_path: Path)
     np.testing.assert_allclose(after["probabilities"], expected, atol=1e-6)
 
 
-def test_without_the_features_file_it_asks(tmp_path: Path) -> None:
-    """Then nothing tells the heads apart, and --model-output does."""
+def test_without_the_features_file_an_older_calibration_asks(tmp_path: Path) -> None:
+    """It does not know the head that it was fitted on, and --model-output tells."""
     TWO.save(tmp_path)
     extracted(tmp_path, "model.onnx", "--model-output", "p")
     (tmp_path / "features.h5").unlink()
+    covcal("export", "model.onnx", "-o", "known.onnx", cwd=tmp_path).require_success()
+    content = json.loads((tmp_path / "cal.json").read_text())
+    del content["reading"]
+    (tmp_path / "cal.json").write_text(json.dumps(content))
     line = covcal("export", "model.onnx", cwd=tmp_path).error_line()
     assert line.endswith("choose one with --model-output NAME")
     covcal("export", "model.onnx", "--model-output", "p", cwd=tmp_path).require_success()
@@ -98,6 +111,34 @@ def test_another_output_than_the_one_extracted_is_refused(tmp_path: Path) -> Non
     extracted(tmp_path, "model.onnx", "--model-output", "p")
     line = covcal("export", "model.onnx", "--model-output", "main", cwd=tmp_path).error_line()
     assert "was made from the logits aux of model.onnx, and those found now are main" in line
+
+
+# Probabilities that no softmax at the end gives away: rows tell, and export takes their word.
+PLAIN_PROBABILITIES = {
+    "shares": [node("Softplus", "z", "s"), node("ReduceSum", "s last", "sum", keepdims=1)],
+    "percentages": [node("Softmax", "z", "s", axis=1), node("Reciprocal", "hundred", "sum")],
+}
+
+
+@pytest.mark.parametrize("phi", ["none", "input"])
+@pytest.mark.parametrize("kind", PLAIN_PROBABILITIES)
+def test_probabilities_that_rows_told(kind: str, phi: str, tmp_path: Path) -> None:
+    """A calibration of settled probabilities fits the model that it was made from."""
+    Graph(
+        [
+            *HIDDEN,
+            node("Gemm", "phi wa b", "z", transB=1),
+            *PLAIN_PROBABILITIES[kind],
+            node("Div", "s sum", "y"),
+        ],
+        outputs=("y",),
+        constants=CONSTANTS | {"last": np.array([1]), "hundred": np.array(100, np.float32)},
+    ).save(tmp_path)
+    extracted(tmp_path, "model.onnx", "--phi", phi)
+    covcal("export", "model.onnx", cwd=tmp_path).require_success()
+    after = run_bare(tmp_path / "calibrated.onnx", {"x": rows()})
+    expected = softmax(np.log(after["y"].astype(np.float64)) / temperature(tmp_path), axis=1)
+    np.testing.assert_allclose(after["probabilities"], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("phi", ["phi", "input"])
@@ -141,3 +182,17 @@ def test_the_same_for_torch(output: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(after["probabilities"], expected, atol=1e-6)
     with h5py.File(tmp_path / "features.h5") as file:
         assert file.attrs["features_tensor"] == "body.1.output"
+
+
+def test_probabilities_of_torch_that_rows_told(tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch")
+    (tmp_path / "covcal_made_nets.py").write_text(TORCH)
+    model = "covcal_made_nets:shares"
+    extracted(tmp_path, model, "--phi", "none")
+    covcal("export", model, cwd=tmp_path).require_success()
+    exported = torch.export.load(tmp_path / "calibrated.pt2").module()
+    with torch.inference_mode():
+        after = exported(torch.from_numpy(rows()))
+    logits = after["output"].double().log().numpy()
+    expected = softmax(logits / temperature(tmp_path), axis=1)
+    np.testing.assert_allclose(after["probabilities"].numpy(), expected, atol=1e-6)

@@ -197,8 +197,8 @@ class TestTheProof:
         """A temperature that is off by one part in a thousand is noticed."""
         real = onnx_export.add_probabilities
 
-        def wrong(build: Any, logits: str, temperature: float, output: str) -> str:
-            return real(build, logits, temperature * 1.001, output)
+        def wrong(build: Any, logits: str, temperature: float, *others: Any) -> str:
+            return real(build, logits, temperature * 1.001, *others)
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_probabilities", wrong)
         assert "the merged probabilities differ by" in line

@@ -92,7 +92,7 @@ class TestClassesInAnotherOrder:
         line = covcal(command, "n.h5", "-c", "cal.json", cwd=calibrated).error_line()
         assert line == (
             "n.h5 has the classes of the calibration in another order (class 0 is eel, not cat): "
-            "extract it again with --classes and the calibration's .json, which names them in order"
+            "extract it again with --classes cal.json, which names them in the order of the outputs"
         )
         extract("r.csv", "--classes", "cal.json")
         if command == "evaluate":

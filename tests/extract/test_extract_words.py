@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli_runner import covcal
+from tests.cli_runner import Argument, covcal
 from tests.extract.named_tables import ANIMALS, N, X, columns, model, outputs, save
 
 
@@ -36,6 +36,32 @@ def test_one_table_is_the_target_aloud_or_as_asked(tmp_path: Path) -> None:
     save("csv", tmp_path, "t", {**outputs(), "label": [ANIMALS[i % 3] for i in range(N)]})
     done = covcal("extract", "--logits", "--target", "t.csv", "-f", cwd=tmp_path).require_success()
     assert "next: covcal evaluate features.h5" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "following"),
+    [
+        ((), ["next: covcal adapt f.h5"]),
+        (("--fractions", "0,1,0"), ["next: covcal calibrate f.h5"]),
+        (("--expect-accuracy", 0.9), ["next: covcal adapt f.h5"]),
+    ],
+)
+def test_what_comes_next_is_what_goes_on(
+    options: tuple[Argument, ...], following: list[str], tmp_path: Path
+) -> None:
+    """Nothing is adapted without training rows, and no command goes on from what is refused."""
+    for name in ("source", "target"):
+        save("csv", tmp_path, name, columns(name))
+    files = (model(tmp_path), "source.csv", "target.csv", "-o", "f.h5", "--force")
+    run = covcal("extract", *files, *options, cwd=tmp_path).require_success()
+    assert [line for line in run.err.splitlines() if line.startswith("next: ")] == following
+    wrong = columns("source")
+    wrong["label"] = [(label + 1) % 3 for label in wrong["label"]]
+    save("csv", tmp_path, "source", wrong)
+    run = covcal("extract", *files, *options, "--expect-accuracy", 0.9, cwd=tmp_path)
+    assert run.code == 3
+    assert "wrote f.h5" in run.err
+    assert "next: " not in run.err
 
 
 @pytest.mark.parametrize(

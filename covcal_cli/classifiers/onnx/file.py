@@ -13,10 +13,11 @@ import onnx
 import onnxruntime
 
 from covcal_cli.classifiers.kinds import LFS_POINTER
-from covcal_cli.errors import CovcalError, one_line
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError, one_line, shown
 from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
+_PICKLE = b"\x80"
 # What is most often taken for a model: the start of such a file, what it is, and the remedy.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
@@ -24,9 +25,11 @@ _OTHER_FORMATS = {
     b"PK\x03\x04": ("a zip archive (a torch or Keras file?)", _EXPORT),
     b"\x89HDF": ("an HDF5 file (a Keras model?)", _EXPORT),
     b"\x89PNG": ("a PNG image", _EXPORT),
-    b"\x80": ("a Python pickle", _EXPORT),
+    _PICKLE: ("a Python pickle", f"{_EXPORT}, or {OUTPUTS_AS_TABLE}"),
 }
+_PICKLES = (".pkl", ".pickle", ".joblib", ".sav")  # they may be compressed
 CPU = ("CPUExecutionProvider",)
+_FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 _SUFFIX = "ExecutionProvider"
 _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 # Tensor cores round float32 products to ten bits by default, which would drown the proof.
@@ -72,9 +75,8 @@ class OnnxFile:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         # A spinning thread takes a core from the image decoder and gains nothing here.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(folder or self.folder)
-        )
+        if external_tensors(self.model):
+            options.add_session_config_entry(_FOLDER_OF_WEIGHTS, _utf8_path(folder or self.folder))
         try:
             session = onnxruntime.InferenceSession(
                 data,
@@ -116,7 +118,8 @@ def read_onnx(path: Path) -> OnnxFile:
     require_file(path, remedy=_EXPORT)
     data = path.read_bytes()
     for start, (kind, remedy) in _OTHER_FORMATS.items():
-        if data[:64].lstrip().startswith(start):
+        is_pickle = start == _PICKLE and path.suffix.lower() in _PICKLES
+        if is_pickle or data[:64].lstrip().startswith(start):
             raise CovcalError(f"{path} is {kind}, not an ONNX model: {remedy}")
     try:
         model = onnx.load_model_from_string(data)
@@ -127,6 +130,7 @@ def read_onnx(path: Path) -> OnnxFile:
         ) from error
     if not model.graph.node or not model.opset_import:
         raise CovcalError(f"{path} holds no ONNX graph: {_EXPORT}")
+    _require_names(path, model)
     _require_standard_operators(path, model)
     folder, files = link_external_data(path, model)
     sha256 = model_sha256(data, files)
@@ -154,6 +158,35 @@ def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
             )
         found.append(full)
     return tuple(dict.fromkeys(found)) or CPU
+
+
+def _utf8_path(folder: Path) -> str:
+    """Return a folder's path as ONNX Runtime takes it."""
+    text = str(folder)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CovcalError(
+            f"{folder} is no UTF-8, and onnxruntime finds no weights there: rename the folder"
+        ) from error
+    return text
+
+
+def _require_names(path: Path, model: onnx.ModelProto) -> None:
+    """Refuse a damaged model whose names are no texts."""
+    graph = model.graph
+    try:
+        names = [value.name for value in (*graph.input, *graph.output, *graph.initializer)]
+        for node in graph.node:
+            names += [*node.input, *node.output, node.name, node.op_type, node.domain]
+            names += [attribute.name for attribute in node.attribute]
+        is_text = all(isinstance(name, str) for name in names)
+    except UnicodeDecodeError:
+        is_text = False
+    if not is_text:
+        raise CovcalError(
+            f"{path} is damaged (a name in it is no UTF-8): copy or download it again"
+        )
 
 
 def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
@@ -208,7 +241,13 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
         if location not in files:
             files[location] = _existing(path, location, tensor.name)
         # Every tensor must end inside its file.
-        end = int(entries.get("offset", "0")) + int(entries.get("length", "0"))
+        places = [entries.get(key, "0") for key in ("offset", "length")]
+        if not all(place.isascii() and place.isdecimal() and len(place) < 20 for place in places):
+            raise CovcalError(
+                f"{path}: {tensor.name} lies at {' and '.join(map(shown, places))} of {location}, "
+                "which are no numbers: copy or download the model again"
+            )
+        end = sum(map(int, places))
         size = files[location].stat().st_size
         if end > size:
             raise CovcalError(

@@ -179,6 +179,11 @@ def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear
         )
     elif not attributes.get("transB", 0):
         weight = weight.T
+    if linear.bias.size not in (1, len(weight)):
+        raise CovcalError(
+            f"{where} has weights of {len(weight)} classes and a bias of {linear.bias.size}: "
+            "export the model again"
+        )
     # One number may stand for the bias of every class.
     bias = np.broadcast_to(linear.bias.reshape(-1), len(weight))
     return replace(linear, weight=weight, bias=bias)

@@ -1,6 +1,8 @@
 """Torch files: programs (TorchScript, torch.export), and weights for the module of a function.
 
-Nothing that a file holds is run but its program: pickled objects are never opened.
+A program is code: loading a torch.export file may unpickle what it holds, and TorchScript may write
+files as it runs. So neither is opened unless its user trusts it. Weights are never more than
+numbers: pickled objects in them are not built.
 """
 
 import importlib
@@ -8,6 +10,7 @@ import logging
 import pickle
 import warnings
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,11 +29,12 @@ from covcal_cli.classifiers.torch.program import (
     quiet,
     without_tensor_cores,
 )
-from covcal_cli.errors import CovcalError
-from covcal_cli.files import require_file, sha256_of
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
+from covcal_cli.files import grows_beyond_belief, require_file, sha256_of
 
 _JIT: Any = torch.jit  # its functions have no types
 _PICKLE = b"\x80"
+_SAVE_AGAIN = "copy it again, or save the state_dict again with torch.save"
 _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch.jit.save"
 # Where training scripts put the state_dict, and what wrappers write before every name.
 _PLACES = ("state_dict", "model_state_dict", "model", "net")
@@ -38,14 +42,20 @@ _PREFIXES = ("module.", "_orig_mod.", "model.")
 _SHOWN = 3  # of the names that do not fit
 
 
-def open_file(path: Path, device: torch.device = CPU) -> Program:
-    """Open a TorchScript or torch.export file, to compute on `device`."""
+def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) -> Program:
+    """Open a TorchScript or torch.export file, if it is `trusted`, to compute on `device`."""
     require_file(path, remedy="give a TorchScript or torch.export file, or module:function")
     kind = _kind(path)
     if kind == "weights":
         raise CovcalError(
             f"{path} holds weights or a pickled object, not a program: pass module:function with "
-            f"--weights {path}"
+            f"--weights {path}, or {OUTPUTS_AS_TABLE}"
+        )
+    if not trusted:
+        raise CovcalError(
+            f"{path} is a {kind} program, which can run code and write files once it is opened: "
+            "pass --trust-model if you trust its origin, or take what holds no code, an ONNX "
+            "file, or module:function with --weights FILE.safetensors"
         )
     module = _loaded(path, kind)
     if kind == "torch.export":
@@ -82,8 +92,7 @@ def _kind(path: Path) -> str:
             return "weights"
         cut = " (it is cut short)" if start.startswith(b"PK") else ""
         raise CovcalError(f"{path} is not a readable torch file{cut}: {_EXPORT_AGAIN}")
-    with zipfile.ZipFile(path) as archive:
-        members = [name.partition("/")[2] for name in archive.namelist()]
+    members = [name.partition("/")[2] for name in _intact_members(path, _EXPORT_AGAIN)]
     if "archive_format" in members:
         if any(name.endswith((".so", ".wrapper.cpp")) for name in members):
             raise CovcalError(
@@ -96,6 +105,30 @@ def _kind(path: Path) -> str:
     if "data.pkl" in members:
         return "weights"
     raise CovcalError(f"{path} is a zip file and holds no torch program: {_EXPORT_AGAIN}")
+
+
+def _intact_members(path: Path, remedy: str) -> list[str]:
+    """Return the members of a zip file of torch's, refusing one that is damaged or a trap.
+
+    Torch looks at no checksum, and what a member unpacks to may fill the memory.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            held = archive.infolist()
+            for member in held:
+                if grows_beyond_belief(member.file_size, member.compress_size):
+                    raise CovcalError(
+                        f"{path}: {member.filename} would take {member.file_size / 1e9:.1f} GB, "
+                        f"from {member.compress_size} bytes, and torch compresses nothing: {remedy}"
+                    )
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, RuntimeError) as error:
+        raise CovcalError(
+            f"{path} is not a readable torch file ({cause(error)}): {remedy}"
+        ) from error
+    if damaged is not None:
+        raise CovcalError(f"{path}: the checksum of {damaged} is wrong: {remedy}")
+    return [member.filename for member in held]
 
 
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
@@ -208,11 +241,19 @@ def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
     expected = module.state_dict()
     weights, stripped = _without_prefix(weights, expected)
     _require_same(weights, expected, path, where)
+    for name, _ in module.named_parameters():  # buffers may hold masks
+        if name in weights and not weights[name].isfinite().all():
+            raise CovcalError(
+                f"{path}: {name} holds NaN or infinite numbers: {_SAVE_AGAIN}, from a training "
+                "that did not diverge"
+            )
     module.load_state_dict(weights)
     return (f"{path}: {stripped!r} dropped before every name",) if stripped else ()
 
 
 def _saved(path: Path) -> dict[str, Tensor]:
+    if zipfile.is_zipfile(path):
+        _intact_members(path, _SAVE_AGAIN)
     try:
         loaded = torch.load(path, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
@@ -222,8 +263,7 @@ def _saved(path: Path) -> dict[str, Tensor]:
         ) from error
     except Exception as error:  # damaged files raise many kinds
         raise CovcalError(
-            f"{path} is not a readable file of weights ({cause(error)}): save the state_dict again "
-            "with torch.save"
+            f"{path} is not a readable file of weights ({cause(error)}): {_SAVE_AGAIN}"
         ) from error
     for place in _PLACES:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(place), Mapping):

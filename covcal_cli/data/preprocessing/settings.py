@@ -53,6 +53,25 @@ class Preprocessing:
         """Whether nothing was asked for."""
         return self == Preprocessing()
 
+    def options(self) -> list[str]:
+        """Return what was asked for as the options of ``covcal extract``."""
+        texts = {
+            "size": None if self.size is None else _size_text(self.size),
+            "resize": self.resize,
+            "crop": None if self.crop is None else _size_text(self.crop),
+            "resample": self.resample,
+            "color": self.color,
+            "layout": self.layout,
+            "scale": self.scale,
+            "mean": ",".join(map(repr, self.mean)) or None,
+            "std": ",".join(map(repr, self.std)) or None,
+        }
+        # With = a value may start with a minus.
+        found = [f"--{name}={text}" for name, text in texts.items() if text is not None]
+        if self.exif is not None:
+            found.append("--exif" if self.exif else "--no-exif")
+        return found
+
     def to_json(self) -> str:
         """Return what was asked for as one line of JSON."""
         values = asdict(replace(self, function=None))
@@ -104,6 +123,10 @@ class Preprocessing:
             )
         _require_positive("--scale", (scale,))
         _require_positive("--std", self.std)
+        mean = _per_channel("--mean", self.mean, 0.0, color)
+        std = _per_channel("--std", self.std, 1.0, color)
+        if not integers:
+            _require_finite(scale, mean, std, dtype)
         return PixelPipeline(
             size=size,
             resize=resize,
@@ -111,8 +134,8 @@ class Preprocessing:
             if cropped or resize.policy == "letterbox"
             else "never",
             scale=scale,
-            mean=_per_channel("--mean", self.mean, 0.0, color),
-            std=_per_channel("--std", self.std, 1.0, color),
+            mean=mean,
+            std=std,
             color=color,
             layout=layout,
             resample=self.resample or "bilinear",
@@ -240,6 +263,23 @@ def _per_channel(
             "number or one per channel"
         )
     return values if len(values) == channels else (values or (default,)) * channels
+
+
+def _require_finite(
+    scale: float, mean: tuple[float, ...], std: tuple[float, ...], dtype: np.dtype[np.generic]
+) -> None:
+    """Refuse numbers that take the pixels out of the range of the model's input."""
+    held = np.finfo(dtype.name)
+    largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
+    if not float(held.tiny) <= largest <= float(held.max):
+        raise CovcalError(
+            f"--scale, --mean and --std take pixels to {largest:.2g}, which the model's {dtype} "
+            "does not hold: give those of training"
+        )
+    if 255 * scale < float(held.tiny):
+        raise CovcalError(
+            f"--scale {scale:.2g} leaves nothing of the pixels: give that of training"
+        )
 
 
 def _require_positive(option: str, values: tuple[float, ...]) -> None:

@@ -25,6 +25,7 @@ _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
+_LONGEST_LINE = 64 << 20  # characters
 _CELL_BYTES = 64  # what Python takes for a short text
 
 
@@ -36,6 +37,7 @@ class CSVStore(Store):
     """
 
     is_table = True
+    is_typed = False
 
     def __init__(self, path: Path, *, of_images: bool = True) -> None:
         self.path = path
@@ -195,22 +197,37 @@ class CSVStore(Store):
         return names
 
     @contextmanager
-    def _reading(self) -> Iterator[tuple[IO[str], Any, list[str]]]:
-        """Yield the file and a CSV reader below the first line, and the cells of that line."""
+    def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
+        """Yield the lines and a CSV reader below the first line, and the cells of that line."""
         try:
             with self._opened() as file:
-                first = file.readline()
+                first = file.readline(_LONGEST_LINE)
                 file.seek(0)
                 self._delimiter = next((char for char in first if char in _DELIMITERS), ",")
-                reader = csv.reader(file, delimiter=self._delimiter, strict=True)
-                yield file, reader, next(reader, [])
+                lines = self._short_lines(file) if self._is_compressed else file
+                reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+                yield lines, reader, next(reader, [])
         except UnicodeDecodeError as error:
             raise self.error("it is not UTF-8 text: save it as UTF-8") from error
         except (csv.Error, OSError, EOFError, zlib.error) as error:
             raise self.error(f"it is not a readable CSV file ({error}): save it again") from error
 
+    def _short_lines(self, file: IO[str]) -> Iterator[str]:
+        """Yield the lines of a file that may hold far longer ones than its size lets expect."""
+        while line := file.readline(_LONGEST_LINE):
+            if len(line) == _LONGEST_LINE:
+                raise self.error(
+                    f"a line has more than {_LONGEST_LINE >> 20} million characters: save one row "
+                    "a line"
+                )
+            yield line
+
+    @property
+    def _is_compressed(self) -> bool:
+        return self.path.suffix.lower() == ".gz"
+
     def _opened(self) -> IO[str]:
-        if self.path.suffix.lower() == ".gz":
+        if self._is_compressed:
             return gzip.open(self.path, "rt", encoding="utf-8-sig", newline="")
         return self.path.open(encoding="utf-8-sig", newline="")
 

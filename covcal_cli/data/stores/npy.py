@@ -4,7 +4,9 @@ The members of an ``.npz`` are streamed, so that an array of any size takes litt
 """
 
 import math
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,9 +17,14 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
 from covcal_cli.errors import CovcalError, one_line
+from covcal_cli.files import grows_beyond_belief
 
-# zipfile says NotImplementedError of a compression that it lacks.
-_UNREADABLE = (ValueError, OSError, zipfile.BadZipFile, EOFError, NotImplementedError)
+# zipfile says NotImplementedError of a compression that it lacks, RuntimeError of a password that
+# it wants; NumPy parses headers as Python.
+_UNREADABLE = (
+    *(ValueError, OSError, EOFError, NotImplementedError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError),
+)
 
 
 class NpyStore(Store):
@@ -27,7 +34,7 @@ class NpyStore(Store):
         self.path = path
         try:
             self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
+        except _UNREADABLE as error:
             raise self._unreadable(error) from error
         self.entries = {"x": Entry(self._array.shape, self._array.dtype)}
 
@@ -81,17 +88,28 @@ class NpzStore(Store):
                             stream = NpyStream(file)
                         entry = Entry(stream.shape, stream.dtype)
                         self.entries[member.removesuffix(".npy")] = entry
+                        self._require_plausible(archive.getinfo(member), stream)
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
+
+    def _require_plausible(self, member: zipfile.ZipInfo, stream: "NpyStream") -> None:
+        """Refuse an array that would fill the memory and is next to nothing in the file."""
+        needed = math.prod(stream.shape) * stream.dtype.itemsize
+        if grows_beyond_belief(needed, member.compress_size):
+            raise self.error(
+                f"{member.filename.removesuffix('.npy')} would take {needed / 1e9:.1f} GB, from "
+                f"{member.compress_size} bytes: no data compresses so; save shorter texts or fewer "
+                "rows"
+            )
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole array."""
         try:
             with np.load(self.path, allow_pickle=False) as arrays:
                 values: AnyArray = arrays[name]
+            return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
-        return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen rows, reading every array once from its start."""

@@ -7,9 +7,9 @@ import covcal_cli
 
 COVCAL = Path(covcal_cli.__file__).parent
 # What an adapted file depends on.
-TRAINING = ("arrays.py", "maths", "formats", "adapt")
+TRAINING = ("arrays.py", "hdf5.py", "records.py", "maths", "formats", "adapt")
 # What temperatures, estimates and errors depend on.
-FITTING = (*TRAINING, "records.py", "estimators", "calibrate", "evaluate")
+FITTING = (*TRAINING, "estimators", "calibrate", "evaluate")
 
 
 def code_sha256(*parts: str, folder: Path = COVCAL) -> str:

@@ -13,7 +13,7 @@ from covcal_cli.classifiers.onnx.runner import Runner
 from covcal_cli.errors import CovcalError
 from tests.classifiers.onnx.onnx_case import Array, inputs_of
 from tests.classifiers.onnx.onnx_float_cases import FLOAT_CASES
-from tests.classifiers.onnx.onnx_graphs import D_IN, GEMM, HIDDEN, Graph, node
+from tests.classifiers.onnx.onnx_graphs import D_IN, GEMM, HIDDEN, WEIGHTS, Graph, node
 from tests.classifiers.onnx.onnx_quantised_cases import QUANTISED_CASES
 
 SOFTMAX = FLOAT_CASES["softmax"].graph
@@ -71,6 +71,28 @@ def test_a_cap_that_small_logits_do_not_show_is_caught_when_they_grow(tmp_path: 
     assert classifier.tail == "none"
     with pytest.raises(CovcalError, match=r"neither the logits .* \(Tanh follows them\)"):
         classifier.run(rows(8))
+
+
+@pytest.mark.parametrize("phi", [None, "none", "input"])
+@pytest.mark.parametrize("first", [1e-3, 1e5])
+def test_a_sum_of_exponentials_may_be_off_by_what_large_logits_are_rounded(
+    first: float, phi: str | None, tmp_path: Path
+) -> None:
+    """A naive Bayes adds up long documents, and exp(z - log sum exp z) sums to 1 within 1e-3."""
+    nodes = [
+        *HIDDEN,
+        GEMM,
+        node("ReduceLogSumExp", "z", "sum", axes=[1], keepdims=1),
+        node("Sub", "z sum", "logs"),
+        node("Exp", "logs", "y"),
+    ]
+    small = {name: values * np.float32(1e-4) for name, values in WEIGHTS.items() if name == "w"}
+    offset = {"b": WEIGHTS["b"] + np.float32(1e4)}
+    graph = Graph(nodes, constants=NO_BIAS | small | offset)
+    classifier = open_onnx(graph.save(tmp_path), phi=phi).prove(rows(1, first))
+    for scale in (1e-3, 1.0, 1e5):
+        classifier.run(rows(30, scale))
+    assert classifier.tail == "softmax"
 
 
 def test_a_single_row_with_cancelling_logits_is_no_error() -> None:

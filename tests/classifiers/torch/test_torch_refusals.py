@@ -10,7 +10,7 @@ import torch
 
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.torch.classifier import open_torch
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
 
@@ -121,7 +121,7 @@ def test_files_without_a_program(tmp_path: Path) -> None:
             open_classifier(path)
         assert str(error.value) == (
             f"{path} holds weights or a pickled object, not a program: pass module:function with "
-            f"--weights {path}"
+            f"--weights {path}, or {OUTPUTS_AS_TABLE}"
         )
     traced = save(torch_modules.mlp(), "traced", tmp_path / "traced.pt", rows((D_IN,)))
     whole = traced.read_bytes()
@@ -157,7 +157,7 @@ def test_zip_files_that_torch_cannot_run(tmp_path: Path) -> None:
         (damaged, f"is a TorchScript file that torch {torch.__version__} cannot load (RuntimeErr"),
     ):
         with pytest.raises(CovcalError) as error:
-            open_classifier(path)
+            open_classifier(path, trusted=True)
         assert str(error.value).startswith(f"{path} {message}")
         assert "\n" not in str(error.value)
 
@@ -204,12 +204,12 @@ def test_exported_programs_that_hide_their_head(tmp_path: Path) -> None:
     """One row cannot tell an added constant; inputs by keyword cannot be fed in order."""
     one = save(torch_modules.by_hand(), "static", tmp_path / "one.pt2", rows((D_IN,), 1))
     with pytest.raises(CovcalError, match=r"so few rows show: export it with a dynamic batch, or"):
-        open_classifier(one)
+        open_classifier(one, trusted=True)
     exporter: Any = torch.export
     named = exporter.export(torch_modules.mlp().eval(), (), {"x": rows((D_IN,))})
     exporter.save(named, tmp_path / "named.pt2")
     with pytest.raises(CovcalError, match=r"named.pt2 takes inputs by keyword \(x\): export the"):
-        open_classifier(tmp_path / "named.pt2")
+        open_classifier(tmp_path / "named.pt2", trusted=True)
 
 
 def test_a_damaged_exported_program_is_one_line(
@@ -224,5 +224,24 @@ def test_a_damaged_exported_program_is_one_line(
             archive.writestr(name, content[:40] if name.endswith(".json") else content)
     caplog.clear()
     with pytest.raises(CovcalError, match=r"damaged.pt2 is a torch.export file that .*: copy it"):
-        open_classifier(damaged)
+        open_classifier(damaged, trusted=True)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("kind", ["model.pt", "model.pt2", "weights.pth"])
+def test_a_number_changed_on_the_way(kind: str, tmp_path: Path) -> None:
+    """Torch looks at no checksum, and would run the model with that number."""
+    path, module = tmp_path / kind, torch_modules.mlp()
+    if kind == "weights.pth":
+        torch.save(module.state_dict(), path)
+    else:
+        way = "traced" if kind == "model.pt" else "dynamic"
+        save(module, way, path, rows((D_IN,), 3))
+    content = path.read_bytes()
+    weight = module.state_dict()["head.weight"].numpy().tobytes()
+    assert weight in content
+    path.write_bytes(content.replace(weight, weight[:-1] + bytes([weight[-1] ^ 1])))
+    source = f"{torch_modules.__name__}:mlp" if kind == "weights.pth" else str(path)
+    weights = path if kind == "weights.pth" else None
+    with pytest.raises(CovcalError, match=rf"{kind}: the checksum of \S+ is wrong: copy it again"):
+        open_classifier(source, weights=weights, trusted=True)

@@ -133,3 +133,14 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     program = save(torch_modules.mlp(), "traced", tmp_path / "model.pt", rows((D_IN,)))
     with pytest.raises(CovcalError, match=r"holds its own weights: drop --weights"):
         open_torch(program, weights=path)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers(bad: float, tmp_path: Path) -> None:
+    """Behind a ReLU, -inf would go unseen."""
+    weights = trained()
+    weights["body.bias"][1] = bad
+    path = tmp_path / "weights.pth"
+    torch.save(weights, path)
+    with pytest.raises(CovcalError, match=r"weights.pth: body.bias holds NaN or infinite numbers"):
+        open_torch(f"{ZOO}:mlp", weights=path)

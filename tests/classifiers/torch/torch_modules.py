@@ -274,6 +274,7 @@ one_of_tokens = _seeded(lambda: Token("one"))
 with_softmax = _seeded(lambda: Made(softmax))
 capped = _seeded(lambda: Made(lambda z: z.clamp(-8, 8)))
 capped_softmax = _seeded(lambda: Made(lambda z: softmax(z.clamp(-8, 8))))
+clipped_softmax = _seeded(lambda: Made(lambda z: softmax(z).clamp(1e-4, 1 - 1e-4)))
 with_log_softmax = _seeded(lambda: Made(log_softmax))
 with_sigmoid = _seeded(lambda: Made(torch.sigmoid))
 with_argmax = _seeded(lambda: Made(lambda z: z.argmax(dim=1)))
@@ -369,3 +370,24 @@ def save(module: nn.Module, kind: str, path: Path, example: Tensor) -> Path:
         program = jit.trace(module, example) if kind == "traced" else jit.script(module)
         jit.save(jit.freeze(program) if kind == "frozen" else program, path)
     return path
+
+
+# Classes that are ruled out.
+
+MASK = torch.tensor([False, True, False])
+
+
+def masked_by_infinity() -> Made:
+    return Made(lambda z: z + torch.where(MASK, -torch.inf, 0.0))
+
+
+def masked_by_filling() -> Made:
+    return Made(lambda z: z.masked_fill(MASK, torch.finfo(z.dtype).min))
+
+
+def masked_before_softmax() -> Made:
+    return Made(lambda z: torch.softmax(z.masked_fill(MASK, -torch.inf), dim=1))
+
+
+def masked_by_a_billion() -> Made:
+    return Made(lambda z: z - 1e9 * MASK)

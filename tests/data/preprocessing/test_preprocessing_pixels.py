@@ -1,6 +1,7 @@
 """Preprocessing and decoding: the silent traps of image files, and unreadable ones."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -256,3 +257,19 @@ def test_no_warning_escapes_from_a_transparent_palette(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         with saved(tmp_path, image, transparency=bytes([0, 128])) as opened:
             row_of(grey(), opened)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"std": (1e-320,)}, "take pixels to inf, which the model's float32 does not hold"),
+        ({"scale": 1e307}, "take pixels to inf, which"),
+        ({"mean": (1e39,)}, "take pixels to 1e+39, which"),
+        ({"std": (1e300,)}, "take pixels to 1e-300, which"),
+        ({"scale": 1e-320}, "take pixels to 2.5e-318, which"),
+        ({"scale": 1e-320, "mean": (1.0,)}, "--scale 1e-320 leaves nothing of the pixels"),
+    ],
+)
+def test_numbers_that_take_pixels_out_of_range(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(CovcalError, match=re.escape(words)):
+        Preprocessing(**asked).resolve(GREY, F4)

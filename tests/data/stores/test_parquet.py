@@ -254,3 +254,12 @@ class TestPartitions:
         with pytest.raises(CovcalError, match=re.escape(message)) as caught:
             opened(tmp_path)
         assert "\n" not in str(caught.value)
+
+
+def test_a_text_whose_bytes_are_none_is_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    table = arrow.table({"id": [f"row {i}" for i in range(9)]})
+    parquet().write_table(table, path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"row 7", b"row \xd8"))
+    with pytest.raises(CovcalError, match=r"rows.parquet is not a readable Parquet file \('utf-8'"):
+        open_store(path).texts("id")

@@ -1,0 +1,242 @@
+"""What a calibration was fitted to holds where it is used: the reading of the model, the prior."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.calibrate.test_estimate_calibrations import estimated
+from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
+from tests.cli_runner import Argument, Outcome, covcal
+from tests.made_files import clusters_domain, write_features
+
+COMMANDS: dict[str, tuple[Argument, ...]] = {
+    "apply": ("-o", "new.csv"),
+    "evaluate": ("-o", "new.json"),
+    "report": ("-o", "new.html"),
+    "estimate": ("-o", "new.json"),
+}
+ALLOW = "--allow-other-preprocessing"
+
+
+def write_images(folder: Path, names: list[str], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (SIDE, SIDE), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / name)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model without class names, images in folders of names, and a calibration of them."""
+    folder = tmp_path_factory.mktemp("reading")
+    grey_classifier(folder)
+    write_images(folder / "src", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(120)], 0)
+    write_images(folder / "tgt", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(90)], 1)
+    write_images(folder / "new", [f"{i:03d}.png" for i in range(20)], 2)
+    covcal("extract", "model.onnx", "src", "tgt", cwd=folder).require_success()
+    # The images say nothing of the labels, so that T is at its limit.
+    covcal("calibrate", "--method", "temp", "--force", cwd=folder).require_success()
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "work"))
+
+
+def use(command: str, folder: Path, *options: Argument, file: str = "other.h5") -> Outcome:
+    return covcal(command, file, "-c", "cal.json", *COMMANDS[command], *options, cwd=folder)
+
+
+class TestPreprocessing:
+    @pytest.mark.parametrize("command", COMMANDS)
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (("--scale", "1"), "scale 1.0, not 0.00392"),
+            (("--mean", "0.5"), "mean [0.5], not [0.0]"),
+            (("--resize", "short:9", "--crop", SIDE), "crop_rule round, not never"),
+        ],
+    )
+    def test_another_is_refused_or_allowed(
+        self, folder: Path, command: str, options: tuple[Argument, ...], words: str
+    ) -> None:
+        arguments = ("model.onnx", "src", "tgt", *options, "-o", "other.h5")
+        covcal("extract", *arguments, cwd=folder).require_success()
+        line = use(command, folder).error_line()
+        assert line.startswith("other.h5 was extracted with other preprocessing than cal.json was")
+        assert words in line
+        assert ALLOW in line
+        use(command, folder, ALLOW).require_success()
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_arrays_in_the_place_of_images(self, folder: Path, command: str) -> None:
+        """Rows that went in as they are may have been prepared alike, which the user must say."""
+        x = np.random.default_rng(0).random((90, 1, SIDE, SIDE), dtype=np.float32)
+        np.savez(folder / "a.npz", x=x, y=np.arange(90) % 3)
+        arguments = ("model.onnx", "a.npz", "a.npz", "--classes", "cal.json", "-o", "other.h5")
+        covcal("extract", *arguments, cwd=folder).require_success()
+        assert "(none, not that of images)" in use(command, folder).error_line()
+        use(command, folder, ALLOW).require_success()
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_the_same_in_other_words(self, folder: Path, command: str) -> None:
+        """What was done counts, not how it was asked for."""
+        options = ("--size", SIDE, "--scale", 1 / 255, "--mean", "0", "--std", "1")
+        arguments = ("model.onnx", "src", "tgt", *options, "-o", "other.h5")
+        covcal("extract", *arguments, cwd=folder).require_success()
+        use(command, folder).require_success()
+
+    @pytest.mark.parametrize("old", ["file", "calibration"])
+    def test_what_is_not_known_is_not_held_against_a_file(self, folder: Path, old: str) -> None:
+        covcal("extract", "model.onnx", "src", "tgt", "--scale", 1, "-o", "other.h5", cwd=folder)
+        if old == "file":
+            with h5py.File(folder / "other.h5", "r+") as file:
+                del file.attrs["preprocessing"]
+        else:
+            content = json.loads((folder / "cal.json").read_text())
+            del content["reading"]
+            (folder / "cal.json").write_text(json.dumps(content))
+        use("apply", folder).require_success()
+
+    def test_a_setting_that_is_not_given(self, folder: Path) -> None:
+        """It is not the same as one that is null."""
+        document = json.loads((folder / "cal.json").read_text())
+        settings = document["reading"]["preprocessing"]
+        nulls = [name for name, value in settings["resize"].items() if value is None]
+        del settings["resize"][nulls[0]]
+        (folder / "cal.json").write_text(json.dumps(document))
+        line = use("apply", folder, file="features.h5").error_line()
+        assert f"(resize: {nulls[0]} None, not not given)" in line
+
+
+class TestTail:
+    @pytest.mark.parametrize("command", COMMANDS)
+    @pytest.mark.parametrize(
+        ("attribute", "value", "words"),
+        [
+            ("tail", "softmax", "with softmax as the model's output, and cal.json was fitted with"),
+            ("logits_tensor", "aux", "with aux as the model's logits, and cal.json was fitted"),
+        ],
+    )
+    def test_another_output_is_refused(
+        self, folder: Path, command: str, attribute: str, value: str, words: str
+    ) -> None:
+        """No option allows it: T of probabilities says nothing of logits."""
+        shutil.copy(folder / "features.h5", folder / "other.h5")
+        with h5py.File(folder / "other.h5", "r+") as file:
+            file.attrs[attribute] = value
+        line = use(command, folder, ALLOW).error_line()
+        assert words in line
+        assert "extract it again" in line
+
+    def test_the_model_is_exported_as_it_was_read(self, folder: Path) -> None:
+        content = json.loads((folder / "cal.json").read_text())
+        content["reading"]["tail"] = "softmax"
+        (folder / "cal.json").write_text(json.dumps(content))
+        line = covcal("export", "model.onnx", "-c", "cal.json", cwd=folder).error_line()
+        assert "was fitted with softmax as the output of model.onnx, which is read as none" in line
+
+    def test_without_features_the_name_of_the_logits_says_nothing(self, folder: Path) -> None:
+        """With --phi none the output stands for what it was made of."""
+        shutil.copy(folder / "features.h5", folder / "other.h5")
+        with h5py.File(folder / "other.h5", "r+") as file:
+            file.attrs["logits_tensor"], file.attrs["features_tensor"] = "output", ""
+        use("apply", folder).require_success()
+
+
+class TestClasses:
+    def test_new_images_of_a_model_without_names(self, folder: Path) -> None:
+        """Alone, a flat folder gives the outputs no names; the error names the way out."""
+        arguments = ("model.onnx", "--target", "new", "-o", "other.h5")
+        covcal("extract", *arguments, cwd=folder).require_success()
+        line = use("apply", folder).error_line()
+        assert "other class names than the calibration (class 0 is 0, not a)" in line
+        assert "extract it again with --classes cal.json" in line
+        covcal("extract", *arguments, "--classes", "cal.json", "-f", cwd=folder).require_success()
+        use("apply", folder).require_success()
+
+    def test_new_images_in_folders_of_other_classes(self, folder: Path) -> None:
+        """Folders of some of the classes are no folders of the model's: extract says the same."""
+        write_images(folder / "some", ["b/1.png", "c/2.png"], 3)
+        arguments = ("model.onnx", "--target", "some", "-o", "other.h5")
+        assert "--classes FILE" in covcal("extract", *arguments, cwd=folder).error_line()
+        covcal("extract", *arguments, "--classes", "cal.json", cwd=folder).require_success()
+        with h5py.File(folder / "other.h5") as file:
+            assert file["target/labels"][:].tolist() == [1, 2]
+
+
+PRIOR = {"class 0": 0.6, "class 1": 0.1, "class 2": 0.1, "class 3": 0.1, "class 4": 0.1}
+
+
+class TestPrior:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        target = clusters_domain("target", moved=0.6, prior=list(PRIOR.values()))
+        target["labels"][:] = -1
+        write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
+        (tmp_path / "prior.json").write_text(json.dumps(PRIOR))
+        return tmp_path
+
+    @pytest.mark.parametrize("prior", ["prior.json", "uniform", "bbse"])
+    def test_report_and_estimate_have_that_of_the_calibration(
+        self, folder: Path, prior: str
+    ) -> None:
+        """The page states the accuracy that the calibration met, also where the file is gone."""
+        given = ("--target-prior", prior)
+        covcal("calibrate", "--method", "cot", *given, cwd=folder).require_success()
+        expected = estimated(*given, cwd=folder)
+        assert expected["estimates"][1] != estimated(cwd=folder)["estimates"][1]
+        (folder / "prior.json").unlink()
+        found = estimated("-c", "cal.json", cwd=folder)
+        for key in ("estimates", "target_prior"):
+            assert found[key] == expected[key]
+        page = covcal("report", "features.h5", "-c", "cal.json", cwd=folder).require_success()
+        assert f"{expected['estimates'][0]['accuracy']:.1%} of the target right" in page.out
+
+    @pytest.mark.parametrize("prior", ["prior.json", "uniform"])
+    def test_the_shares_are_kept_where_no_estimate_was_made(self, folder: Path, prior: str) -> None:
+        only_source = write_features(
+            folder / "s.h5", source=clusters_domain("source"), only_source=True
+        )
+        arguments = (only_source, "--target-prior", prior, "-o", "auto.json")
+        covcal("calibrate", *arguments, cwd=folder).require_success()
+        (folder / "prior.json").unlink()
+        found = estimated("features.h5", "-c", "auto.json", cwd=folder)
+        wanted = [*PRIOR.values()] if prior == "prior.json" else [0.2] * 5
+        assert found["target_prior"]["shares"] == pytest.approx(wanted)
+
+    def test_calibrations_of_several_priors(self, folder: Path) -> None:
+        """The estimate has the first prior that mattered, and says where another one was."""
+        made: dict[str, tuple[Argument, ...]] = {
+            "temp": ("--method", "temp"),
+            "given": ("--method", "cot", "--target-prior", "prior.json"),
+            "plain": ("--method", "utdc"),
+        }
+        for name, options in made.items():
+            covcal("calibrate", *options, "-o", f"{name}.json", cwd=folder).require_success()
+        both = ("estimate", "-c", "temp.json", "-c", "given.json")
+        assert "target prior" not in covcal(*both, cwd=folder).require_success().err
+        found = covcal(*both, "-c", "plain.json", cwd=folder).require_success()
+        assert "plain.json was made with the target prior source" in found.err
+        given = estimated("-c", "temp.json", "-c", "given.json", cwd=folder)
+        assert given["target_prior"]["name"] == "prior.json"
+
+    @pytest.mark.parametrize(
+        "shares",
+        [[0.5, 0.5], [1.0, 1.0, 1.0, 1.0, 1.0], [2.0, -1.0, 0.0, 0.0, 0.0], "none", [None]],
+    )
+    def test_shares_that_are_none(self, folder: Path, shares: Any) -> None:
+        covcal("calibrate", "--method", "temp", "--force", cwd=folder).require_success()
+        content = json.loads((folder / "cal.json").read_text())
+        content["target_prior"]["shares"] = shares
+        (folder / "cal.json").write_text(json.dumps(content))
+        line = covcal("report", "features.h5", "-c", "cal.json", cwd=folder).error_line()
+        assert "target_prior.shares" in line

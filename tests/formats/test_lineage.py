@@ -1,0 +1,168 @@
+"""What a command picks by itself belongs together; what is named may be anything, with a note."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
+from tests.cli_runner import covcal
+from tests.short_training import short_training
+
+STALE = "was not made from"
+
+
+def extract(folder: Path, seed: int, name: str = "features.h5") -> None:
+    """Extract made arrays of that seed, replacing what was extracted before."""
+    rng = np.random.default_rng(seed)
+    for domain, count in (("source", 200), ("target", 150)):
+        x = rng.integers(0, 256, (count, SIDE, SIDE), dtype=np.uint8)
+        np.savez(folder / f"{domain}.npz", x=x, y=np.arange(count) % 3)
+    arguments = ("model.onnx", "source.npz", "target.npz", "-o", name, "-f", "-q")
+    covcal("extract", *arguments, cwd=folder).require_success()
+
+
+def adapt(folder: Path, features: str = "features.h5", adapted: str = "adapted.h5") -> None:
+    with short_training(20):
+        arguments = (features, "-o", adapted, "--members", 1, "-f", "-q")
+        covcal("adapt", *arguments, cwd=folder).require_success()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that the bare commands leave: not to be changed."""
+    folder = tmp_path_factory.mktemp("lineage")
+    grey_classifier(folder)
+    extract(folder, 0)
+    adapt(folder)
+    covcal("calibrate", "--method", "temp", "-q", "--force", cwd=folder).require_success()
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "work"))
+
+
+BARE = {
+    "calibrate": ("calibrate", "-o", "new.json"),
+    "calibrate-labelled": ("calibrate-labelled", "--rows", 9, "-o", "new.json", "--force"),
+    "estimate": ("estimate",),
+    "apply": ("apply", "-o", "new.csv"),
+    "evaluate": ("evaluate", "-o", "new.json"),
+    "report": ("report", "-o", "new.html"),
+    "export": ("export", "model.onnx", "-o", "new.onnx"),
+}
+
+
+@pytest.mark.parametrize("command", BARE)
+def test_files_that_belong_together(folder: Path, command: str) -> None:
+    """No command that picks its files finds fault with what was made in order."""
+    done = covcal(*BARE[command], cwd=folder).require_success()
+    assert STALE not in done.err
+    assert "has changed" not in done.err
+
+
+@pytest.mark.parametrize("command", BARE)
+def test_a_new_extraction_makes_its_neighbour_stale(folder: Path, command: str) -> None:
+    """Yesterday's adapted.h5 is not read in the place of today's features.h5."""
+    extract(folder, 1)
+    before = sorted(folder.iterdir())
+    line = covcal(*BARE[command], cwd=folder).error_line()
+    assert line.startswith(
+        "adapted.h5 was not made from features.h5 as it is now: run covcal adapt"
+    )
+    assert sorted(folder.iterdir()) == before
+    # The remedy works, from the first step on.
+    adapt(folder)
+    covcal("calibrate", "--method", "temp", "-f", cwd=folder).require_success()
+    covcal(*BARE[command], cwd=folder).require_success()
+
+
+@pytest.mark.parametrize("command", ["apply", "evaluate", "report", "export"])
+def test_a_calibration_of_an_earlier_file(folder: Path, command: str) -> None:
+    """Where all was made anew but cal.json, it is not picked; named, it is taken."""
+    extract(folder, 1)
+    adapt(folder)
+    line = covcal(*BARE[command], cwd=folder).error_line()
+    assert line.startswith("adapted.h5 has changed since cal.json was fitted on it")
+    named = (*BARE[command], "-c", "cal.json")
+    if command in ("apply", "report"):  # which pick cal.json beside a file, too
+        assert "has changed since" in covcal(*BARE[command], "adapted.h5", cwd=folder).error_line()
+    if command != "export":
+        named = (*named, "adapted.h5")
+    done = covcal(*named, cwd=folder).require_success()
+    told = "and 256 that the calibration was fitted on" if command == "export" else "has changed"
+    assert (told in done.err) == (command != "export")
+    assert "that the calibration was fitted on" not in done.out
+
+
+@pytest.mark.parametrize("old", ["old version", "this version"])
+def test_files_of_any_name_and_age(folder: Path, old: str) -> None:
+    """The file that an adapted one names counts too; without a content hash, the file's own."""
+    extract(folder, 0, "a.h5")
+    if old == "old version":
+        with h5py.File(folder / "a.h5", "r+") as file:
+            del file.attrs["content_sha256"]
+    adapt(folder, "a.h5", "b.h5")
+    covcal("calibrate", "b.h5", "--method", "temp", "-f", cwd=folder).require_success()
+    covcal("apply", "-o", "p.csv", cwd=folder).require_success()
+    extract(folder, 1, "a.h5")
+    line = covcal("apply", "-o", "p.csv", "-f", cwd=folder).error_line()
+    assert line.startswith("b.h5 was not made from a.h5 as it is now: run covcal adapt")
+    assert line.endswith("or pass b.h5 -c cal.json to apply it all the same")
+
+
+NAMED: dict[str, Callable[[str], tuple[str | int, ...]]] = {
+    "calibrate": lambda file: ("calibrate", file, "--method", "temp", "-o", "new.json"),
+    "calibrate-labelled": lambda file: (*BARE["calibrate-labelled"], file),
+    "estimate": lambda file: ("estimate", file),
+    "apply": lambda file: ("apply", file, "-c", "cal.json"),
+    "evaluate": lambda file: ("evaluate", file, "-c", "cal.json"),
+    "report": lambda file: ("report", file, "-c", "cal.json"),
+    "inspect": lambda file: ("inspect", file),
+}
+
+
+@pytest.mark.parametrize("command", NAMED)
+def test_a_file_that_is_named_is_read_with_a_note(folder: Path, command: str) -> None:
+    arguments = NAMED[command]("adapted.h5")
+    before = covcal(*arguments, cwd=folder).require_success()
+    assert STALE not in before.err + before.out
+    extract(folder, 1)
+    force = ("-f",) if command in ("calibrate", "calibrate-labelled", "apply", "report") else ()
+    done = covcal(*arguments, *force, cwd=folder).require_success()
+    assert f"adapted.h5 {STALE} features.h5 as it is now" in done.err + done.out
+
+
+def test_the_same_content_is_the_same(folder: Path) -> None:
+    """An extraction that is repeated, or moved with what was made from it, changes nothing."""
+    extract(folder, 0)
+    covcal("estimate", cwd=folder).require_success()
+    moved = folder.rename(folder.with_name("elsewhere"))
+    covcal("estimate", cwd=moved).require_success()
+    covcal("apply", cwd=moved).require_success()
+
+
+def test_shards_have_the_content_of_a_whole(folder: Path) -> None:
+    """What is merged is what one run extracts, to the hash that tells it from others."""
+    parts = [f"part{i}.h5" for i in (1, 2)]
+    for i, part in enumerate(parts, 1):
+        arguments = ("model.onnx", "source.npz", "target.npz", "--shard", f"{i}/2", "-o", part)
+        covcal("extract", *arguments, cwd=folder).require_success()
+    covcal("merge", *parts, "-f", cwd=folder).require_success()
+    covcal("estimate", cwd=folder).require_success()
+
+
+def test_inspect_tells_what_has_changed(folder: Path) -> None:
+    out = covcal("inspect", "cal.json", cwd=folder).require_success().out
+    assert "which has changed since" not in out
+    assert "which is gone" not in out
+    extract(folder, 1)
+    adapt(folder)
+    assert "which has changed since" in covcal("inspect", "cal.json", cwd=folder).out
+    (folder / "adapted.h5").unlink()
+    assert "which is gone" in covcal("inspect", "cal.json", cwd=folder).out
