@@ -37,7 +37,7 @@ FLOORS = (
     ("estimators",),
     ("extract", "adapt", "calibrate", "evaluate", "apply", "export"),
     ("report",),
-    ("run",),
+    ("run", "compare"),
     ("inspect", "api"),
     ("cli",),
     ("__main__",),

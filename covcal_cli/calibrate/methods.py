@@ -31,6 +31,11 @@ class Method:
     candidate: bool = False  # whether auto reports it beside its choice
 
     @property
+    def gains_by_adapt(self) -> bool:
+        """Whether it reads what adapt learns: aligned logits, or the network's weights."""
+        return self.forecaster != "original" or "importance weights" in self.needs
+
+    @property
     def needs_prior(self) -> bool:
         """Whether the target's class frequencies must be given."""
         return "target prior" in self.needs

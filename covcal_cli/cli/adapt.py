@@ -1,18 +1,24 @@
 """``covcal adapt``: learn features on which the domains look alike."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.options import Device, DeviceName, Force, Quiet, Seed, Verbose, output
+from covcal_cli.cli.options import (
+    Device,
+    DeviceName,
+    Force,
+    PresetName,
+    Quiet,
+    Seed,
+    Verbose,
+    output,
+)
 
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
-
-PresetName = StrEnum("PresetName", ["default", "paper"])
 
 
 def adapt(

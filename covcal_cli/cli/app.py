@@ -21,6 +21,7 @@ from covcal_cli.cli.adapt import adapt
 from covcal_cli.cli.apply import apply
 from covcal_cli.cli.calibrate import calibrate
 from covcal_cli.cli.calibrate_labelled import calibrate_labelled
+from covcal_cli.cli.compare import compare
 from covcal_cli.cli.console import prepare_streams, say
 from covcal_cli.cli.demo import demo
 from covcal_cli.cli.estimate import estimate
@@ -94,6 +95,7 @@ _command(short_help="Estimate target accuracy; reads no target label.")(estimate
 _command(short_help="Fit a temperature; reads no target label.")(calibrate)
 _command(short_help="Fit a temperature to a few target labels.")(calibrate_labelled)
 _command(short_help="Measure calibrations where labels are known.")(evaluate)
+_command(short_help="Rank methods on several labelled shifts.")(compare)
 _command(short_help="Write calibrated probabilities of every row.")(apply)
 _command(short_help="Write the model with calibrated probabilities.")(export)
 _command(short_help="Write a page to show a colleague.")(report)

@@ -89,6 +89,7 @@ class MethodName(StrEnum):
 # As a dict where the library takes a literal: a type checker sees its values then.
 LossName = StrEnum("LossName", {"brier": "brier", "nll": "nll"})
 DeviceName = StrEnum("DeviceName", ["auto", "cpu", "cuda"])
+PresetName = StrEnum("PresetName", ["default", "paper"])
 SplitName = StrEnum("SplitName", ["train", "validation", "test", "all"])
 
 Method = Annotated[

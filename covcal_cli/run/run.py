@@ -272,11 +272,7 @@ class _Steps:
         method = METHODS.get(self.settings.method)
         with FeatureFile(features) as file:
             has_features = file.require_source().n_features is not None
-        if not has_features or (
-            method is not None
-            and method.forecaster == "original"
-            and "importance weights" not in method.needs
-        ):
+        if not has_features or (method is not None and not method.gains_by_adapt):
             return features
 
         settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}

@@ -55,6 +55,7 @@ class TestHelp:
             "calibrate",
             "calibrate-labelled",
             "evaluate",
+            "compare",
             "apply",
             "export",
             "report",

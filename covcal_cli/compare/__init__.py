@@ -1,0 +1,1 @@
+"""``covcal compare``: methods against each other on several shifts and seeds."""
