@@ -62,29 +62,24 @@ def _shift(images: Values, level: float, rng: np.random.Generator) -> Values:
 
 
 def _shear(images: Values, level: float, rng: np.random.Generator) -> Values:
+    """Move every row of pixels sideways, by more the further it is from the middle."""
     del rng
-    middle = images.shape[1] / 2
-    move = np.array([[1, 0, 0], [0, 1, 0], [0, level, 1]])
-    return np.stack(
-        [
-            ndimage.affine_transform(one, move[1:, 1:], (0, -level * middle), order=1)
-            for one in images
-        ]
-    )
+    return _warped(images, np.array([[1, 0], [level, 1]]))
 
 
 def _scale(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Shrink around the middle; what surrounds it is the darkest value."""
+    """Shrink towards the middle."""
     del rng
-    factor, middle = 1 / (1 - 0.6 * level), (images.shape[1] - 1) / 2
-    return np.stack(
-        [
-            ndimage.affine_transform(
-                one, [factor, factor], middle * (1 - factor), order=1, cval=float(one.min())
-            )
-            for one in images
-        ]
-    )
+    return _warped(images, np.eye(2) / (1 - 0.6 * level))
+
+
+def _warped(images: Values, matrix: Values) -> Values:
+    """Take every pixel from another place, linear around the middle; black where there is none."""
+    middle = (images.shape[1] - 1) / 2
+    whole = np.eye(3)
+    whole[1:, 1:] = matrix
+    offset = np.array([middle] * 3) - whole @ np.array([middle] * 3)
+    return _filtered(images, lambda one: ndimage.affine_transform(one, whole, offset, order=1))
 
 
 def _spots(images: Values, level: float, rng: np.random.Generator) -> Values:
