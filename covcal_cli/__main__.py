@@ -12,6 +12,9 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run the command line of this process and exit."""
     try:
+        from covcal_cli.cli.interrupt import watch
+
+        watch()
         from covcal_cli.cli.app import main as run_command_line
 
         run_command_line()

@@ -35,6 +35,7 @@ class ModelInput:
     name: str
     shape: Shape  # batch first; None where it is free
     dtype: np.dtype[np.generic]
+    takes_missing: bool = False  # whether NaN is a value to it, as to decision trees
 
     def describe(self) -> str:
         """Return dtype and shape of a row, such as ``float32 [N, 1, 28, 28]``."""

@@ -2,16 +2,21 @@
 
 An output is written to a hidden sibling (``.NAME.partial``) and renamed when it is complete, so a
 crash, a full disk or ``kill -9`` leaves the old file untouched. The sibling's name is fixed: the
-next run overwrites what a killed run left behind, and a run beside it is refused, since the sibling
-is locked for as long as it is written.
+next run takes away what a killed run left behind, and a run beside it is refused, since the sibling
+is locked until it is renamed. Outputs that belong together are renamed together.
 """
 
 import errno
 import hashlib
 import os
+import signal
+import stat
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError, OutputExistsError
@@ -21,6 +26,8 @@ if sys.platform != "win32":
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HASH_BLOCK = 1 << 20
+_LONGEST_NAME = 255  # bytes
+_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
 def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> None:
@@ -45,55 +52,181 @@ def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> Non
         raise CovcalError(f"the folder {path.parent} does not exist: create it, or pass another -o")
 
 
+@dataclass(frozen=True)
+class _Writing:
+    """An output that is being written, and the lock on its sibling."""
+
+    path: Path  # where it will be
+    partial: Path
+    lock: int | None  # descriptor of the sibling; none on Windows, where it could not be renamed
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether `path` is the file that was created and locked."""
+        try:
+            found = path.lstat()
+        except OSError:
+            return False
+        if self.lock is None:
+            return True
+        return os.path.samestat(found, os.fstat(self.lock))
+
+    def end(self) -> None:
+        """Take the sibling away unless it was renamed, and give up the lock."""
+        # Another process may have begun one of the same name once this one was renamed.
+        if self.is_at(self.partial):
+            self.partial.unlink(missing_ok=True)
+        if self.lock is not None:
+            os.close(self.lock)
+
+
+@dataclass
+class _Together:
+    """Outputs that wait to be renamed together."""
+
+    leading: Path | None
+    whole: list[_Writing] = field(default_factory=list)
+
+
+_TOGETHER: ContextVar[_Together | None] = ContextVar("together", default=None)
+
+
 @contextmanager
 def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     """Yield a temporary sibling of `path` to write to; rename it to `path` when the block succeeds.
 
-    What `check_output` refuses is refused, and so is a `path` that another process writes.
+    What `check_output` refuses is refused, and so is a `path` that another process writes. A file
+    that is replaced hands down its permissions.
     """
     check_output(path, force=force)
     path = path.resolve()  # a link is followed, not replaced
-    partial = path.with_name(f".{path.name}.partial")
-    with _sole_writer(partial, path):
+    with ExitStack() as stack:
+        writing = _begun(path)
+        stack.callback(writing.end)
         try:
-            yield partial
-            with partial.open("rb+") as handle:
+            yield writing.partial
+            with writing.partial.open("rb+") as handle:
                 os.fsync(handle.fileno())
-            partial.replace(path)
+            if (waiting := _TOGETHER.get()) is None:
+                _rename([writing], None)
+            else:
+                waiting.whole.append(writing)
+                stack.pop_all()
         except OSError as error:
             raise _explained(error, path) from error
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 @contextmanager
-def _sole_writer(partial: Path, path: Path) -> Iterator[None]:
-    """Keep other processes from writing the same file until the block ends.
+def moved_together(leading: Path | None = None) -> Iterator[None]:
+    """Let the outputs of a block take their places only when all of them are whole.
 
-    A record lock, as HDF5 takes the other kind on its own. Any handle of this process that is
-    closed gives it up, which happens when all is written.
+    Where `leading` is among them, and is nothing without the others, an old one goes before they
+    come: a process killed in between leaves none rather than one with the wrong others.
     """
+    together = _Together(None if leading is None else leading.resolve())
+    before = _TOGETHER.set(together)
+    try:
+        yield
+        _rename(together.whole, together.leading)
+    except OSError as error:
+        raise _explained(error, together.whole[0].path) if together.whole else error from error
+    finally:
+        _TOGETHER.reset(before)
+        for writing in together.whole:
+            writing.end()
+
+
+def _rename(whole: Sequence[_Writing], leading: Path | None) -> None:
+    with _undisturbed():
+        if leading is not None and len(whole) > 1:
+            leading.unlink(missing_ok=True)
+        for writing in whole:
+            writing.partial.replace(writing.path)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put off signals that ask to end until the block has ended."""
     if sys.platform == "win32":
         yield
         return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
-        handle = partial.open("ab")
-    except OSError as error:
-        explained = _explained(error, path)
-        if explained is error:
-            reason = (error.strerror or str(error)).lower()
-            explained = CovcalError(f"{path} cannot be written ({reason}): pass another -o")
-        raise explained from error
-    with handle:
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in {errno.EACCES, errno.EAGAIN}:
-                raise CovcalError(
-                    f"another process is writing {path}: wait for it, or pass another -o"
-                ) from error
-            # Some network file systems have no locks.
         yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def hidden_sibling(path: Path, ending: str) -> Path:
+    """Return the name of a temporary file or folder beside `path`, for as long as it is made."""
+    name = f".{path.name}.{ending}"
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}.{ending}"
+    return path.with_name(name)
+
+
+def _begun(path: Path) -> _Writing:
+    """Create the sibling of `path`, locked; one that a killed process left goes first."""
+    partial = hidden_sibling(path, "partial")
+    while True:
+        try:
+            writing = _created(path, partial)
+        except OSError as error:
+            explained = _explained(error, path)
+            if isinstance(explained, OSError):
+                reason = (error.strerror or str(error)).lower()
+                explained = CovcalError(f"{path} cannot be written ({reason}): pass another -o")
+            raise explained from error
+        if writing is not None:
+            return writing
+
+
+def _created(path: Path, partial: Path) -> _Writing | None:
+    """Create the sibling; None where it is to be tried again."""
+    how = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+    try:
+        descriptor = os.open(partial, how | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        _clear(path, partial, how)
+        return None
+    if path.exists():
+        partial.chmod(path.stat().st_mode & 0o777)
+    writing = _locked(path, partial, descriptor)
+    if not writing.is_at(partial):  # taken for a left one by another process
+        writing.end()
+        return None
+    return writing
+
+
+def _clear(path: Path, partial: Path, how: int) -> None:
+    """Take away a sibling that a killed process left; raise `CovcalError` for any other."""
+    # Neither a link is followed nor a pipe waited for: anybody may have put them there.
+    if not partial.is_symlink() and not partial.exists():
+        return
+    if partial.is_symlink() or not partial.is_file():
+        raise CovcalError(f"{partial} is in the way and no plain file: remove it")
+    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(partial, how | careful)
+    except FileNotFoundError:  # renamed just now
+        return
+    _locked(path, partial, descriptor).end()
+
+
+def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
+    """Keep other processes from writing the same file for as long as the descriptor is open."""
+    if sys.platform == "win32":
+        os.close(descriptor)
+        return _Writing(path, partial, None)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in {errno.EACCES, errno.EAGAIN}:
+            os.close(descriptor)
+            raise CovcalError(
+                f"another process is writing {path}: wait for it, or pass another -o"
+            ) from error
+        # Some network file systems have no locks.
+    return _Writing(path, partial, descriptor)
 
 
 def _explained(error: OSError, path: Path) -> Exception:
@@ -105,6 +238,8 @@ def _explained(error: OSError, path: Path) -> Exception:
         return CovcalError(f"no space left to write {path}: free some space, or pass another -o")
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return CovcalError(f"no permission to write {path}: pass another -o")
+    if error.filename is not None:  # of the sibling, which nobody has heard of
+        error.filename = str(path)
     return error
 
 
@@ -123,12 +258,23 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def open_plain(path: str | Path) -> FileIO:
+    """Open a plain file to read; raise ValueError for a pipe or device, which might not end."""
+    handle = FileIO(path, opener=lambda name, how: os.open(name, how | _WITHOUT_WAITING))
+    if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+        handle.close()
+        raise ValueError("it is a pipe or device, not a file")
+    return handle
+
+
 def require_file(path: Path, *, remedy: str) -> None:
     """Refuse a path that is no file or an empty one, naming what is wrong and `remedy`."""
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: {remedy}")
     if not path.exists():
         raise CovcalError(f"{path} does not exist: {remedy}")
+    if not path.is_file():
+        raise CovcalError(f"{path} is no plain file (a pipe or device?): save it as one")
     if path.stat().st_size == 0:
         raise CovcalError(f"{path} is empty (0 bytes): {remedy}")
 

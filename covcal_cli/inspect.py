@@ -1,23 +1,28 @@
 """A few lines on any file that covcal wrote, told apart by their content."""
 
-from collections.abc import Callable, Mapping, Sequence
+import mmap
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from covcal_cli.calibrate.estimate import Estimation
-from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.limits import WrittenMetrics
+from covcal_cli.errors import CovcalError, printable
+from covcal_cli.evaluate.result import WrittenMetrics
 from covcal_cli.files import require_file
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import APPLIED_SCHEMA, SPLITS, Domain, FeatureFile, open_hdf5
-from covcal_cli.records import Document, Input, read_document, read_json
+from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
+from covcal_cli.formats.source_accuracy import source_accuracy
+from covcal_cli.hdf5 import File
+from covcal_cli.records import Document, Input, parsed_json, read_document, read_json
 from covcal_cli.run.journal import Results
 
 Lines = list[tuple[str, str]]  # what a line is about, and what it says
 _REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
-_HIDDEN = ("schema", "complete", "training")  # attributes that are shown elsewhere, or too long
+# Attributes that are shown elsewhere, or too long.
+_HIDDEN = ("schema", "complete", "training", "preprocessing", "affine_difference", "largest_logit")
 
 
 def describe(path: str | Path) -> str:
@@ -30,11 +35,14 @@ def describe(path: str | Path) -> str:
         lines = _json_lines(path)
     elif start.startswith(b"\x89HDF"):
         lines = _hdf5_lines(path)
+    elif found := _exported(path):
+        lines = _model_lines(found)
     else:
         raise CovcalError(
             f"{path} is not a readable HDF5 file or JSON but {_kind_of(path, start)}: name one of "
-            "covcal's .h5 or .json files"
+            "covcal's .h5 or .json files, or a model that it exported"
         )
+    lines = [(printable(name), printable(text)) for name, text in lines]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
@@ -52,26 +60,58 @@ def _kind_of(path: Path, start: bytes) -> str:
 
 
 def _hdf5_lines(path: Path) -> Lines:
-    with open_hdf5(path) as applied:
+    with File(path, remedy=REMEDY) as applied:
         if applied.attrs.get("schema") == APPLIED_SCHEMA:
             if "complete" not in applied.attrs:
                 raise CovcalError(f"{path} was never finished: run covcal apply again")
-            classes = [bytes(name).decode("utf-8") for name in applied["classes"][:]]
+            classes = applied["classes"].texts()
             what = "probabilities" if "probabilities" in applied else "confidences alone"
-            rows = ("rows", f"{len(applied['id'])}, {what}")
-            return _described(APPLIED_SCHEMA, classes, [rows], applied.attrs)
+            count = [("rows", f"{len(applied['id'])}, {what}")]
+            return _described(APPLIED_SCHEMA, classes, count, applied.attrs)
     with FeatureFile(path) as file:
-        domains = [_domain(one) for one in (file.source, file.target) if one is not None]
-        return _described(file.schema, file.classes, domains, file.attributes)
+        domains: list[Domain] = [one for one in (file.source, file.target) if one is not None]
+        rows = [_domain(domain) for domain in domains]
+        labelled = ", ".join(f"{domain.name} {domain.n_labelled}" for domain in domains)
+        rows.append(("labelled", labelled or "none"))
+        accuracy = source_accuracy(file)
+        if accuracy is not None:
+            rows.append(("accuracy", str(accuracy)))
+            if accuracy.doubt is not None:
+                rows.append(("warning", accuracy.doubt))
+        groups = dict.fromkeys(name for domain in domains for name in domain.columns)
+        rows.append(("groups", ", ".join(groups) or "none"))
+        rows += _preprocessing(file.attributes.get("preprocessing"))
+        return _described(file.schema, file.classes, rows, file.attributes)
+
+
+def _preprocessing(text: object) -> Lines:
+    """Return what was done to images: each setting that the file tells, without its JSON."""
+    try:
+        settings = parsed_json(str(text))
+    except ValueError:
+        return []
+    if not isinstance(settings, dict):
+        return [("images", "none: the rows went in as they are")]
+    return [("images", ", ".join(f"{name} {_plain(value)}" for name, value in settings.items()))]
+
+
+def _plain(value: Any) -> str:
+    """Return a setting as people write it."""
+    if isinstance(value, dict):
+        kept = (f"{name} {_plain(one)}" for name, one in value.items() if one not in (None, []))
+        return f"({', '.join(kept)})"
+    if isinstance(value, list):
+        return " ".join(map(_plain, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _described(
     schema: str, classes: Sequence[str], rows: Lines, attributes: Mapping[str, Any]
 ) -> Lines:
     shown = [
-        (name, value.decode("utf-8") if isinstance(value, bytes) else str(value))
-        for name, value in sorted(attributes.items())
-        if name not in _HIDDEN
+        (name, str(value)) for name, value in sorted(attributes.items()) if name not in _HIDDEN
     ]
     return [("schema", schema), ("classes", _classes(classes)), *rows, *shown]
 
@@ -82,6 +122,88 @@ def _domain(domain: Domain) -> tuple[str, str]:
     members = f"; members {domain.n_members}" if domain.n_members else ""
     widths = f"features {width}, logits {domain.n_classes}{members}"
     return domain.name, f"{domain.n} rows ({splits}); {widths}"
+
+
+# Models that export wrote, by the metadata that it left in them; nothing of them is loaded.
+
+_METADATA = 14  # number of the field of an ONNX model that holds pairs of texts
+_PREFIX = "covcal."
+
+
+def _exported(path: Path) -> dict[str, str]:
+    """Return what export wrote into a model; nothing where it wrote none."""
+    if path.suffix.lower() == ".pt2":
+        found = _of_archive(path)
+    elif path.suffix.lower() == ".onnx":
+        found = _of_onnx(path)
+    else:
+        return {}
+    return {name: value for name, value in found.items() if name.startswith(_PREFIX)}
+
+
+def _of_archive(path: Path) -> dict[str, str]:
+    """Return the metadata of a torch.export archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("/covcal.json"))
+            content = parsed_json(archive.read(name).decode("utf-8"))
+    except (OSError, ValueError, StopIteration, zipfile.BadZipFile):
+        return {}
+    return {str(name): str(value) for name, value in content.items()}
+
+
+def _of_onnx(path: Path) -> dict[str, str]:
+    """Return the pairs of texts of an ONNX model: the protobuf is walked, its weights skipped."""
+    pairs = []
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            for number, content in _fields(data, 0, len(data)):
+                if number == _METADATA:
+                    texts = [data[one] for _, one in _fields(data, content.start, content.stop)]
+                    pairs.append([text.decode("utf-8") for text in texts])
+    except (ValueError, IndexError):  # no protobuf, or a damaged one
+        return {}
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def _fields(data: mmap.mmap, place: int, stop: int) -> Iterator[tuple[int, slice]]:
+    """Yield number and place of the fields of a protobuf message that have a length."""
+    while place < stop:
+        key, place = _varint(data, place)
+        kind = key & 7
+        if kind == 0:
+            _, place = _varint(data, place)
+        elif kind == 2:
+            length, place = _varint(data, place)
+            if place + length > stop:
+                raise ValueError("a field is longer than its message")
+            yield key >> 3, slice(place, place + length)
+            place += length
+        elif kind in (1, 5):
+            place += 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"no protobuf has a field of kind {kind}")
+
+
+def _varint(data: mmap.mmap, place: int) -> tuple[int, int]:
+    """Return a number of seven bits a byte, and the place behind it."""
+    value = shift = 0
+    while True:
+        byte = data[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place
+        if shift > 63:
+            raise ValueError("a number is longer than 64 bits")
+
+
+def _model_lines(metadata: Mapping[str, str]) -> Lines:
+    lines = [("model", "exported by covcal")]
+    for name, value in sorted(metadata.items()):
+        names = parsed_json(value) if name == f"{_PREFIX}classes" else None
+        lines.append((name, _classes(names) if isinstance(names, list) else value))
+    return lines
 
 
 # JSON: calibrations, metrics, estimates, and the journal of a run.
@@ -104,15 +226,25 @@ def _calibration_lines(path: Path) -> Lines:
         ("method", f"{read.method_used} (asked for: {read.method})"),
         ("reason", read.reason),
         ("T_f", f"{read.forecaster_temperature:.6g}"),
+        *_offsets(read),
         ("T_g", ", ".join(f"{value:.4g}" for value in read.discriminator_temperatures) or "none"),
         ("classes", _classes(read.classes)),
         ("model", f"{read.model['name']} {read.model['sha256'][:12]}"),
         *_inputs(read.inputs),
     ]
+    if read.source_accuracy is not None:
+        lines.append(("accuracy", str(read.source_accuracy)))
     if read.labelled_rows is not None:
         lines.append(("labels", f"of {read.labelled_rows.n} target rows were used"))
     lines += [("note", text) for text in read.notes]
     return lines + [("warning", text) for text in read.warnings]
+
+
+def _offsets(calibration: Calibration) -> Lines:
+    if not calibration.class_offsets:
+        return []
+    low, high = min(calibration.class_offsets), max(calibration.class_offsets)
+    return [("prior", f"log odds moved by {low:.3g} to {high:.3g}")]
 
 
 @dataclass(frozen=True)
@@ -146,8 +278,10 @@ def _estimation_lines(path: Path) -> Lines:
         ("rows", f"{read.source_rows} of the source, {read.target_rows} of the target"),
         ("prior", read.prior_name),
     ]
+    if read.source_accuracy is not None:
+        lines.append(("source", str(read.source_accuracy)))
     for one in read.estimates:
-        doubt = "" if one.trusted else ", not to be trusted"
+        doubt = ", not checked" if not one.checked else "" if one.trusted else ", not to be trusted"
         text = f"accuracy {one.accuracy:.1%} ({one.low:.1%} to {one.high:.1%}){doubt}"
         lines.append((one.name, text))
     return [*lines, *_inputs(read.inputs), *(("note", text) for text in read.notes)]

@@ -8,16 +8,20 @@ refused by name. Also the records that several documents share, and what setting
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
 _ABSENT = object()
+_LONGEST_JSON = 256 << 20  # bytes
+_DEEPEST_JSON = 64  # objects and lists in each other
+_MOST_DIGITS = 20  # of a whole number; 2^64 has as many
 # What a JSON value must be, by its type in Python.
 _WANTED = {
     str: "a text",
@@ -107,21 +111,94 @@ def write_document(content: Document | Mapping[str, Any], path: str | Path, *, f
     write_text(path, document_text(content, path) + "\n", force=force)
 
 
-def parsed_json(text: str) -> Any:
-    """Return the value of a JSON text; one that is nested too deeply is a `ValueError` as well."""
+def parsed_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text of any origin.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, names a key twice, holds what is no finite number of a usual size or no
+        Unicode text, or is nested too deeply or too long.
+    """
+    if len(text) > _LONGEST_JSON:
+        raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
     try:
-        return json.loads(text)
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=_float,
+            parse_constant=_float,
+        )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    _require_shallow(value)
+    return value
 
 
-def read_json(path: Path, *, remedy: str) -> Mapping[str, Any]:
+def json_of(path: Path) -> Any:
+    """Return the value of a JSON file; raise ValueError as `parsed_json`, or OSError."""
+    if path.stat().st_size > _LONGEST_JSON:
+        raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
+    return parsed_json(path.read_bytes().decode("utf-8"))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it names {shown(twice)} twice")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"it holds a number of {len(text)} digits")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"it holds {text[:_MOST_DIGITS]}, which is no finite number")
+    return value
+
+
+def _require_shallow(value: Any) -> None:
+    """Refuse a value that is nested too deeply to be worked with, or holds what is no text."""
+    level = [value]
+    for _ in range(_DEEPEST_JSON):
+        texts = [entry for entry in level if isinstance(entry, str)]
+        inner = [entry for entry in level if isinstance(entry, list | dict)]
+        texts += [name for entry in inner if isinstance(entry, dict) for name in entry]
+        for text in texts:
+            if not text.isascii() and not _is_unicode(text):
+                raise ValueError(f"it holds {shown(text)}, which is no Unicode text")
+        if not inner:
+            return
+        level = [
+            one for entry in inner for one in (entry.values() if isinstance(entry, dict) else entry)
+        ]
+    raise ValueError("it is nested too deeply")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
+        return False
+    return True
+
+
+def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[str, Any]:
     """Return the object in a JSON file, empty for other JSON; raise `CovcalError` for no JSON."""
     require_file(path, remedy=remedy)
     try:
-        content = parsed_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = json_of(path)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CovcalError(f"{path} is not JSON: {remedy}") from error
+    except ValueError as error:
+        raise CovcalError(f"{path} is damaged ({error}): {again or remedy}") from error
     return content if isinstance(content, dict) else {}
 
 
@@ -136,11 +213,11 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     CovcalError
         If the file is missing, no JSON or of another schema, or a field is not what it must be.
     """
-    content = read_json(path, remedy=remedy)
+    content = read_json(path, remedy=remedy, again=again)
     schema = content.get("schema")
     if schema != kind.schema:
         raise CovcalError(
-            f"{path} has schema {schema!r}; this version reads {kind.schema}: {remedy}"
+            f"{path} has schema {shown(schema)}; this version reads {kind.schema}: {remedy}"
         )
     try:
         found: D = _decoded(kind, content, "", path)

@@ -196,11 +196,8 @@ def compare_packages(folder: Path, rows: int, classes: int) -> None:
     print(f"{'':24}{'value':>10}{'CPU s':>9}{'extra MB':>10}")
     for name in sorted(benchmark_temperature.CONTENDERS | MORE, reverse=True):
         package = PACKAGES.get(name.split(", ")[1])
-        if package is not None and find_spec(package) is None:
-            continue
-        text, _, _ = measured(__file__, "--measure", name, features)
-        found = json.loads(text)
-        print(f"{name:24}{found['value']:10.5f}{found['cpu']:9.2f}{found['extra']:10.1f}")
+        if package is None or find_spec(package) is not None:
+            benchmark_temperature.compared(__file__, name, features)
 
 
 def main() -> None:

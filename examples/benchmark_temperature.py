@@ -148,6 +148,28 @@ def measure(name: str, path: Path) -> None:
     print(json.dumps({"value": value, "cpu": seconds, "extra": memory("VmHWM") - before}))
 
 
+def compared(script: str, name: str, path: Path) -> dict[str, float] | None:
+    """Print the line of one contender, measured in a process of its own; return its numbers.
+
+    Other packages may be missing, broken or of another version: a dash and the reason, and None.
+    """
+    done = subprocess.run(
+        [sys.executable, script, "--measure", name, str(path)],
+        capture_output=True,
+        text=True,
+        env=os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        print(f"{name:24}{'-':>10}{'-':>9}{'-':>10}  {reason}")
+        if "covcal" in name:
+            raise SystemExit(f"covcal failed: {reason}")
+        return None
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    print(f"{name:24}{found['value']:10.5f}{found['cpu']:9.2f}{found['extra']:10.1f}")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -157,27 +179,20 @@ def main() -> None:
     if options.measure:
         measure(options.measure[0], Path(options.measure[1]))
         return
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    results: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float] | None] = {}
     with tempfile.TemporaryDirectory() as folder:
         features = Path(folder) / "features.h5"
         write_features(features, options.rows, options.classes)
         print(f"{options.rows} x {options.classes} float32 logits")
         print(f"{'':24}{'value':>10}{'CPU s':>9}{'extra MB':>10}")
         for name in CONTENDERS:
-            done = subprocess.run(
-                [sys.executable, __file__, "--measure", name, str(features)],
-                capture_output=True,
-                text=True,
-                check=True,
-                env=os.environ | one_thread,
-            )
-            results[name] = found = json.loads(done.stdout)
-            print(f"{name:24}{found['value']:10.5f}{found['cpu']:9.2f}{found['extra']:10.1f}")
-    theirs = results["T, scikit-learn, nll"]["cpu"]
+            results[name] = compared(__file__, name, features)
+    theirs = results["T, scikit-learn, nll"]
     for loss in ("brier", "nll"):
-        ratio = results[f"T, covcal, {loss}"]["cpu"] / theirs
-        print(f"covcal's {loss} fit takes {ratio:.2f} of scikit-learn's processor time")
+        ours = results[f"T, covcal, {loss}"]
+        if ours and theirs:
+            ratio = ours["cpu"] / theirs["cpu"]
+            print(f"covcal's {loss} fit takes {ratio:.2f} of scikit-learn's processor time")
 
 
 if __name__ == "__main__":

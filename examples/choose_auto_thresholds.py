@@ -41,8 +41,8 @@ def pairs(name: str, features: Path, adapted: Path) -> list[Pair]:
         (adapted, "iw+temp", "temp"),
         (features, "iw+temp", "temp"),
     ):
-        with_weights = calibrate(file, CalibrateSettings(method=weighted))
-        without = calibrate(file, CalibrateSettings(method=plain))
+        with_weights = calibrate(file, CalibrateSettings(method=weighted, allow_limit=True))
+        without = calibrate(file, CalibrateSettings(method=plain, allow_limit=True))
         metrics = evaluate(file, {"weighted": with_weights, "plain": without}).metrics
         health = with_weights.weights or {}
         label = weighted if file == adapted else "iw+temp, logistic"

@@ -218,6 +218,16 @@ class TestCalibrator:
             covcal.Calibrator("temp").fit(source, labels, target)
         assert "makes no error on its 60 source validation rows" in str(found[0].message)
 
+    def test_t_at_its_limit_is_refused_unless_allowed(self) -> None:
+        """Labels upside down: an error with the remedy, as on the command line."""
+        source, _, target = arrays(k=3, n=60)
+        labels = source.argmin(axis=1)
+        with pytest.raises(covcal.CovcalError, match=r"upper limit.*allow_limit"):
+            covcal.Calibrator("temp").fit(source, labels, target)
+        with pytest.warns(UserWarning, match="do not trust"):
+            found = covcal.Calibrator("temp", allow_limit=True).fit(source, labels, target)
+        assert found.calibration_.fit["at_limit"] == "upper"
+
     def test_parameters_are_those_of_scikit_learn(self) -> None:
         calibrator = covcal.Calibrator("cot", seed=2)
         assert repr(calibrator) == "Calibrator(method='cot', seed=2)"

@@ -15,6 +15,7 @@ from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.files import (
     atomic_output,
     check_output,
+    moved_together,
     relative_to_folder_of,
     require_file,
     sha256_of,
@@ -130,9 +131,9 @@ class TestOverwritePolicy:
         with pytest.raises(CovcalError, match="pipe"):
             check_output(path, force=True)
 
-    @pytest.mark.parametrize("length", [250, 300])
+    @pytest.mark.parametrize("length", [256, 300])
     def test_a_name_too_long_is_one_line(self, features: Path, length: int) -> None:
-        """A name too long for the file system, or for its partial file, is a plain error."""
+        """A name too long for the file system is a plain error."""
         done = covcal("calibrate", features, "-o", features.with_name("x" * length))
         assert "too long" in done.error_line()
 
@@ -283,3 +284,139 @@ def test_a_result_that_cannot_be_printed_is_an_error_in_one_line(small_files: Pa
         )
     assert done.returncode == 1
     assert done.stderr == "error: the output: no space left on device: free some space\n"
+
+
+@pytest.mark.parametrize("length", [246, 247, 250, 255])
+def test_the_longest_names_can_be_written(features: Path, length: int) -> None:
+    """The temporary name of a name that leaves no room for more is another one."""
+    path = features.with_name("x" * (length - 5) + ".json")
+    for force in ((), ("-f",)):
+        covcal("calibrate", features, "-o", path, "--method", "temp", *force).require_success()
+    assert names(features.parent) == sorted([features.name, path.name])
+
+
+def test_a_replaced_file_hands_down_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    write_text(path, "old", force=False)
+    usual = path.stat().st_mode & 0o777
+    for mode in (0o640, 0o600, 0o666):
+        path.chmod(mode)
+        write_text(path, "new", force=True)
+        assert path.stat().st_mode & 0o777 == mode
+    write_text(tmp_path / "other", "new", force=False)
+    assert (tmp_path / "other").stat().st_mode & 0o777 == usual
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder"])
+def test_what_lies_in_the_way_is_neither_followed_nor_waited_for(kind: str, tmp_path: Path) -> None:
+    """Anybody may have put it there, in a folder that many write to."""
+    path, partial, victim = tmp_path / "out", tmp_path / ".out.partial", tmp_path / "victim"
+    victim.write_text("precious")
+    if kind == "pipe":
+        os.mkfifo(partial)
+    elif kind == "folder":
+        partial.mkdir()
+    else:
+        partial.symlink_to(victim if kind == "link" else tmp_path / "none")
+    with pytest.raises(CovcalError, match=r"\.out\.partial is in the way and no plain file"):
+        write_text(path, "new", force=True)
+    assert victim.read_text() == "precious"
+    assert not path.exists()
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_hard_link_in_the_way_keeps_its_content(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    os.link(victim, tmp_path / ".out.partial")
+    write_text(tmp_path / "out", "new", force=True)
+    assert victim.read_text() == "precious"
+    assert (tmp_path / "out").read_text() == "new"
+
+
+RACING = """
+import sys
+from pathlib import Path
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import atomic_output
+path, text = Path(sys.argv[1]), sys.argv[2] * 200_000
+for _ in range(250):
+    try:
+        with atomic_output(path, force=True) as partial, partial.open("w") as handle:
+            handle.write(text[:100_000])
+            handle.flush()
+            handle.write(text[100_000:])
+    except CovcalError as error:
+        assert "another process is writing" in str(error), error
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
+def test_writers_that_race_leave_whole_files_alone(tmp_path: Path) -> None:
+    """Whatever reads the output meanwhile sees the text of one writer, and all of it."""
+    path = tmp_path / "out"
+    write_text(path, "a" * 200_000, force=False)
+    writers = [subprocess.Popen([sys.executable, "-c", RACING, str(path), text]) for text in "abc"]
+    seen = 0
+    while any(writer.poll() is None for writer in writers):
+        content = path.read_text()
+        assert content == content[:1] * 200_000
+        seen += 1
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    assert seen > 20
+    assert names(tmp_path) == ["out"]
+
+
+class TestTogether:
+    """Outputs of one command."""
+
+    def test_none_appears_before_all_are_whole(self, tmp_path: Path) -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        with moved_together():
+            write_text(one, "1", force=False)
+            assert not one.exists()
+            write_text(two, "2", force=False)
+        assert (one.read_text(), two.read_text()) == ("1", "2")
+        assert names(tmp_path) == ["one", "two"]
+
+    def test_one_that_fails_keeps_the_others_back(self, tmp_path: Path) -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        one.write_text("old")
+
+        def write_both() -> None:
+            with moved_together():
+                write_text(one, "new", force=True)
+                write_half(two, ValueError)
+
+        with pytest.raises(ValueError, match="middle"):
+            write_both()
+        assert one.read_text() == "old"
+        assert names(tmp_path) == ["one"]
+
+    def test_an_old_one_goes_before_what_it_leads_changes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A writer that ends in between leaves no old model with new weights."""
+        for name in ("model", "weights"):
+            (tmp_path / name).write_text("old")
+        states = []
+        real = Path.replace
+
+        def replace(self: Path, target: Path) -> Path:
+            states.append({name: (tmp_path / name).read_text() for name in names(tmp_path)})
+            return real(self, target)
+
+        monkeypatch.setattr(Path, "replace", replace)
+        with moved_together(leading=tmp_path / "model"):
+            for name in ("weights", "model"):
+                write_text(tmp_path / name, "new", force=True)
+        for state in states:
+            assert state.get("model") in (None, state["weights"])
+        assert names(tmp_path) == ["model", "weights"]
+
+
+def test_a_pipe_in_the_place_of_an_input_is_named(tmp_path: Path) -> None:
+    """It is not empty, and reading it might never end."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CovcalError, match=r"pipe is no plain file"):
+        require_file(tmp_path / "pipe", remedy="do this")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.files import sha256_of
-from covcal_cli.run.journal import Journal
+from covcal_cli.run.journal import Journal, Said
 from tests.cli_runner import covcal
 
 
@@ -178,6 +178,54 @@ def test_the_journal_of_a_run(tmp_path: Path) -> None:
     """run.json shows its results."""
     output = tmp_path / "cal.json"
     output.write_text("{}")
-    Journal(tmp_path / "run.json").record(output, "key", ["few rows"])
+    Journal(tmp_path / "run.json").record(output, "key", Said(("few rows",)))
     found = shown(tmp_path / "run.json")
     assert found["cal.json"] == f"sha256 {sha256_of(output)[:12]}, warnings: 1"
+
+
+def test_how_well_the_classifier_does(small_files: Path, tmp_path: Path) -> None:
+    """Labelled rows, groups and source accuracy; a doubt where it is near chance."""
+    path = Path(shutil.copy(small_files / "features.h5", tmp_path))
+    with h5py.File(path, "r+") as file:
+        file["source/columns/site"] = np.zeros(350)
+        labels, unseen = file["source/labels"][:], file["source/split"][:] > 0
+        right = int((file["source/logits"][:].argmax(axis=1) == labels)[unseen].sum())
+        file["target/labels"][:100] = -1
+    found = shown(path)
+    assert found["labelled"] == "source 350, target 250"
+    assert found["groups"] == "site"
+    assert found["accuracy"] == f"{right / 230:.2%} of 230 unseen labelled source rows"
+    assert "warning" not in found
+    with h5py.File(path, "r+") as file:
+        file["source/labels"][:] = np.random.default_rng(0).permutation(labels)
+    assert "better than guessing" in shown(path)["warning"]
+
+
+def test_preprocessing_in_words(digits: Path, tmp_path: Path) -> None:
+    inputs = (digits / name for name in ("digits.onnx", "source.npz", "target.npz"))
+    covcal("extract", *inputs, "-o", tmp_path / "f.h5", "--sample", 90).require_success()
+    found = shown(tmp_path / "f.h5")
+    assert "{" not in found["images"]
+    assert "color L" in found["images"]
+    assert "preprocessing" not in found
+
+
+def test_a_model_that_export_wrote(digits: Path, tmp_path: Path) -> None:
+    """What is merged into it and of what, without loading a model's library."""
+    inputs = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
+    covcal("extract", *inputs, "-q", cwd=tmp_path).require_success()
+    covcal("calibrate", "--method", "temp", "-q", cwd=tmp_path).require_success()
+    covcal("export", inputs[0], "-q", cwd=tmp_path).require_success()
+    content = json.loads((tmp_path / "cal.json").read_text())
+    found = shown(tmp_path / "calibrated.onnx")
+    assert float(found["covcal.temperature"]) == content["temperatures"]["forecaster"]
+    assert found["covcal.classes"] == "10: 0, 1, 2, 3, 4, 5, 6, 7, ..."
+    assert found["covcal.calibration_sha256"] == sha256_of(tmp_path / "cal.json")
+
+
+@pytest.mark.parametrize("cut", [0.01, 0.3, 0.9, 0.999])
+def test_a_model_that_is_cut_off(cut: float, digits: Path, tmp_path: Path) -> None:
+    content = (digits / "digits.onnx").read_bytes()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content[: int(cut * len(content))])
+    assert covcal("inspect", path).error_line().startswith(str(path))

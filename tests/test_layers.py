@@ -31,7 +31,7 @@ HOMES = {
 FLOORS = (
     ("errors", "progress"),
     ("arrays", "files"),
-    ("maths", "records"),
+    ("maths", "records", "hdf5"),
     ("formats",),
     ("classifiers", "data", "demo"),
     ("estimators",),

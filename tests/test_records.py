@@ -1,6 +1,7 @@
 """Documents: what is written is read back, and what is not what it must be is named."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,8 +9,17 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
+import covcal_cli
 from covcal_cli.errors import CovcalError
-from covcal_cli.records import Document, Guard, Input, at, read_document, write_document
+from covcal_cli.records import (
+    Document,
+    Guard,
+    Input,
+    at,
+    parsed_json,
+    read_document,
+    write_document,
+)
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ def test_what_a_later_version_adds_is_passed_over_and_what_an_earlier_lacks_fill
         ({"inside": {"share": True, "names": []}}, "inside.share is true, not a number"),
         ({"inside": {"share": 0, "names": [None]}}, "inside.names[0] is null, not a text"),
         ({"inside": {"share": 0}}, "inside.names is missing"),
-        ({"inside": {"share": 10**400, "names": []}}, "int too large to convert to float"),
+        ({"inside": {"share": 10**400, "names": []}}, "it holds a number of 401 digits"),
         ({"sure": 1}, "sure is a number, not true or false"),
         ({"n": 1.0}, "n is a number, not a whole number"),
         ({"n": False}, "n is false, not a whole number"),
@@ -131,7 +141,7 @@ def test_a_damaged_field_is_named(change: dict[str, Any], words: str, tmp_path: 
     [
         ("", "is empty (0 bytes): make it"),
         ("{", "is not JSON: make it"),
-        ("[" * 100_000, "is not JSON: make it"),
+        ("[" * 100_000, "is damaged (it is nested too deeply): make it"),
         ("[]", "has schema None; this version reads covcal.made/1: make it"),
         ('{"schema": ["covcal.made/1"]}', "has schema ['covcal.made/1']; this version reads"),
         ('{"schema": "covcal.made/2"}', "has schema 'covcal.made/2'; this version reads"),
@@ -150,3 +160,44 @@ def test_a_number_that_json_lacks_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         write_document({"x": float("nan")}, tmp_path / "x.json", force=False)
     assert not list(tmp_path.iterdir())
+
+
+HOSTILE = {
+    "[" * 70 + "]" * 70: "is nested too deeply",
+    "[" * 100_000: "is nested too deeply",
+    '{"a":' * 100_000: "is nested too deeply",
+    '{"a": 1, "b": {"x": 1, "y": 2, "x": 3}}': "names 'x' twice",
+    "[1e999]": "holds 1e999, which is no finite number",
+    "[-1e999]": "holds -1e999, which is no finite number",
+    "[NaN]": "holds NaN, which is no finite number",
+    "[Infinity]": "holds Infinity, which is no finite number",
+    f"[{'9' * 300}]": "holds a number of 300 digits",
+    f"[{'9' * 9000}]": "holds a number of 9000 digits",
+    r'["\ud800"]': r"holds '\ud800', which is no Unicode text",
+    r'{"\udc00x": 1}': r"holds '\udc00x', which is no Unicode text",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_json_that_is_no_use_to_anyone(text: str) -> None:
+    """Depth, keys, numbers and texts are checked once, for all that reads JSON."""
+    with pytest.raises(ValueError, match=re.escape(HOSTILE[text])):
+        parsed_json(text)
+
+
+def test_json_of_a_usual_kind_is_as_the_standard_library_has_it() -> None:
+    content = {"a": [1, -2.5e-3, 2**63, True, None, {"ä": "\U0001f600"}], "b": {"a": []}}
+    text = json.dumps(content)
+    assert parsed_json(text) == parsed_json(text.encode()) == content
+    assert parsed_json("[" * 60 + "]" * 60) == json.loads("[" * 60 + "]" * 60)
+
+
+def test_no_other_module_reads_json() -> None:
+    """A place that reads JSON without these checks would fail on such a file in its own way."""
+    root = Path(covcal_cli.__file__).parent
+    found = [
+        path.name
+        for path in sorted(root.rglob("*.py"))
+        if re.search(r"\bjson\.loads?\(", path.read_text())
+    ]
+    assert found == ["records.py"]

@@ -13,7 +13,7 @@ from covcal_cli.adapt.training import Trained, training_record
 from covcal_cli.adapt.training_rows import Projection
 from covcal_cli.arrays import Rows
 from covcal_cli.files import relative_to_folder_of
-from covcal_cli.formats.features import ADAPTED_SCHEMA, Domain, FeatureFile
+from covcal_cli.formats.features import ADAPTED_SCHEMA, DOMAINS, Domain, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.maths.networks import networks_sha256
 from covcal_cli.progress import Progress, ProgressCallback
@@ -58,14 +58,16 @@ def write_adapted(
     with HDF5Writer(
         partial, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=carried | made
     ) as writer:
-        if "head" in file.handle:
-            file.handle.copy("head", writer.handle)
+        for place, dataset in file.handle.datasets.items():
+            part, _, name = place.partition("/")
+            if part == "head" or (part in DOMAINS and name.partition("/")[0] in _CARRIED):
+                dataset.copy_to(writer.handle, place)
         for name in sorted(networks):
             writer.write(f"networks/{name}", networks[name])
         domains = (file.require_source(), file.require_target())
         total, done = sum(domain.n for domain in domains), 0
         for domain in domains:
-            for block in _written_blocks(writer, file, domain, trained, projection.to(device)):
+            for block in _written_blocks(writer, domain, trained, projection.to(device)):
                 done += len(block)
                 progress(Progress("apply", done, total))
         record = json.dumps(training_record(trained), sort_keys=True)
@@ -74,13 +76,10 @@ def write_adapted(
 
 
 def _written_blocks(
-    writer: HDF5Writer, file: FeatureFile, domain: Domain, trained: Trained, projection: Projection
+    writer: HDF5Writer, domain: Domain, trained: Trained, projection: Projection
 ) -> Iterator[Rows]:
     """Write one domain, yielding the rows of each block when they are done."""
-    origin, group = file.handle[domain.name], writer.handle.create_group(domain.name)
-    for name in _CARRIED:
-        if name in origin:
-            origin.copy(name, group)
+    group = writer.handle[domain.name]
     members = len(trained.psi.weights[0])
     shapes: dict[str, tuple[int, ...]] = {
         "aligned_logits": (members, domain.n, domain.n_classes),

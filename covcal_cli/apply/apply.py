@@ -5,7 +5,7 @@ its confidence is the probability that the calibrated forecaster gives to it (AR
 section 3.6).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -13,23 +13,17 @@ from typing import IO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.apply.writers import AppliedRows, Layout, format_of, write_csv
+from covcal_cli.apply.writers import AppliedRows, Layout, for_screens, format_of, write_csv
 from covcal_cli.arrays import Float32s, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, ForecasterName
-from covcal_cli.formats.forecaster import (
-    AlignedNetworks,
-    forecaster_logits,
-    log_probabilities,
-    networks_for,
-)
-from covcal_cli.maths.softmax import exp
+from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
+from covcal_cli.formats.forecaster import ScaledLogits, log_probabilities, networks_for
+from covcal_cli.maths.softmax import class_major, exp
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_one_of
 
-ALL = "all"
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
 # Below it NumPy reduces over classes far faster when they come first, above it when they follow
@@ -123,8 +117,12 @@ def apply(
         source = _Source(
             domain=chosen,
             rows=_chosen_rows(chosen, settings.split),
-            calibration=calibration,
-            networks=found,
+            scaled=ScaledLogits(
+                calibration.forecaster,
+                calibration.forecaster_temperature,
+                calibration.offsets,
+                found,
+            ),
             with_probabilities=not settings.confidence_only,
             progress=progress or silent,
         )
@@ -133,9 +131,9 @@ def apply(
                 check_output(output, force=force, inputs=[found.path])
             provenance = _provenance(file, document, calibration, settings)
             with atomic_output(output, force=force) as partial:
-                write(partial, source.layout(file.classes, provenance), source.blocks())
+                write(partial, source.layout(file, provenance), source.blocks())
         else:
-            write_csv(output, source.layout(file.classes, {}), source.blocks())
+            write_csv(output, source.layout(file, {}), source.blocks(), as_it_is=for_screens)
     return Applied(
         rows=len(source.rows),
         mean_confidence=source.confidence_sum / len(source.rows),
@@ -151,20 +149,25 @@ class _Source:
 
     domain: Domain
     rows: Rows | range
-    calibration: Calibration
-    networks: AlignedNetworks | None
+    scaled: ScaledLogits
     with_probabilities: bool
     progress: ProgressCallback
     confidence_sum: float = 0.0
 
-    def layout(self, classes: Sequence[str], provenance: Mapping[str, str | int | float]) -> Layout:
-        dtype = self.domain.id_bytes(np.empty(0, dtype=np.int64)).dtype
-        return Layout(len(self.rows), classes, dtype, self.with_probabilities, provenance)
+    def layout(self, file: FeatureFile, provenance: Mapping[str, str | int | float]) -> Layout:
+        return Layout(
+            len(self.rows),
+            file.classes,
+            self.domain.id_bytes(np.empty(0, dtype=np.int64)).dtype,
+            self.with_probabilities,
+            provenance,
+            integer_ids=file.attributes.get(f"{self.domain.name}_ids") == "integers",
+        )
 
     def blocks(self) -> Iterator[AppliedRows]:
         width = self.domain.n_classes
-        if self.calibration.forecaster == "aligned":
-            networks = self.networks
+        if self.scaled.forecaster == "aligned":
+            networks = self.scaled.networks
             members = self.domain.n_members if networks is None else networks.n_members
             width = max(width * members, self.domain.n_features or 0)
         size = max(256, _BLOCK_VALUES // width)
@@ -174,13 +177,7 @@ class _Source:
             self.progress(Progress("apply", min(start + size, len(self.rows)), len(self.rows)))
 
     def _block(self, rows: Rows) -> AppliedRows:
-        labels, confidence, probabilities = calibrated_rows(
-            self.domain,
-            rows,
-            self.calibration.forecaster,
-            self.calibration.forecaster_temperature,
-            self.networks,
-        )
+        labels, confidence, probabilities = calibrated_rows(self.domain, rows, self.scaled)
         self.confidence_sum += float(confidence.sum(dtype=np.float64))
         return AppliedRows(
             self._ids(rows), labels, confidence, probabilities if self.with_probabilities else None
@@ -239,21 +236,18 @@ def _provenance(
 
 
 def calibrated_rows(
-    domain: Domain,
-    rows: Rows,
-    forecaster: ForecasterName,
-    temperature: float,
-    networks: AlignedNetworks | None,
+    domain: Domain, rows: Rows, scaled: ScaledLogits
 ) -> tuple[Labels, Float32s, Float32s]:
     """Return label (m,), confidence in it (m,) and calibrated probabilities (m, K) of `rows`."""
     logits = domain.logits(rows)
-    if forecaster == "original":
+    if scaled.forecaster == "original" and scaled.offsets is None:
         labels, distances, axis = _distances(logits)
-        probabilities = _softmax(distances, axis, temperature)
+        probabilities = _softmax(distances, axis, scaled.temperature)
         return labels, probabilities.max(axis=1), probabilities
+    # The label's probability need not be the largest of its row.
     labels = logits.argmax(axis=1)
-    aligned = forecaster_logits(domain, rows, forecaster, networks)
-    probabilities = exp(log_probabilities(aligned, temperature)).astype(np.float32).T
+    logs = log_probabilities(class_major(scaled.of(domain)(rows)), scaled.temperature)
+    probabilities = exp(logs).astype(np.float32).T
     return labels, probabilities[np.arange(len(rows)), labels], probabilities
 
 

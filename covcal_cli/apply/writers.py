@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float32s, Labels
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, printable
 from covcal_cli.formats.features import APPLIED_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer
 
@@ -55,6 +55,7 @@ class Layout:
     with_probabilities: bool
     # What the rows were computed from, where a format has a place for it.
     provenance: Mapping[str, str | int | float]
+    integer_ids: bool = False  # whether ids are integers where they come from
 
     def columns(self) -> list[str]:
         """Return the names of a table's columns.
@@ -67,21 +68,31 @@ class Layout:
         return ["id", "label", "label_index", "confidence", *(f"p_{name}" for name in names)]
 
 
-def write_csv(stream: IO[bytes], layout: Layout, blocks: Iterable[AppliedRows]) -> None:
+def write_csv(
+    stream: IO[bytes],
+    layout: Layout,
+    blocks: Iterable[AppliedRows],
+    *,
+    as_it_is: Callable[[bytes], bytes] = bytes,
+) -> None:
     """Write CSV (RFC 4180, UTF-8, line feeds): a header, then a line per row.
 
-    Numbers have nine significant digits, with which every float32 is read back to the last bit.
+    Names and ids are as `as_it_is` makes them. Numbers have nine significant digits, with which
+    every float32 is read back to the last bit.
     """
-    names = [_quoted(name.encode()) for name in layout.classes]
+    names = [_quoted(as_it_is(name.encode())) for name in layout.classes]
     labels = [b",%b,%d" % (name, index) for index, name in enumerate(names)]
-    stream.write(b",".join(_quoted(name.encode()) for name in layout.columns()) + b"\n")
+    columns = (_quoted(as_it_is(name.encode())) for name in layout.columns())
+    stream.write(b",".join(columns) + b"\n")
     size = max(1, _CSV_VALUES // len(layout.columns()))
     for block in blocks:
         for start in range(0, len(block), size):
-            stream.write(_csv_lines(block, slice(start, start + size), labels))
+            stream.write(_csv_lines(block, slice(start, start + size), labels, as_it_is))
 
 
-def _csv_lines(block: AppliedRows, rows: slice, labels: Sequence[bytes]) -> bytes:
+def _csv_lines(
+    block: AppliedRows, rows: slice, labels: Sequence[bytes], as_it_is: Callable[[bytes], bytes]
+) -> bytes:
     values = block.confidence[rows, None]
     if block.probabilities is not None:
         values = np.concatenate([values, block.probabilities[rows]], axis=1)
@@ -90,11 +101,18 @@ def _csv_lines(block: AppliedRows, rows: slice, labels: Sequence[bytes]) -> byte
     numbers = line * len(values) % tuple(values.ravel().tolist())
     if not values.all():
         numbers = numbers.replace(b",0.00000000", b",0")  # others below 1e-4 have an exponent
-    ids: list[bytes] = block.ids[rows].tolist()
+    ids: list[bytes] = list(map(as_it_is, block.ids[rows].tolist()))
     if _SPECIAL.search(b"".join(ids)):
         ids = [_quoted(known) for known in ids]
     found = zip(ids, block.label_index[rows].tolist(), numbers.splitlines(True), strict=True)
     return b"".join(part for known, index, line in found for part in (known, labels[index], line))
+
+
+def for_screens(text: bytes) -> bytes:
+    """Return UTF-8 as a terminal can show it; see `covcal_cli.errors.printable`."""
+    if text.isascii() and text.decode("ascii").isprintable():
+        return text
+    return printable(text.decode("utf-8", errors="replace")).encode("utf-8")
 
 
 def _quoted(text: bytes) -> bytes:
@@ -110,7 +128,8 @@ def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) ->
     """Write row groups of some 32 MiB, and the provenance as JSON under ``covcal``."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
-    types = [pyarrow.string(), pyarrow.string(), pyarrow.int64()]
+    of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
+    types = [of_ids, pyarrow.string(), pyarrow.int64()]
     types += [pyarrow.float32()] * (len(names) - len(types))
     schema = pyarrow.schema(
         list(zip(names, types, strict=True)),
@@ -138,7 +157,7 @@ def _arrow_table(pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRow
     ids = [value for block in group for value in block.ids.tolist()]
     index = np.concatenate([block.label_index for block in group])
     columns = [
-        pyarrow.array(ids, pyarrow.binary()).cast(pyarrow.string()),
+        pyarrow.array(ids, pyarrow.binary()).cast(pyarrow.string()).cast(schema.field("id").type),
         classes.take(pyarrow.array(index)),
         index,
         np.concatenate([block.confidence for block in group]),

@@ -1,7 +1,7 @@
 """``covcal calibrate``: a method's temperature on a file, and what to know about it.
 
-`methods` is the table of methods, `on_source` and `on_target` fit them on a `problem`, `auto`
-chooses one.
+`methods` is the table of methods, `on_source`, `on_target` and `on_prior` fit them on a `problem`,
+`auto` chooses one.
 """
 
 from collections.abc import Callable
@@ -9,15 +9,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from covcal_cli.calibrate import on_source, on_target
+from covcal_cli.calibrate import on_prior, on_source, on_target
 from covcal_cli.calibrate.auto import choose
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR, TAKE_PRIOR, Method
 from covcal_cli.calibrate.problem import (
+    NO_PRIOR,
     EstimateSettings,
     MethodFit,
     Problem,
     fitted_fields,
     notes_on_weights,
+    require_inside,
+    warnings_on_reading,
 )
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights
@@ -27,7 +30,7 @@ from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard, require_one_of
 
-_FAMILIES = {"on_source": on_source, "on_target": on_target}
+_FAMILIES = {"on_source": on_source, "on_target": on_target, "on_prior": on_prior}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class CalibrateSettings(EstimateSettings):
 
     method: str = AUTO  # or a key of `METHODS`
     loss: Loss = "brier"  # what fitted temperatures minimise
+    allow_limit: bool = False  # take a T at a limit of its interval
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +50,9 @@ class CalibrateSettings(EstimateSettings):
                 f"method {self.method} has no use for a target prior: it is for "
                 f"{', '.join(TAKE_PRIOR)}"
             )
+        method = METHODS.get(self.method)
+        if method is not None and method.needs_prior and self.target_prior == SOURCE_PRIOR:
+            raise CovcalError(f"method {self.method} needs {NO_PRIOR}")
 
 
 _AS_IT_COMES = CalibrateSettings()
@@ -57,16 +64,20 @@ def calibrate(path: str | Path, settings: CalibrateSettings = _AS_IT_COMES) -> C
     Raises
     ------
     CovcalError
-        If the file does not hold what the method needs.
+        If the file does not hold what the method needs, or T is at a limit of its interval.
     """
     with FeatureFile(Path(path)) as file:
-        return calibrate_file(Problem(file, settings, settings.loss), settings.method)
+        return calibrate_file(Problem(file, settings, settings.loss), settings)
 
 
-def calibrate_file(problem: Problem, asked: str = AUTO) -> Calibration:
+def calibrate_file(problem: Problem, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
     """Fit the method that is asked for on an open file, as `calibrate` does."""
-    if asked == AUTO:
-        return _chosen(problem)
+    asked = settings.method
+    found = _chosen(problem) if asked == AUTO else _asked_for(problem, asked)
+    return require_inside(problem.file.path, found, allow_limit=settings.allow_limit)
+
+
+def _asked_for(problem: Problem, asked: str) -> Calibration:
     method = METHODS[asked]
     lacking = problem.missing_for(method)
     if lacking is not None:
@@ -127,6 +138,10 @@ def _calibration(
             f"the classifier makes no error on its {len(validation)} source validation rows: were "
             "they used to train it? They must not be",
         )
+    fitted = fitted_fields(
+        file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster), fit.offsets
+    )
+    warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
     return Calibration(
         method=asked,
         method_used=name,
@@ -143,7 +158,7 @@ def _calibration(
         guards=fit.guards,
         candidates=candidates,
         target_prior=_prior(problem, asked),
-        **fitted_fields(file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster)),
+        **fitted,
     )
 
 

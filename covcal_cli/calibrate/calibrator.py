@@ -24,7 +24,8 @@ from covcal_cli.calibrate.problem import Problem
 from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
-from covcal_cli.maths.softmax import class_major, softmax
+from covcal_cli.maths.masks import valid_rows
+from covcal_cli.maths.softmax import class_major, softmax, with_offsets
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
@@ -33,7 +34,7 @@ _WHERE = Path("the arrays")  # the file, in messages
 
 
 class Calibrator:
-    """A temperature for a classifier's logits that makes its confidence true on a shifted target.
+    """A temperature for a classifier's logits, to recalibrate its confidence on a shifted target.
 
     Parameters
     ----------
@@ -47,11 +48,14 @@ class Calibrator:
         The largest importance weight, at least 1.
     seed : int
         Chooses rows where there are more than the fits use.
+    allow_limit : bool
+        Take a temperature at a limit of its search interval, which no data can justify, with a
+        warning instead of an error.
 
     Attributes
     ----------
     temperature_ : float
-        T; probabilities are softmax(z / T).
+        T; probabilities are softmax(z / T), plus b in the exponent for methods with a prior.
     method_ : str
         The method in force, and `reason_` why in one sentence.
     estimate_ : Estimate or None
@@ -73,9 +77,10 @@ class Calibrator:
         target_prior: str = SOURCE_PRIOR,
         max_weight: float = DEFAULT_MAX_WEIGHT,
         seed: int = 0,
+        allow_limit: bool = False,
     ) -> None:
         self.method, self.loss, self.target_prior = method, loss, target_prior
-        self.max_weight, self.seed = max_weight, seed
+        self.max_weight, self.seed, self.allow_limit = max_weight, seed, allow_limit
 
     def fit(
         self,
@@ -103,7 +108,7 @@ class Calibrator:
         ValueError
             If shapes, values or labels do not fit together, or the method needs more than logits.
         CovcalError
-            If there are too few rows, or the prior cannot be read.
+            If there are too few rows, the prior cannot be read, or T is at a limit.
         """
         source, target = (
             _logits(source_logits, "source_logits"),
@@ -120,11 +125,12 @@ class Calibrator:
             target_prior=self.target_prior,
             max_weight=self.max_weight,
             seed=self.seed,
+            allow_limit=self.allow_limit,
         )
         self._require_logits_alone()
         with _ArrayFile(source, labels, target, [str(name) for name in names]) as file:
             problem = Problem(file, settings, self.loss)
-            found = calibrate_file(problem, self.method)
+            found = calibrate_file(problem, settings)
             if self.loss != "brier":  # which an estimate's T_s always minimises
                 problem = Problem(file, settings)
             readable = problem.missing_for_estimate is None
@@ -141,20 +147,28 @@ class Calibrator:
         return self
 
     def predict_proba(self, logits: ArrayLike) -> Float64s:
-        """Return calibrated probabilities, shape (n, K); the largest stays where it was."""
+        """Return calibrated probabilities, shape (n, K).
+
+        The largest stays where it was, unless the method corrects for a prior.
+        """
+        rows = self._rows(logits)
+        moved = with_offsets(rows, self.temperature_, self.calibration_.offsets)
+        probabilities: Float64s = softmax(class_major(moved), self.temperature_).probabilities.T
+        return probabilities
+
+    def predict(self, logits: ArrayLike) -> AnyArray:
+        """Return the classifier's own labels, shape (n,), which no calibration changes."""
+        labels: AnyArray = self.classes_[self._rows(logits).argmax(axis=1)]
+        return labels
+
+    def _rows(self, logits: ArrayLike) -> Float64s:
+        """Return logits as (n, K); refuse them before a fit, or with other classes."""
         if not hasattr(self, "temperature_"):
             raise ValueError("this Calibrator is not fitted yet: call fit first")
         rows = _logits(logits, "logits")
         if rows.shape[1] != len(self.classes_):
             raise ValueError(f"logits have {rows.shape[1]} classes, not {len(self.classes_)}")
-        probabilities: Float64s = softmax(class_major(rows), self.temperature_).probabilities.T
-        return probabilities
-
-    def predict(self, logits: ArrayLike) -> AnyArray:
-        """Return the classifier's own labels, shape (n,), which no temperature changes."""
-        places = self.predict_proba(logits).argmax(axis=1)
-        labels: AnyArray = self.classes_[places]
-        return labels
+        return rows
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return what the calibrator was made with, as scikit-learn's ``clone`` asks."""
@@ -231,7 +245,7 @@ def _logits(values: ArrayLike, name: str) -> Float64s:
         rows = np.stack([np.zeros_like(rows), rows], axis=1)
     if rows.ndim != 2 or rows.shape[1] < 2 or len(rows) == 0:
         raise ValueError(f"{name} must be of shape (n, K) with K of at least 2, not {rows.shape}")
-    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    bad = np.flatnonzero(~valid_rows(rows))
     if len(bad):
         raise ValueError(f"{name}: row {bad[0]} is not finite")
     # Of a few rows it may be chance, and of one number a row the logit 1 looks so.

@@ -15,6 +15,7 @@ from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import read_named, scaled_logits
+from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
 from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
 
 _AS_IT_COMES = EstimateSettings()
@@ -31,6 +32,7 @@ class Estimation(Document):
     temperature: float  # T_s, at which confidences are calibrated on the source
     source_rows: int = field(metadata=at("rows.source"))  # that were read
     target_rows: int = field(metadata=at("rows.target"))
+    source_accuracy: SourceAccuracy | None = None  # the classifier's, on unseen labelled rows
     prior_name: str = field(metadata=at("target_prior.name"))  # as asked for
     # Class frequencies on the target, where they are not the source's.
     prior: tuple[float, ...] | None = field(metadata=at("target_prior.shares"))
@@ -83,6 +85,7 @@ def estimate_file(problem: Problem) -> Estimation:
         temperature=evidence.temperature,
         source_rows=evidence.n_source,
         target_rows=evidence.n_target,
+        source_accuracy=source_accuracy(file),
         prior_name=settings.target_prior,
         prior=None if problem.prior is None else tuple(problem.prior.tolist()),
         seed=settings.seed,
@@ -127,12 +130,14 @@ def expect(
     documents: Sequence[Path] = (),
     asked: Mapping[str, Any] | None = None,
     *,
+    names: Sequence[str] = (),
     networks: Path | None = None,
 ) -> Expectation:
     """Estimate the target accuracy, and see the confidence of calibrations against it.
 
     `documents` are calibrations of the file's classifier, `asked` fields of `EstimateSettings`; the
-    others are as the first calibration was made with. `networks` is the adapted file with an fl
+    others are as the first calibration was made with. `names` is what to call them, as `read_named`
+    has it. `networks` is the adapted file with an fl
     method's networks, if it has moved.
 
     Raises
@@ -144,7 +149,7 @@ def expect(
     UnusedOptionError
         If `networks` are given and no calibration needs any.
     """
-    calibrations = read_named(documents, networks)
+    calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})
     if calibrations:
         first = next(iter(calibrations.values()))

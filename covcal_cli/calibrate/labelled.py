@@ -11,7 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
-from covcal_cli.calibrate.problem import fitted_fields, warnings_on_temperature
+from covcal_cli.calibrate.problem import (
+    fitted_fields,
+    require_inside,
+    warnings_on_reading,
+    warnings_on_temperature,
+)
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import enough_errors, not_at_limit
 from covcal_cli.formats.calibration import Calibration, LabelledRows
@@ -32,6 +37,7 @@ class LabelledSettings:
     rows: int  # how many labelled rows to draw, at least 1
     loss: Loss = "brier"  # what T minimises
     seed: int = 0  # chooses the rows
+    allow_limit: bool = False  # take a T at a limit of its interval
 
     def __post_init__(self) -> None:
         require_at_least("rows", self.rows, 1)
@@ -45,7 +51,8 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
     Raises
     ------
     CovcalError
-        If the file has no target, or fewer labelled target rows.
+        If the file has no target, or fewer labelled target rows, or T is at a limit of its
+        interval.
     """
     rows, seed = settings.rows, settings.seed
     with FeatureFile(Path(path)) as file:
@@ -57,7 +64,10 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
             logits, labels, loss=settings.loss, allow_sharpening=errors >= MIN_ERRORS, seed=seed
         )
         ids = sorted(target.ids(chosen))
-        return Calibration(
+        fitted = fitted_fields(file, "original", fit, rows, errors)
+        warnings = warnings_on_temperature(fit, errors, rows, of=_ROWS)
+        warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
+        found = Calibration(
             method=_METHOD,
             method_used=_METHOD,
             reason=f"asked for, with the labels of {rows} target rows",
@@ -68,7 +78,7 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
             weights=None,
             bound=None,
             seed=seed,
-            warnings=tuple(warnings_on_temperature(fit, errors, rows, of=_ROWS)),
+            warnings=tuple(warnings),
             guards=(
                 enough_errors(errors, rows, of=_ROWS),
                 not_at_limit(fit.temperature, fit.at_limit),
@@ -81,8 +91,9 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
                 ids=tuple(ids),
             ),
             notes=(),
-            **fitted_fields(file, "original", fit, rows, errors),
+            **fitted,
         )
+        return require_inside(file.path, found, allow_limit=settings.allow_limit)
 
 
 def _drawn(target: Domain, n: int, seed: int) -> tuple[Rows, Labels]:

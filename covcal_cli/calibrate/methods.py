@@ -10,31 +10,39 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from covcal_cli.formats.features import ForecasterName
-Need = Literal["importance weights", "estimate"]  # the estimate reads unlabelled target rows
+# The estimate reads unlabelled target rows; the prior is one that the user gives.
+Need = Literal["importance weights", "estimate", "target prior"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way to a temperature T_f."""
+    """One way to a temperature T_f, and perhaps to class offsets."""
 
     name: str
     # Whose logits T_f scales: the classifier's or those learnt by adapt; None: the latter where the
     # file holds them, else the former.
     forecaster: "ForecasterName | None"
     # module.function that fits it: minimises a loss on labelled source validation rows (on_source),
-    # or answers to unlabelled target rows (on_target).
+    # answers to unlabelled target rows (on_target), or corrects for a prior too (on_prior).
     fit: str
     help: str
     needs: frozenset[Need] = frozenset()
     takes_prior: bool = False  # whether the target's class frequencies matter to it
     candidate: bool = False  # whether auto reports it beside its choice
 
+    @property
+    def needs_prior(self) -> bool:
+        """Whether the target's class frequencies must be given."""
+        return "target prior" in self.needs
+
 
 AUTO = "auto"
-AUTO_HELP = "cot where its guards pass, else temp; shows all candidates"
+AUTO_HELP = "cot if its guards pass, else temp; corrected for a known prior"
 SOURCE_PRIOR = "source"  # every class is as frequent as on the source, if nothing else is said
+BBSE_PRIOR = "bbse"  # estimated, not known
 _WEIGHTS = frozenset[Need]({"importance weights"})
 _ESTIMATE = frozenset[Need]({"estimate"})
+_PRIOR = frozenset[Need]({"estimate", "target prior"})
 METHODS = {
     method.name: method
     for method in (
@@ -108,24 +116,42 @@ METHODS = {
             candidate=True,
         ),
         Method(
+            "prior",
+            "original",
+            "on_prior.alone",
+            "temp, and log odds moved to the given --target-prior",
+            _PRIOR,
+            takes_prior=True,
+            candidate=True,
+        ),
+        Method(
+            "prior+cot",
+            "original",
+            "on_prior.with_transport",
+            "prior, at the T whose mean confidence is cot's accuracy",
+            _PRIOR,
+            takes_prior=True,
+            candidate=True,
+        ),
+        Method(
             "atc",
             "original",
             "on_target.by_threshold",
-            "like cot, with ATC's estimate of the accuracy",
+            "like cot, with ATC's estimate (by confidence, not entropy)",
             _ESTIMATE,
         ),
         Method(
             "transcal",
             "original",
             "on_target.by_control_variates",
-            "like cot, with TransCal's estimate",
+            "like cot, with TransCal's estimate (lambda by a rule), T >= 1",
             _WEIGHTS | _ESTIMATE,
         ),
         Method(
             "utdc",
             "original",
             "on_target.by_reliability",
-            "cot's accuracy, met bin by bin",
+            "cot's accuracy (not a trained one), met bin by bin",
             _ESTIMATE,
             takes_prior=True,
         ),
@@ -133,7 +159,7 @@ METHODS = {
             "pseudocal",
             "original",
             "on_target.on_mixtures",
-            "fitted on mixtures of target rows",
+            "fitted on mixtures of target rows' logits, not inputs",
             _ESTIMATE,
         ),
     )

@@ -20,15 +20,18 @@ from covcal_cli.calibrate.problem import (
 )
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import (
+    MIN_SIGMA,
     enough_errors,
     guards_on_weights,
     not_at_limit,
     sentences_of_failed,
 )
-from covcal_cli.estimators.label_shift import label_shift
+from covcal_cli.estimators.label_shift import LabelShift, label_shift
 from covcal_cli.formats.features import ForecasterName
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard
+
+_NOT_MOVED = 1e-6  # of the class frequencies
 
 
 def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:
@@ -77,7 +80,27 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
             f"{problem.file.path}: no class of the source validation rows seems to occur on the "
             "target: take another method"
         )
-    return _minimised(problem, forecaster, row_weights, shift.guards)
+    fit = _minimised(problem, forecaster, row_weights, shift.guards)
+    return replace(fit, notes=(*fit.notes, _frequencies_in_words(shift)))
+
+
+def _frequencies_in_words(shift: LabelShift) -> str:
+    """Return how far the estimated class frequencies are from the source's, and what to make of it.
+
+    Equal frequencies are no finding: RLLS gives none that its penalty outweighs.
+    """
+    if shift.moved < _NOT_MOVED:
+        return (
+            "RLLS cannot tell the target's class frequencies from the source's with so few rows: T "
+            "is that of temp"
+        )
+    text = f"RLLS has {shift.moved:.1%} of the target's rows in other classes than on the source"
+    if shift.sigmas > MIN_SIGMA:
+        return text
+    return (
+        f"{text}, which may be chance: the mean prediction moves by {shift.sigmas:.1f} times what "
+        f"sampling does ({MIN_SIGMA:.0f} needed)"
+    )
 
 
 def _minimised(

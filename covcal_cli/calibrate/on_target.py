@@ -5,13 +5,15 @@
 | cot       | the mean target confidence COT's accuracy; it is never below T_s|
 | fl+cot    | the same of the classifier's labels under the aligned logits    |
 | atc       | the mean target confidence ATC's accuracy                       |
-| transcal  | the mean target confidence TransCal's accuracy                  |
+| transcal  | the mean target confidence TransCal's accuracy; at least 1      |
 | utdc      | the confidence in every bin COT's accuracy there                |
 | pseudocal | mixtures of target rows likely to have the heavier row's label  |
 
 None of them minimises a loss on the source, so that T_s, the T of ``temp``, is what they are seen
 against.
 """
+
+from dataclasses import replace
 
 from covcal_cli.calibrate.problem import MethodFit, Problem, notes_on_weights
 from covcal_cli.estimators.guards import (
@@ -46,7 +48,8 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
             f"{match.temperature:.4g}: T is kept at the source's, {least:.4g}"
         )
     guards = (*_transport_guards(problem), match.guard)
-    return _fitted(problem, forecaster, max(match.temperature, least), guards, notes)
+    fit = _fitted(problem, forecaster, max(match.temperature, least), guards, notes)
+    return replace(fit, matched=match.confidence if match.temperature >= least else None)
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
@@ -59,7 +62,8 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
         notes.append(
             f"{match.crossings} temperatures give the estimated accuracy: T is the softest of them"
         )
-    return _fitted(problem, forecaster, match.temperature, guards, notes)
+    fit = _fitted(problem, forecaster, match.temperature, guards, notes)
+    return replace(fit, matched=match.confidence)
 
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
@@ -70,18 +74,24 @@ def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_control_variates(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match TransCal's accuracy on the classifier's logits."""
+    """Match TransCal's accuracy on the classifier's logits, at a T of at least 1 (as published)."""
     weights = problem.weights(forecaster)
     estimate = transcal(problem.evidence_with(weights.weights))
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
     notes = notes_on_weights(weights)
+    if match.temperature < 1:
+        notes.append(
+            f"the estimated accuracy {estimate.accuracy:.2%} would need T = "
+            f"{match.temperature:.4g}: TransCal never sharpens, and T is kept at 1"
+        )
     if estimate.power < 1:
         notes.append(
             f"the importance weights are raised to the power {estimate.power:.2f}, at which they "
             "are worth 30% of the rows"
         )
     guards = (*guards_on_weights(weights), match.guard)
-    return _fitted(problem, forecaster, match.temperature, guards, notes, weights)
+    temperature = max(match.temperature, 1.0)
+    return _fitted(problem, forecaster, temperature, guards, notes, weights)
 
 
 def by_reliability(problem: Problem, forecaster: ForecasterName) -> MethodFit:
@@ -96,7 +106,8 @@ def on_mixtures(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     notes = []
     if found.pairs == 0:
         notes.append("only one class is predicted on the target: T is the source's")
-    return _fitted(problem, forecaster, found.temperature, found.guards, notes)
+    fit = _fitted(problem, forecaster, found.temperature, found.guards, notes)
+    return replace(fit, at_limit=found.at_limit)
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:

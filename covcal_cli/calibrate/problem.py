@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,10 @@ from covcal_cli.estimators.evidence import Aligned, Estimate, Evidence, read_evi
 from covcal_cli.estimators.guards import MIN_ESS_SHARE
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
+from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
+from covcal_cli.formats.forecaster import ScaledLogits
+from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
 from covcal_cli.maths.softmax import class_major, exp, log_softmax
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,
@@ -42,7 +46,13 @@ from covcal_cli.records import Guard, Input, require_at_least
 MIN_ESS_FIT = 100.0  # effective rows that a weighted T_f should rest on
 MAX_MEAN_WEIGHT_GAP = 0.2
 MAX_CLIPPED_SHARE = 0.01
+_SOFTEST = 10.0  # T above which hardly anything is left of the classifier's confidence
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
+_LEAST_SHARE = 1e-6  # of a class on the target
+NO_PRIOR = (
+    "the class frequencies on the target: give --target-prior uniform, or a JSON file with a share "
+    "per class (bbse estimates them)"
+)
 _NO_TARGET = "a target domain: extract it together with the source"
 
 
@@ -67,10 +77,13 @@ class MethodFit:
 
     forecaster: ForecasterName  # whose logits `temperature` scales
     temperature: float
-    # Mean over the labelled source validation rows, weighted as in the fit, at T_f and at T = 1.
+    # Mean over the labelled source validation rows, weighted as in the fit, at T_f and at T = 1;
+    # without the offsets, which are for the target.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
+    matched: float | None = None  # the mean target confidence that T was chosen to have
+    offsets: Float64s | None = None  # b of the classes, (K,), added to the scaled logits
     guards: tuple[Guard, ...] = ()
     weights: ImportanceWeights | None = None  # those that entered
     bound: BoundTerms | None = None
@@ -159,6 +172,8 @@ class Problem:
         """Return what the file lacks for a method with the remedy, or None."""
         if method.forecaster == "aligned" and not self.file.is_adapted:
             return "an adapted file: run covcal adapt first"
+        if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
+            return NO_PRIOR
         lacking = self.missing_for_estimate if "estimate" in method.needs else None
         if lacking is None and "importance weights" in method.needs:
             lacking = self.missing_for_weights
@@ -269,6 +284,18 @@ class Problem:
         return target_prior(self.settings.target_prior, self.evidence, self.file.classes)
 
     @cached_property
+    def prior_offsets(self) -> Float64s:
+        """The log of target over source frequency of every class, shape (K,).
+
+        The source has half a row more of every class, and a class that never occurs on the target
+        one row in a million, for a probability of exactly 0 would have no logarithm.
+        """
+        if self.prior is None:
+            raise CovcalError(f"{self.file.path}: an offset needs {NO_PRIOR}")
+        counts = np.bincount(self.validation.labels, minlength=len(self.file.classes)) + 0.5
+        return np.asarray(np.log(np.maximum(self.prior, _LEAST_SHARE) / (counts / counts.sum())))
+
+    @cached_property
     def cot(self) -> Estimate:
         """The target accuracy by optimal transport."""
         return cot(self.evidence, self.prior)
@@ -298,7 +325,10 @@ def mean_confidence(
 
 
 def _target_confidence(
-    file: FeatureFile, forecaster: ForecasterName, temperature: float
+    file: FeatureFile,
+    forecaster: ForecasterName,
+    temperature: float,
+    offsets: Float64s | None,
 ) -> dict[str, float | int | None]:
     """Return the mean confidence on target validation rows, before and after, for cal.json."""
     target = file.target
@@ -306,15 +336,13 @@ def _target_confidence(
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
     rows = target.rows("validation")
 
-    def mean(forecaster: ForecasterName, temperature: float) -> float:
-        return mean_confidence(
-            target, rows, lambda block: target.forecaster_logits(block, forecaster), temperature
-        )
+    def mean(scaled: ScaledLogits) -> float:
+        return mean_confidence(target, rows, scaled.of(target), scaled.temperature)
 
     return {
         "rows": len(rows),
-        "target_confidence_before": mean("original", 1.0),
-        "target_confidence": mean(forecaster, temperature),
+        "target_confidence_before": mean(ScaledLogits("original", 1.0)),
+        "target_confidence": mean(ScaledLogits(forecaster, temperature, offsets)),
     }
 
 
@@ -329,6 +357,7 @@ def fitted_fields(
     fit: MethodFit | TemperatureFit,
     rows: int,
     errors: int,
+    offsets: Float64s | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what was fitted, and on what."""
     return {
@@ -341,11 +370,13 @@ def fitted_fields(
             "loss_before": fit.loss_at_one,
             "at_limit": fit.at_limit,
         },
-        "estimates": _target_confidence(file, forecaster, fit.temperature),
+        "class_offsets": () if offsets is None else tuple(offsets.tolist()),
+        "estimates": _target_confidence(file, forecaster, fit.temperature, offsets),
         "classes": tuple(file.classes),
         "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),
         "feature_columns": file.feature_columns,
+        "source_accuracy": source_accuracy(file),
         "inputs": (input_of(file),),
     }
 
@@ -356,29 +387,71 @@ def fitted_fields(
 def warnings_on_temperature(
     fit: TemperatureFit, errors: int, rows: int, *, of: str = "source validation rows"
 ) -> list[str]:
-    """Return warnings on a T that was held at 1 or stands at a limit."""
+    """Return warnings on a T that was held at 1, stands at a limit or cannot help some rows."""
+    warnings = []
+    if fit.ruled_out:
+        warnings.append(
+            f"{fit.ruled_out} of {rows} {of} have a label whose class the classifier rules out (a "
+            "masked logit): its probability is 0 at every T"
+        )
     if fit.held_at_one:
-        return [
+        warnings.append(
             f"{errors} errors among {rows} {of} are too few to justify "
             f"sharpening (at least {MIN_ERRORS}): T is kept at {fit.temperature:.4g}"
-        ]
-    if fit.at_limit == "lower":
-        return [
-            "T is at its lower limit: the validation rows call for ever sharper probabilities, "
-            "which no data can justify; do not trust these confidences"
-        ]
-    if fit.at_limit == "upper":
-        return [
-            "T is at its upper limit: on the validation rows the logits say nothing about the "
-            "labels, or the opposite; check labels and class order"
-        ]
-    return []
+        )
+    if fit.at_limit:
+        warnings.append(f"do not trust these confidences: {_LIMITS[fit.at_limit]}")
+    return warnings
+
+
+_LIMITS: dict[Limit, str] = {
+    "lower": (
+        "T is at its lower limit, as the rows it was fitted to call for ever sharper "
+        "probabilities, which no data can justify"
+    ),
+    "upper": (
+        "T is at its upper limit, as on the rows it was fitted to the logits say nothing about the "
+        "labels, or the opposite"
+    ),
+}
+_REMEDIES: dict[Limit, str] = {
+    "lower": "give more labelled rows, or take another method",
+    "upper": "check the labels and the order of the classes",
+}
+
+
+def require_inside(path: Path, found: Calibration, *, allow_limit: bool) -> Calibration:
+    """Return a calibration; refuse a T at a limit of its interval that is not asked for."""
+    limit: Limit | None = found.fit["at_limit"]
+    if limit is not None and not allow_limit:
+        raise CovcalError(
+            f"{path}: method {found.method_used}: {_LIMITS[limit]} "
+            f"(T = {found.forecaster_temperature:.3g}): {_REMEDIES[limit]}, or keep it by "
+            "--force (allow_limit=True in Python)"
+        )
+    return found
+
+
+def warnings_on_reading(accuracy: SourceAccuracy | None, temperature: float) -> list[str]:
+    """Return warnings where a model seems to be read wrongly: near chance, or hardly sure at T."""
+    doubt = None if accuracy is None else accuracy.doubt
+    warnings = [] if doubt is None else [doubt]
+    if temperature > _SOFTEST:
+        right = "" if accuracy is None else f" (it gets {accuracy} right)"
+        warnings.append(
+            f"T = {temperature:.4g} is above {_SOFTEST:.0f} and leaves hardly any confidence: is "
+            f"the model read as it was trained{right}? check the preprocessing and the output that "
+            "is read"
+        )
+    return warnings
 
 
 def notes_on_weights(weights: ImportanceWeights) -> list[str]:
     """Return a note when the discriminators cannot tell the domains apart."""
     if all(fit.at_limit == "upper" for fit in weights.temperatures):
-        return ["no shift between the domains is detectable: all importance weights are 1"]
+        return [
+            "the discriminator finds no shift between the domains: importance weights are about 1"
+        ]
     return []
 
 

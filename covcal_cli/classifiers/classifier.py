@@ -5,6 +5,7 @@ from typing import Protocol
 
 from covcal_cli.arrays import AnyArray, Float32s, Inputs, ModelInput
 from covcal_cli.classifiers.proof import Proof
+from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.errors import CovcalError
 
 
@@ -42,22 +43,41 @@ class Classifier(Protocol):
     name: str
     n_classes: int  # K
     n_features: int | None  # d; None without features, or where no batch has shown it
-    # W, shape (K, d), with any constant scale of the logits folded in, and b, shape (K,). None
-    # without features, or where the logits are not affine in the tensor that was chosen.
-    weight: Float32s | None
-    bias: Float32s | None
     features_tensor: str | None
     logits_tensor: str
-    # What turns the logits into the model's output: "none", "softmax", "log_softmax", "sigmoid" or
-    # "argmax"; None where nothing was proved.
-    tail: str | None
-    notes: tuple[str, ...]  # what a user should know about how the model is read
     proof: Proof  # grows with every batch
+    outputs: Outputs  # what `run` returns beside phi, and what it is taken for
+
+    @property
+    def weight(self) -> Float32s | None:
+        """W, shape (K, d), with any constant scale of the logits folded in.
+
+        None without features, or where the logits are not affine in the tensor that was chosen.
+        """
+        ...
+
+    @property
+    def bias(self) -> Float32s | None:
+        """The bias b, shape (K,); None where there is no W."""
+        ...
+
+    @property
+    def tail(self) -> str | None:
+        """What turns the logits into the model's output.
+
+        "none", "softmax", "log_softmax", "sigmoid" or "argmax"; None where nothing was proved.
+        """
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how the model is read."""
+        ...
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x), shape (m, d), and the logits, shape (m, K), before any softmax.
+        """Return phi(x), shape (m, d), and the outputs, shape (m, K), before any softmax.
 
-        phi is None where it was not asked for.
+        phi is None where it was not asked for. `outputs` makes logits of the outputs.
 
         Raises
         ------

@@ -1,6 +1,7 @@
 """The one way to open a classifier, of whatever kind."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from covcal_cli.classifiers.classifier import OpenedClassifier
@@ -15,6 +16,7 @@ def open_classifier(
     phi: str | None = None,
     threads: int = 1,
     providers: Sequence[str] = (),
+    trusted: bool = False,
 ) -> OpenedClassifier:
     """Open a classifier by the kind of its file.
 
@@ -33,6 +35,8 @@ def open_classifier(
     providers : sequence of str
         Where to compute, in order of preference: execution providers of ONNX Runtime, for a torch
         model ``cpu`` or ``cuda``; the CPU when empty.
+    trusted : bool
+        Open a file that is a program and may run code of its own, as torch files can.
 
     Raises
     ------
@@ -43,11 +47,16 @@ def open_classifier(
     if kind_of(model) is TORCH:  # only the package that is needed is loaded
         from covcal_cli.classifiers.torch.classifier import open_torch
 
-        open_model = open_torch
+        open_model = partial(open_torch, trusted=trusted)
     else:
         from covcal_cli.classifiers.onnx.classifier import open_onnx
 
         open_model = open_onnx
     return open_model(
-        model, weights=weights, output=output, phi=phi, threads=threads, providers=providers
+        model,
+        weights=weights,
+        output=output,
+        phi=phi,
+        threads=threads,
+        providers=providers,
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Floats
+from covcal_cli.maths.masks import masked
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
 ARGMAX = "argmax"  # its output has another shape, so it is tried where the output holds integers
@@ -59,10 +60,32 @@ def largest_difference(found: Floats, expected: Floats) -> float:
 
 
 def relative_error(found: Floats, expected: Floats) -> float:
-    """Return max ``|found - expected|`` over max ``|expected|``; infinite where shapes differ."""
-    worst = largest_difference(found, expected)
-    largest = float(np.abs(expected.astype(np.float64)).max()) if worst > 0 else 0.0
+    """Return max ``|found - expected|`` over max ``|expected|``, masks apart as in `held`.
+
+    Infinite where shapes differ.
+    """
+    worst, largest = held(found, expected)
     return worst / largest if largest > 0 else worst
+
+
+def held(found: Floats, expected: Floats) -> tuple[float, float]:
+    """Return max ``|found - expected|`` and max ``|expected|``, masked classes apart.
+
+    Beside a mask of 3.4e38 everything would be equal. A mask is held to its own size instead: the
+    part that it is off by counts as the same part of the largest other value, and -inf must be
+    -inf.
+    """
+    if found.shape != expected.shape or found.size == 0:
+        return largest_difference(found, expected), 0.0
+    a, b = (values.reshape(len(values), -1).astype(np.float64) for values in (found, expected))
+    out, sizes = masked(b), np.abs(b)
+    with np.errstate(invalid="ignore"):
+        differences = np.where(a == b, 0.0, np.abs(a - b))
+    worst, largest = float(differences[~out].max(initial=0)), float(sizes[~out].max(initial=0))
+    if differences[out].any():
+        off = differences[out] / np.where(np.isfinite(sizes[out]), sizes[out], 1.0)
+        worst = max(worst, float(off.max()) * max(largest, 1.0))
+    return worst, largest
 
 
 def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
@@ -82,7 +105,7 @@ class Proof:
     # Largest |phi W^T + b - logits|. Three significant digits: the others depend on how many rows
     # were multiplied at once.
     largest_difference: float = 0.0
-    largest_logit: float = 0.0  # largest |logit|
+    largest_logit: float = 0.0  # largest |logit|, masked classes apart
     remarks: tuple[str, ...] = ()  # what a user should know that some batch was the first to show
 
     @property
@@ -107,10 +130,11 @@ class Proof:
         logit or bias seen, and `step` what quantised logits may be off beyond that: the distance
         between two of them.
         """
-        difference = largest_difference(affine(features, weight, bias), logits)
-        largest = max(self.largest_logit, float(np.abs(logits).max(initial=0)))
+        difference, largest = held(affine(features, weight, bias), logits)
+        largest = max(self.largest_logit, largest)
         # Logits near zero may be the difference of large numbers, each rounded.
-        scale = max(largest, float(np.abs(bias).max(initial=0)))
+        offsets = bias[~masked(logits).all(axis=0)]
+        scale = max(largest, float(np.abs(offsets).max(initial=0)))
         if not difference <= limit * scale + step:
             return difference / scale if scale > 0 else difference
         self.largest_difference = max(self.largest_difference, float(f"{difference:.2e}"))
@@ -137,7 +161,8 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     if tail == "sigmoid":
         z = np.exp(-np.logaddexp(0, -z))
     elif tail != "none":
-        z -= z.max(axis=1, keepdims=True)
+        with np.errstate(invalid="ignore"):  # of rows that are no logits
+            z -= z.max(axis=1, keepdims=True)
         total = np.exp(z).sum(axis=1, keepdims=True)
         z = np.exp(z) / total if tail == "softmax" else z - np.log(total)
     return relative_error(output.astype(np.float64), z)

@@ -63,7 +63,7 @@ def adapt(
     with console.progress() as progress:
         report = adapt(file, output, settings, force=force, progress=progress)
     console.warn(report.warnings)
-    console.result(_summary(report))
+    console.screen(_summary(report))
     console.wrote(output, f"covcal calibrate {quote(str(output))}")
 
 

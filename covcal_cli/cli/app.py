@@ -2,20 +2,26 @@
 
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
+from enum import StrEnum
 from functools import partial
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from covcal_cli import __version__
+from covcal_cli.cli import interrupt
 from covcal_cli.cli.adapt import adapt
 from covcal_cli.cli.apply import apply
 from covcal_cli.cli.calibrate import calibrate
 from covcal_cli.cli.calibrate_labelled import calibrate_labelled
+from covcal_cli.cli.console import prepare_streams, say
 from covcal_cli.cli.demo import demo
 from covcal_cli.cli.estimate import estimate
 from covcal_cli.cli.evaluate import evaluate
@@ -25,7 +31,7 @@ from covcal_cli.cli.inspect import inspect
 from covcal_cli.cli.merge import merge
 from covcal_cli.cli.report import report
 from covcal_cli.cli.run import run as run_command
-from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError
+from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError, message
 
 # The base of click's own errors, wherever typer takes click from.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
@@ -37,6 +43,8 @@ _REMEDIES = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "pass a shorter one",
 }
+_COMPLETE = "_COVCAL_COMPLETE"  # by which a shell asks for what to complete
+_LESS_MEMORY = "give less data at once, a smaller --batch or --size, or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
@@ -79,12 +87,55 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
+class Shell(StrEnum):
+    """The shells that can complete covcal's commands and options."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def _completion() -> Any:
+    """Return typer's completion, made ready for the shells that it knows."""
+    completion: Any = import_module("typer.completion")
+    completion.completion_init()
+    return completion
+
+
+def _show_completion(shell: Shell | None) -> None:
+    if shell is not None:
+        made = _completion().get_completion_script
+        print(made(prog_name="covcal", complete_var=_COMPLETE, shell=shell.value))
+        raise typer.Exit
+
+
+def _install_completion(shell: Shell | None) -> None:
+    if shell is not None:
+        _, path = _completion().install(
+            shell=shell.value, prog_name="covcal", complete_var=_COMPLETE
+        )
+        print(f"installed in {path}: it works in a new {shell.value}")
+        raise typer.Exit
+
+
 @app.callback()
 def covcal(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
+    install_completion: Annotated[
+        Shell | None,
+        typer.Option(
+            callback=_install_completion, is_eager=True, help="Complete commands in this shell."
+        ),
+    ] = None,
+    show_completion: Annotated[
+        Shell | None,
+        typer.Option(
+            callback=_show_completion, is_eager=True, help="Print what that would install."
+        ),
+    ] = None,
 ) -> None:
     """Make the confidence of a trained classifier true again on shifted data.
 
@@ -109,51 +160,74 @@ def covcal(
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; never raises."""
+    prepare_streams()
+    if _COMPLETE in os.environ:
+        _completion()
     try:
         result = app(args=list(arguments), prog_name="covcal", standalone_mode=False)
         sys.stdout.flush()
         if result == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
         return result if isinstance(result, int) else OK
-    except CovcalError as error:
-        return _failed(str(error))
-    except LimitExceededError:
-        return LIMIT_EXCEEDED
-    except (KeyboardInterrupt, typer.Abort):
+    except (Exception, KeyboardInterrupt) as error:
+        # Ctrl-C may come out of compiled code as any other error.
+        return _ended(KeyboardInterrupt() if interrupt.asked() else error)
+
+
+def _ended(error: BaseException) -> int:
+    """Print in which way a command failed, and return its exit code."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
         print("interrupted: no partial output was left", file=sys.stderr)
         return INTERRUPTED
-    except ModuleNotFoundError as error:
-        # Installed with --no-deps, as README shows for jobs that only evaluate.
-        name = str(error.name).partition(".")[0]
-        needed = "onnx onnxruntime pillow" if name in _OF_EXTRACT else name
-        return _failed(f"this needs {name}: pip install {needed}")
-    except BrokenPipeError:
+    if isinstance(error, LimitExceededError):
+        if str(error):  # else the result has said it
+            say("FAILED", str(error))
+        return LIMIT_EXCEEDED
+    if isinstance(error, BrokenPipeError):
         # The reader (head, less) went away: keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
-    except OSError as error:
-        return _failed(_explained(error))
-    except Exception as error:
-        if isinstance(error, CLICK_ERROR):
-            error.show()
-            return int(error.exit_code)
-        traceback.print_exc()
-        return _failed(
+    if isinstance(error, CLICK_ERROR):
+        error.message = _suggesting(error.message)
+        error.show()
+        return int(error.exit_code)
+    if isinstance(error, CovcalError):
+        text = str(error)
+    elif isinstance(error, ModuleNotFoundError):
+        # Installed with --no-deps, as README shows for jobs that only evaluate.
+        name = str(error.name).partition(".")[0]
+        needed = "onnx onnxruntime pillow" if name in _OF_EXTRACT else name
+        text = f"this needs {name}: pip install {needed}"
+    elif isinstance(error, OSError):
+        text = _explained(error)
+    elif isinstance(error, MemoryError):
+        text = f"out of memory ({message(str(error) or 'no figures')}): {_LESS_MEMORY}"
+    else:
+        traceback.print_exception(error)
+        text = (
             f"this is a bug in covcal {__version__} (Python {sys.version.split()[0]}): please "
             "report the lines above and the command"
         )
-
-
-def _failed(text: str) -> int:
-    print(f"error: {text}", file=sys.stderr)
+    say("error", text)
     return ERROR
+
+
+def _suggesting(text: str) -> str:
+    """Return a message on an option without pydantic's prefix, and with the choice it is like."""
+    text = text.removeprefix("Value error, ")
+    found = re.fullmatch("'(.*)' is not one of (.*)", text)
+    if found is None:
+        return text
+    choices = {choice.lower(): choice for choice in re.findall("'([^']*)'", found[2])}
+    like = get_close_matches(found[1].lower(), choices, n=1)
+    return f"{text.rstrip('.')}: did you mean {choices[like[0]]}?" if like else text
 
 
 def _explained(error: OSError) -> str:
     """Say what the system refused in covcal's own form: file, thing, remedy."""
     reason = (error.strerror or str(error)).lower()
     remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
-    return f"{error.filename or 'the output'}: {reason}: {remedy}"
+    return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
 
 
 def main() -> None:
@@ -161,4 +235,7 @@ def main() -> None:
     # Before NumPy is loaded: its products are short here, and BLAS threads that wait for each other
     # on a busy machine cost up to ten times what they gain.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.exit(run(sys.argv[1:]))
+    interrupt.watch()
+    code = run(sys.argv[1:])
+    interrupt.ignore()
+    sys.exit(code)

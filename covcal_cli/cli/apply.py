@@ -88,7 +88,7 @@ def apply(
     if to_stdout:
         return
     which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
-    console.result(
+    console.screen(
         f"{applied.method_used} (T = {applied.temperature:.4g}) on {applied.rows} {which} rows: "
         f"mean confidence {applied.mean_confidence:.2%}"
     )

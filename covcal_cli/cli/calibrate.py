@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, METHODS
 from covcal_cli.cli.console import Console, file_here, usage
 from covcal_cli.cli.options import (
-    Force,
+    ForceLimit,
     InputFile,
     Loss,
     LossName,
@@ -34,7 +34,7 @@ def calibrate(
     max_weight: MaxWeight = 1000.0,
     target_prior: TargetPrior = "source",
     seed: Seed = 0,
-    force: Force = False,
+    force: ForceLimit = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -61,11 +61,14 @@ def calibrate(
             max_weight=max_weight,
             target_prior=target_prior,
             seed=seed,
+            allow_limit=force,
         )
     console = Console(quiet=quiet, verbose=verbose)
-    write_fitted(lambda path: fit(path, settings), file, output, console, force=force)
+    read = [Path(target_prior)]  # where it is a file
+    write_fitted(lambda path: fit(path, settings), file, output, console, read, force=force)
 
 
+_SHOWN_OFFSETS = 5
 _NAMED = {AUTO: AUTO_HELP} | {name: method.help for name, method in METHODS.items()}
 calibrate.__doc__ = str(calibrate.__doc__).replace(
     "{methods}", "\n    ".join(f"  {name:<12}  {text}" for name, text in _NAMED.items())
@@ -77,10 +80,14 @@ def write_fitted(
     file: Path | None,
     output: Path,
     console: Console,
+    inputs: "Sequence[Path]" = (),
     *,
     force: bool,
 ) -> None:
-    """Fit a calibration on a file, write or print it, and show what was found."""
+    """Fit a calibration on a file, write or print it, and show what was found.
+
+    `inputs` are other files that it reads.
+    """
     from shlex import quote
 
     from covcal_cli.files import check_output
@@ -89,7 +96,7 @@ def write_fitted(
     path = file or file_here(console)
     to_stdout = str(output) == "-"
     if not to_stdout:
-        check_output(output, force=force, inputs=[path])
+        check_output(output, force=force, inputs=[path, *inputs])
     found = fit(path)
     for text in found.notes:
         console.note(text)
@@ -98,7 +105,7 @@ def write_fitted(
         console.result(document_text(found, Path("cal.json")))
         return
     write_document(found, output, force=force)
-    console.result(calibration_summary(found, verbose=console.verbose))
+    console.screen(calibration_summary(found, verbose=console.verbose))
     console.wrote(output, f"covcal evaluate {quote(str(path))} -c {quote(str(output))}")
 
 
@@ -117,13 +124,21 @@ def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:
             f"{calibration.loss} {fit['loss_before']:.5f} -> {fit['loss']:.5f}",
         ),
     ]
+    if calibration.class_offsets:
+        lines.insert(3, ("prior", _offsets_line(calibration)))
+    if calibration.source_accuracy is not None:
+        lines.append(("source", f"the classifier gets {calibration.source_accuracy} right"))
     if calibration.discriminator_temperatures:
         values = ", ".join(f"{value:.4g}" for value in calibration.discriminator_temperatures)
         lines.append(("T_g", f"{values} ({calibration.discriminator} discriminator)"))
     if calibration.weights is not None:
         lines += _weight_lines(calibration.weights)
     if calibration.bound is not None:
-        lines.append(("bound", _bound_line(calibration.bound)))
+        minimised = "which T_f minimises" if calibration.loss == "brier" else "at T_f"
+        error = calibration.bound["weighted_error"]
+        lines.append(
+            ("Theorem 1", f"weighted error {error:.4f}, {minimised}, in half Brier scores")
+        )
     if estimates["target_confidence"] is not None:
         lines.append(
             (
@@ -153,20 +168,27 @@ def _candidates(candidates: "Sequence[Candidate]") -> str:
         [
             candidate.method,
             f"{candidate.temperature:.4g}",
-            *(
-                "-" if value is None else f"{value:.2%}"
-                for value in (
-                    candidate.target_confidence,
-                    candidate.estimated_accuracy,
-                    candidate.expected_ece,
-                )
-            ),
+            _percent(candidate.target_confidence),
+            _percent(candidate.estimated_accuracy),
+            "matched" if candidate.matched else _percent(candidate.expected_ece),
             f"chosen: {candidate.why}" if candidate.chosen else candidate.why,
         ]
         for candidate in candidates
     ]
-    columns = ("candidate", "T", "confidence", "est. accuracy", "expected ECE", "why")
+    columns = ("candidate", "T", "confidence", "est. accuracy", "gap to estimate", "why")
     return tables.text(Table(columns, rows, texts=(0, 5)))
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
+
+
+def _offsets_line(calibration: "Calibration") -> str:
+    """Return the class offsets, of many classes the largest."""
+    named = zip(calibration.classes, calibration.class_offsets, strict=True)
+    most = sorted(named, key=lambda entry: -abs(entry[1]))
+    shown = ", ".join(f"{name} {value:+.2f}" for name, value in most[:_SHOWN_OFFSETS])
+    return f"log odds moved by {shown}{', ...' if len(most) > _SHOWN_OFFSETS else ''}"
 
 
 def _meaning(calibration: "Calibration") -> str:
@@ -193,11 +215,3 @@ def _weight_lines(health: Any) -> list[tuple[str, str]]:
             f"squared error {health['discriminator_error']:.3f} (0.25: chance)",
         ),
     ]
-
-
-def _bound_line(bound: Any) -> str:
-    text = (
-        f"weighted error {bound['weighted_error']:.4f} + {bound['factor']:.3g} x "
-        f"discriminator error {bound['discriminator_error']:.4f} = {bound['bound']:.4g}"
-    )
-    return text + (" (1 or more: says nothing)" if bound["vacuous"] else "")

@@ -7,7 +7,16 @@ import typer
 
 from covcal_cli.cli.calibrate import write_fitted
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Force, InputFile, Loss, LossName, Quiet, Seed, Verbose, output
+from covcal_cli.cli.options import (
+    ForceLimit,
+    InputFile,
+    Loss,
+    LossName,
+    Quiet,
+    Seed,
+    Verbose,
+    output,
+)
 
 
 def calibrate_labelled(
@@ -16,7 +25,7 @@ def calibrate_labelled(
     output: Annotated[Path, output("Calibration to write; - prints it.")] = Path("cal.json"),
     loss: Loss = LossName.brier,
     seed: Seed = 0,
-    force: Force = False,
+    force: ForceLimit = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -32,6 +41,6 @@ def calibrate_labelled(
     from covcal_cli.calibrate.labelled import LabelledSettings
     from covcal_cli.calibrate.labelled import calibrate_labelled as fit
 
-    settings = LabelledSettings(rows=rows, loss=loss.value, seed=seed)
+    settings = LabelledSettings(rows=rows, loss=loss.value, seed=seed, allow_limit=force)
     console = Console(quiet=quiet, verbose=verbose)
     write_fitted(lambda path: fit(path, settings), file, output, console, force=force)

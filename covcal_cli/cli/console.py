@@ -1,14 +1,32 @@
-"""The two streams of a command: its result on stdout; progress, notes and warnings on stderr."""
+"""The two streams of a command: its result on stdout; progress, notes and warnings on stderr.
 
+Tables fit 80 columns wherever they go. On a terminal sentences are broken to as many, and alarms
+are in colour; elsewhere a sentence is one plain line. What programs read is written as it is.
+"""
+
+import codecs
+import io
+import os
+import re
 import sys
+import textwrap
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import typer
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, message
 from covcal_cli.progress import Progress, ProgressCallback, silent
+
+WIDTH = 80
+_YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
+_ALARMS = re.compile(r"\b(?:EXCEEDED|FAILED)\b")
+_NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")  # what a line is about, and the gap behind it
+_SECONDS = 30.0  # between two lines of progress where there is no terminal
+_BAR, _BESIDE = 20, 38  # columns of a bar; of it, the share, the time and the gaps
 
 
 class Console:
@@ -19,57 +37,155 @@ class Console:
         self.verbose = verbose  # print details too
 
     def result(self, text: str) -> None:
-        """Print the command's result to stdout."""
+        """Print a document for programs to stdout, as it is."""
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
+
+    def screen(self, text: str) -> None:
+        """Print the command's result for people to stdout: sentences wrapped, alarms in colour."""
+        lines = "\n".join(_wrapped(line, sys.stdout) for line in text.split("\n"))
+        if _coloured(sys.stdout):
+            lines = _ALARMS.sub(rf"{_RED}\g<0>{_PLAIN}", lines)
+        self.result(lines)
 
     def note(self, text: str) -> None:
         """Print a note to stderr."""
         if not self.quiet:
-            _to_stderr(f"note: {text}")
+            say("note", text)
 
     def detail(self, text: str) -> None:
         """Print a detail to stderr when asked to be verbose."""
         if self.verbose:
-            _to_stderr(text)
+            _to_stderr(message(text))
 
     def warn(self, texts: Iterable[str]) -> None:
         """Print warnings to stderr, quiet or not."""
         for text in texts:
-            _to_stderr(f"warning: {text}")
+            say("warning", text)
 
     def wrote(self, path: Path, hint: str | None = None) -> None:
         """Say what was written, and the command to run next."""
         if not self.quiet:
-            _to_stderr(f"wrote {path}")
+            _to_stderr(f"wrote {message(str(path))}")
             if hint:
-                _to_stderr(f"next: {hint}")
+                _to_stderr(f"next: {message(hint)}")
 
     @contextmanager
     def progress(self) -> Iterator[ProgressCallback]:
-        """Yield a callback that shows progress: a live bar on a terminal, else nothing."""
-        if self.quiet or not sys.stderr.isatty():
+        """Yield a callback that shows progress: a live bar on a terminal, else a line at times."""
+        if self.quiet:
             yield silent
+        elif sys.stderr.isatty():
+            with _bars() as show:
+                yield show
+        else:
+            yield _Lines().show
+
+
+@contextmanager
+def _bars() -> Iterator[ProgressCallback]:
+    """Yield a callback that keeps a bar per stage: its share and time, and what numbers fit."""
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    console = RichConsole(stderr=True)
+    bars: dict[str, TaskID] = {}
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=_BAR),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+    )
+    with Bars(*columns, console=console, transient=True) as display:
+
+        def show(step: Progress) -> None:
+            if step.stage not in bars:
+                bars[step.stage] = display.add_task(step.stage, total=step.total, numbers="")
+            display.update(
+                bars[step.stage],
+                completed=step.step,
+                total=step.total,
+                numbers=_numbers(step, console.width - _BESIDE - len(step.stage)),
+            )
+
+        yield show
+
+
+class _Lines:
+    """Progress where there is no terminal: a line every `_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def show(self, step: Progress) -> None:
+        now = time.monotonic()
+        if now - self._last < _SECONDS:
             return
-        from rich.console import Console as RichConsole
-        from rich.progress import Progress as Bars
-        from rich.progress import TaskID
+        self._last = now
+        share = f" ({step.step / step.total:.0%})" if step.total else ""
+        numbers = _numbers(step, WIDTH)
+        _to_stderr(f"{step.stage}: {step.step} of {step.total}{share}{numbers and f', {numbers}'}")
 
-        bars: dict[str, TaskID] = {}
-        with Bars(console=RichConsole(stderr=True), transient=True) as display:
 
-            def show(step: Progress) -> None:
-                if step.stage not in bars:
-                    bars[step.stage] = display.add_task(step.stage, total=step.total)
-                numbers = "".join(f"  {name} {value:.3f}" for name, value in step.losses.items())
-                display.update(
-                    bars[step.stage],
-                    completed=step.step,
-                    total=step.total,
-                    description=step.stage + numbers,
-                )
+def _numbers(step: Progress, room: int) -> str:
+    """Return the numbers worth watching, as many of them as fit."""
+    shown = ""
+    for name, value in step.losses.items():
+        longer = f"{shown}{'  ' if shown else ''}{name} {value:.3f}"
+        if len(longer) > room:
+            break
+        shown = longer
+    return shown
 
-            yield show
+
+def say(kind: str, text: str) -> None:
+    """Print a message to stderr behind what it is: ``note``, ``warning`` or ``error``."""
+    colour = {"warning": _YELLOW, "error": _RED, "FAILED": _RED}.get(kind)
+    line = _wrapped(f"{kind}: {message(text)}", sys.stderr)
+    if colour is not None and _coloured(sys.stderr):
+        line = f"{colour}{kind}:{_PLAIN}{line.removeprefix(f'{kind}:')}"
+    _to_stderr(line)
+
+
+def _wrapped(line: str, stream: TextIO) -> str:
+    """Return a line broken between words to `WIDTH` columns; what follows a name stays below it."""
+    if len(line) <= WIDTH or not stream.isatty():
+        return line
+    named = _NAMED.match(line)
+    indent = named.end() if named is not None and named.end() <= WIDTH // 3 else 2
+    return textwrap.fill(
+        line,
+        WIDTH,
+        subsequent_indent=" " * indent,
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def prepare_streams() -> None:
+    """Let nothing that is printed fail for want of a character in the stream's encoding."""
+    codecs.register_error("covcal", _spelled)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="covcal")
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """Spell characters in ASCII: a rule as hyphens, others as JSON escapes, which it reads back."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    found = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
+    return "".join("-" if unit == ord("─") else f"\\u{unit:04x}" for unit in found), error.end
+
+
+def _coloured(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal whose user did not refuse colours."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not plain
 
 
 def file_here(console: Console) -> Path:

@@ -33,19 +33,19 @@ def demo(
     console = Console()
     covcal = context.find_root().command
     write_demo(output)
-    console.result(
+    console.screen(
         "A digit classifier meets handwriting that is turned by some 10 degrees and bolder.\n"
         "Of its own test digits it reads 96 %. How sure may it be of the others?\n"
     )
-    console.result(f"$ cd {output}")
+    console.screen(f"$ cd {output}")
     with chdir(output):
         for step in STEPS:
-            console.result(f"\n$ covcal {' '.join(step)}")
+            console.screen(f"\n$ covcal {' '.join(step)}")
             # What goes wrong here reaches the error boundary as from any other command.
             code = covcal.main(args=list(step), prog_name="covcal", standalone_mode=False)
             if code:
                 raise typer.Exit(code)
-    console.result(
+    console.screen(
         f"\nThe reliability diagrams: {output / 'reliability.png'}\n"
         "To run the commands yourself, go there and add --force where a file exists."
     )

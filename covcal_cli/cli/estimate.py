@@ -16,7 +16,7 @@ from covcal_cli.cli.options import (
     Seed,
     TargetPrior,
     Verbose,
-    calibration,
+    calibrations,
     output,
 )
 
@@ -35,7 +35,7 @@ def estimate(
     context: typer.Context,
     file: InputFile = None,
     calibration: Annotated[
-        list[Path] | None, calibration("A calibration to see against the estimate; repeats.")
+        list[Path] | None, calibrations("A calibration to see against the estimate; repeats.")
     ] = None,
     output: Annotated[
         Path | None, output("Write estimate.json there; - prints it instead of the table.")
@@ -51,8 +51,9 @@ def estimate(
 ) -> None:
     """Estimate the accuracy on the target; reads no target label.
 
-    The combined estimate is the one to act on. Its interval reaches as far as the others lie, as
-    no estimate knows whether its own assumption holds.
+    The combined estimate is the one to act on. Its interval reaches 1.5 times as far as the
+    others lie, plus sampling, as no estimate knows whether its own assumption holds; it has no
+    level. Those of the others are 95 % for sampling alone.
 
     With -c, --target-prior, --max-weight and --seed are those of the first calibration unless
     given. The distance of a calibration's mean confidence from the estimated accuracy is the least
@@ -69,6 +70,7 @@ def estimate(
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.files import check_output
+    from covcal_cli.formats.forecaster import split_names
 
     def given(option: str) -> bool:
         source = context.get_parameter_source(option)
@@ -79,14 +81,16 @@ def estimate(
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
-    path, documents = file or file_here(console), calibration or []
+    path, (documents, names) = file or file_here(console), split_names(calibration or [])
     to_stdout = str(output) == "-"
     if output is not None and not to_stdout:
-        check_output(output, force=force, inputs=[path, *documents])
+        check_output(output, force=force, inputs=[path, *documents, Path(target_prior)])
 
-    found = expect(path, documents, asked, networks=networks)
+    found = expect(path, documents, asked, names=names, networks=networks)
     for text in found.estimation.notes:
         console.note(text)
+    if (accuracy := found.estimation.source_accuracy) is not None and accuracy.doubt:
+        console.warn([accuracy.doubt])
     if verbose:
         for one in found.estimation.estimates:
             for guard in one.guards:
@@ -94,7 +98,9 @@ def estimate(
                 console.detail(f"{one.name}, {guard.name} {state}: {guard.sentence}")
     if output is not None and not to_stdout:
         write_expectation(found, output, force=force)
-    console.result(_rendered(found, "json" if to_stdout else format.value))
+    kind = "json" if to_stdout else format.value
+    show = console.screen if kind == "table" else console.result
+    show(_rendered(found, kind))
     if output is not None and not to_stdout:
         console.wrote(output)
 
@@ -120,15 +126,20 @@ def _rendered(expectation: "Expectation", kind: str) -> str:
 def _estimates_as_text(estimation: "Estimation", estimates: "Table") -> str:
     """Return the table with the assumptions, its last column, below it, where they have room."""
     from covcal_cli.cli import tables
+    from covcal_cli.estimators.evidence import SAMPLING
     from covcal_cli.report.tables import Table
 
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     best = estimation.estimates[0]
     width = max(len(one.name) for one in estimation.estimates)
+    source = estimation.source_accuracy
     return "\n".join(
         [
             f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}), "
             f"from {estimation.source_rows} source and {estimation.target_rows} target rows",
+            *([] if source is None else [f"accuracy on the source: {source}"]),
+            f"interval: {best.interval}",
+            f"of the other estimates: {SAMPLING}",
             "",
             tables.text(narrow),
             "",
@@ -156,9 +167,10 @@ def _estimates(estimation: "Estimation") -> "Table":
 
 
 def _trust(estimate: "Estimate") -> str:
-    """Return ``yes``, or the guards that failed."""
-    failed = [guard.name for guard in estimate.guards if not guard.passed]
-    return f"no: {', '.join(failed)}" if failed else "yes"
+    """Return ``yes``, or the guards that failed, or that there is none."""
+    if not estimate.checked:
+        return "not checked"
+    return "yes" if estimate.trusted else f"no: {', '.join(estimate.failed)}"
 
 
 def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
@@ -175,5 +187,5 @@ def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
         ]
         for entry in calibrations
     ]
-    columns = ("calibration", "T", "confidence before", "after", "est. accuracy", "distance")
+    columns = ("calibration", "T", "confidence before", "after", "est. accuracy", "gap to estimate")
     return Table(columns, rows)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,7 @@ from covcal_cli.cli.options import (
     Seed,
     SplitName,
     Verbose,
-    calibration,
+    calibrations,
     output,
 )
 
@@ -38,7 +39,9 @@ def evaluate(
     file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
-        calibration("A calibration; repeat to compare several. Without FILE: cal.json."),
+        calibrations(
+            "A calibration, and what to call it; repeat to compare several. Without FILE: cal.json."
+        ),
     ] = None,
     output: Annotated[
         Path | None, output("Write metrics.json there; - prints it instead of the table.")
@@ -63,9 +66,21 @@ def evaluate(
     bootstrap: Annotated[
         int,
         typer.Option(
-            min=0, max=100_000, help="95 % intervals from so many resamples; 1000 is usual."
+            min=0,
+            max=100_000,
+            help="Intervals, and differences on the same rows, from so many resamples; 1000 is "
+            "usual, and what gates take unless told.",
         ),
     ] = 0,
+    confidence: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=0.9999,
+            help="Of the intervals. Gates judge the end that is kindest to the calibration; with 0 "
+            "they judge values as found, noise and all.",
+        ),
+    ] = 0.95,
     seed: Seed = 0,
     diagram: Annotated[
         Path | None, typer.Option(help="Draw reliability diagrams: .png, .svg or .pdf.")
@@ -74,7 +89,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=LIMIT",
-            help="Exit with 3 if a metric (a fraction) is greater, as ece=0.05; repeats.",
+            help="Exit with 3 if a metric (a fraction) is greater, as ece=0.05, with the lower end "
+            "of its interval if it has one; repeats.",
         ),
     ] = None,
     baseline: Annotated[
@@ -85,7 +101,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=CHANGE",
-            help="Exit with 3 if a metric is worse than in the baseline by more; repeats.",
+            help="Exit with 3 if a metric is worse than in the baseline by more, beyond chance: "
+            "paired where the rows are the same; repeats.",
         ),
     ] = None,
     junit: Annotated[
@@ -107,13 +124,15 @@ def evaluate(
       covcal evaluate adapted.h5 -c cal.json --diagram reliability.png
       covcal evaluate features.h5 -c a.json -c b.json -o metrics.json
       covcal evaluate adapted.h5 -c cal.json --bootstrap 1000 --by class
-      covcal evaluate adapted.h5 -c cal.json --fail-above ece=0.05
-      covcal evaluate -c cal.json --baseline old.json --fail-regression ece=0.005
+      covcal evaluate adapted.h5 -c cal.json --split all --confidence 0.95 --fail-above ece=0.05
+      covcal evaluate -c live=cal.json --baseline old.json --fail-regression ece=0.005
     """
     from covcal_cli.errors import LimitExceededError
+    from covcal_cli.evaluate.bootstrap import LEVEL
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, Outputs, judged
     from covcal_cli.evaluate.limits import parse_limit, parse_regression
+    from covcal_cli.formats.forecaster import split_names
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = _parsed(fail_above, parse_limit, "--fail-above")
@@ -137,23 +156,27 @@ def evaluate(
         predictions=predictions.value,
         by=by,
         resamples=bootstrap,
+        level=confidence or LEVEL,
         seed=seed,
     )
+    documents, names = split_names(calibration or [])
     found = judged(
         file,
-        calibration or [],
+        documents,
         settings,
+        names=names,
         networks=networks,
-        gates=Gates(limits, allowed, baseline),
+        gates=Gates(limits, allowed, baseline, confident=confidence > 0),
         outputs=outputs,
         tell=console.note,
     )
 
-    every_metric = metrics is MetricsName.all
+    extras = _Extras(every_metric=metrics is MetricsName.all, intervals=bootstrap > 0)
     kind = "json" if to_stdout else format.value
-    console.result(rendered_evaluation(found, kind, every_metric=every_metric))
+    show = console.screen if kind == "table" else console.result
+    show(rendered_evaluation(found, kind, extras=extras))
     if format is FormatName.github:
-        _append_to_step_summary(_as_markdown(found, every_metric=every_metric))
+        _append_to_step_summary(_as_markdown(found, extras=extras))
     if file is not None and not calibration:
         console.note("no -c given: only the classifier as it is was judged")
     for path in outputs.paths:
@@ -196,8 +219,17 @@ def _append_to_step_summary(text: str) -> None:
         ) from error
 
 
-def rendered_evaluation(judged: "Judged", kind: str, *, every_metric: bool = False) -> str:
+@dataclass(frozen=True)
+class _Extras:
+    """What tables show beside the usual metrics."""
+
+    every_metric: bool = False
+    intervals: bool = True  # those that gates alone asked for stand in their sentences
+
+
+def rendered_evaluation(judged: "Judged", kind: str, *, extras: _Extras = _Extras()) -> str:
     """Return an evaluation as ``table``, ``json``, ``markdown`` or ``github``."""
+    from covcal_cli.errors import printable
     from covcal_cli.evaluate.result import metrics_document
     from covcal_cli.records import document_text
 
@@ -205,32 +237,35 @@ def rendered_evaluation(judged: "Judged", kind: str, *, every_metric: bool = Fal
         document = metrics_document(judged.evaluation, judged.verdicts, judged.changes)
         return document_text(document, Path("metrics.json"))
     if kind == "table":
-        return _as_text(judged, every_metric=every_metric)
-    lines = [_as_markdown(judged, every_metric=every_metric)]
+        return _as_text(judged, extras=extras)
+    lines = [_as_markdown(judged, extras=extras)]
     if kind == "github":  # which shows these lines beside the job
-        lines += [f"::error::covcal: {case.sentence}" for case in judged.cases if case.failed]
+        lines += [
+            f"::error::covcal: {printable(case.sentence)}" for case in judged.cases if case.failed
+        ]
     return "\n".join(lines)
 
 
-def _as_markdown(judged: "Judged", *, every_metric: bool) -> str:
+def _as_markdown(judged: "Judged", *, extras: _Extras) -> str:
     """Return the tables and gates as Markdown."""
     from covcal_cli.cli import tables
 
-    text = _parts(judged.evaluation, tables.markdown, "\n\n", every_metric=every_metric)
-    cases = "\n".join(f"- {case.sentence}" for case in judged.cases)
+    text = _parts(judged.evaluation, tables.markdown, "\n\n", extras=extras)
+    cases = "\n".join(f"- {tables.in_markdown(case.sentence)}" for case in judged.cases)
     return f"{text}\n\n{cases}" if cases else text
 
 
-def _as_text(judged: "Judged", *, every_metric: bool) -> str:
+def _as_text(judged: "Judged", *, extras: _Extras) -> str:
     from covcal_cli.cli import tables
+    from covcal_cli.errors import printable
     from covcal_cli.evaluate.diagram import text_diagram
 
     evaluation = judged.evaluation
     shown = list(evaluation.metrics)[-1]
     lines = [
-        _parts(evaluation, tables.text, "\n", every_metric=every_metric),
+        _parts(evaluation, tables.text, "\n", extras=extras),
         "",
-        f"reliability of {shown}, target {evaluation.split} rows",
+        f"reliability of {printable(shown)}, target {evaluation.split} rows",
         text_diagram(evaluation.metrics[shown].bins),
     ]
     sentences = [case.sentence for case in judged.cases]
@@ -238,19 +273,24 @@ def _as_text(judged: "Judged", *, every_metric: bool) -> str:
 
 
 def _parts(
-    evaluation: "Evaluation", draw: "Callable[[Table], str]", between: str, *, every_metric: bool
+    evaluation: "Evaluation", draw: "Callable[[Table], str]", between: str, *, extras: _Extras
 ) -> str:
     """Return the tables, each but the first below its title and what is to go `between`."""
+    from covcal_cli.errors import printable
     from covcal_cli.evaluate.bins import SMALL_GROUP
 
     parts = [draw(_metrics(evaluation, main=True))]
-    if every_metric:
+    if extras.every_metric:
         parts.append(draw(_metrics(evaluation, main=False)))
-    if evaluation.intervals:
-        title = f"95 % intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
+    level = f"{100 * evaluation.level:.4g} %"
+    if extras.intervals and evaluation.intervals:
+        title = f"{level} intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
         parts.append(f"{title}{between}{draw(_intervals(evaluation))}")
+    if extras.intervals and evaluation.differences:
+        title = f"differences on the same rows, {level} intervals; above 0 is worse"
+        parts.append(f"{title}{between}{draw(_differences(evaluation))}")
     if evaluation.by is not None:
-        parts.append(f"by {evaluation.by}{between}{draw(_groups(evaluation))}")
+        parts.append(f"by {printable(evaluation.by)}{between}{draw(_groups(evaluation))}")
         if any(group.small for found in evaluation.groups.values() for group in found):
             parts.append(f"(n): fewer than {SMALL_GROUP} rows, so the ECE is mostly noise")
     return "\n\n".join(parts)
@@ -292,6 +332,27 @@ def _intervals(evaluation: "Evaluation") -> "Table":
     return Table(["calibration", *(shown.label for _, shown in chosen)], rows)
 
 
+def _differences(evaluation: "Evaluation") -> "Table":
+    """Return the paired differences, and what each shows."""
+    from covcal_cli.evaluate.metrics import METRICS
+    from covcal_cli.report.tables import Table
+
+    columns = ("calibration", "against", "metric", "difference", "interval", "shown")
+    rows = []
+    for one in evaluation.differences:
+        shown = METRICS[one.metric].screen
+        percent = shown is not None and shown.percent
+        value, low, high = (_signed(number, percent) for number in (one.value, one.low, one.high))
+        rows.append(
+            [
+                *(one.calibration, one.against, shown.label if shown else one.metric),
+                *(value, f"{low} to {high}"),
+                {1: "worse", 0: "neither", -1: "better"}[one.direction],
+            ]
+        )
+    return Table(columns, rows, texts=(0, 1, 2, 5))
+
+
 def _groups(evaluation: "Evaluation") -> "Table":
     from covcal_cli.report.tables import Table
 
@@ -307,6 +368,10 @@ def _groups(evaluation: "Evaluation") -> "Table":
         for group in found
     ]
     return Table(columns, rows, texts=(0, 1))
+
+
+def _signed(value: float, percent: bool) -> str:
+    return f"{value:+.2%}" if percent else f"{value:+.4f}"
 
 
 def _cell(value: float | None, percent: bool = True) -> str:

@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Force, ModelOutput, Networks, Quiet, Verbose, calibration, output
+from covcal_cli.cli.options import (
+    Force,
+    ModelOutput,
+    Networks,
+    Quiet,
+    TrustModel,
+    Verbose,
+    calibration,
+    output,
+)
 
 
 def export(
@@ -30,6 +39,7 @@ def export(
     ] = None,
     networks: Networks = None,
     model_output: ModelOutput = None,
+    trust_model: TrustModel = False,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -44,7 +54,7 @@ def export(
       covcal export model.onnx
       covcal export model.onnx -c cal.json -o calibrated.onnx
       covcal export model.onnx -c fl.json --networks adapted.h5
-      covcal export model.pt -o calibrated.pt2
+      covcal export model.pt --trust-model -o calibrated.pt2
     """
     from covcal_cli.export.export import export as write
 
@@ -56,6 +66,7 @@ def export(
         weights=weights,
         networks=networks,
         model_output=model_output,
+        trust_model=trust_model,
         force=force,
     )
     console.warn(merged.warnings)
@@ -70,7 +81,7 @@ def export(
         f"checked on {rows}: outputs {same}, labels identical, probabilities within "
         f"{agreement.probability_error:.0e}",
     )
-    console.result("\n".join(lines))
+    console.screen("\n".join(lines))
     if written.weights is not None:
         console.wrote(written.weights)
     console.wrote(written.output)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from covcal_cli.cli.options import ModelOutput, Seed
+from covcal_cli.classifiers.kinds import MODEL_HELP
+from covcal_cli.cli.options import ModelOutput, Seed, TrustModel
+from covcal_cli.data.stores.open import SUFFIXES
 
 if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
     from covcal_cli.data.outputs import OutputKind
@@ -35,6 +37,94 @@ ResampleName = StrEnum(
 OnErrorName = StrEnum("OnErrorName", ["skip", "fail"])
 Command = Callable[..., None]
 
+# The arguments, of which the first is left out with tables of outputs.
+
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help=f"{MODEL_HELP} Left out with --logits.",
+        show_default=False,
+    ),
+]
+Source = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Data like the classifier's own, labelled: an image folder, "
+        f"{', '.join(SUFFIXES)} or .tar.",
+        show_default=False,
+    ),
+]
+Target = Annotated[
+    Path | None,
+    typer.Argument(metavar="TARGET", help="The new data; labels are optional.", show_default=False),
+]
+Logits = Annotated[
+    bool,
+    typer.Option(
+        "--logits",
+        help="The data are tables of logits, and there is no MODEL; one table with a column "
+        "domain serves for both.",
+    ),
+]
+Probabilities = Annotated[
+    bool, typer.Option("--probabilities", help="Likewise, tables of probabilities.")
+]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The model and the data, as they are typed."""
+
+    model: str | None  # None where the data are tables of a classifier's outputs
+    source: Path | None
+    target: Path
+    outputs: "OutputKind | None" = None  # what tables of outputs hold
+
+    @classmethod
+    def read(
+        cls,
+        model: str | None,
+        source: Path | None,
+        target: Path | None,
+        target_only: Path | None = None,
+        *,
+        logits: bool,
+        probabilities: bool,
+    ) -> "Inputs":
+        """Read the arguments, whose places depend on whether there is a model."""
+        if logits and probabilities:
+            raise typer.BadParameter("give one of them", param_hint="--logits / --probabilities")
+        if logits or probabilities:
+            tables = [Path(path) for path in (model, source, target) if path is not None]
+            outputs: OutputKind = "logits" if logits else "probabilities"
+            return cls._of_tables(tables, target_only, outputs)
+        if model is None:
+            raise typer.BadParameter("give MODEL, SOURCE and TARGET", param_hint="MODEL")
+        if target_only is not None and (source is not None or target is not None):
+            raise typer.BadParameter("give either SOURCE TARGET or --target", param_hint="--target")
+        only = target if target is not None else target_only
+        if only is None:
+            raise typer.BadParameter(
+                "give SOURCE and TARGET, or --target TARGET", param_hint="TARGET"
+            )
+        return cls(model, source, only)
+
+    @classmethod
+    def _of_tables(
+        cls, tables: list[Path], target_only: Path | None, outputs: "OutputKind"
+    ) -> "Inputs":
+        if target_only is not None:
+            if tables:
+                raise typer.BadParameter(
+                    "give either [SOURCE] TARGET or --target", param_hint="--target"
+                )
+            return cls(None, None, target_only, outputs)
+        if len(tables) not in (1, 2):
+            raise typer.BadParameter("give [SOURCE] TARGET and no MODEL", param_hint="TARGET")
+        return cls(None, tables[0] if len(tables) == 2 else None, tables[-1], outputs)
+
 
 @dataclass(frozen=True)
 class ExtractOptions:
@@ -44,6 +134,7 @@ class ExtractOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Weights for the module that module:function returns."),
     ] = None
+    trust_model: TrustModel = False
     model_output: ModelOutput = None
     phi: Annotated[
         str | None,
@@ -106,12 +197,13 @@ class ExtractOptions:
         str | None, typer.Option(metavar="A[,B,C]", help="Divided by, in scaled units.")
     ] = None
     fractions: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TRAIN,VAL,TEST",
-            help="Shares of the rows where the data has no train, val and test folders.",
+            help="Shares of the rows where the data has no train, val and test folders; 0.6,0.4,0 "
+            "for the source (0,1,0 without features) and 0.6,0.2,0.2 for the target when left out.",
         ),
-    ] = "0.6,0.2,0.2"
+    ] = None
     sample: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Draw N rows of each domain by the seed."),
@@ -152,11 +244,12 @@ class ExtractOptions:
             preprocessing=self._preprocessing(),
             preprocess=self.preprocess,
             classes=self.classes,
-            fractions=_fractions(self.fractions),
+            fractions=None if self.fractions is None else _fractions(self.fractions),
             seed=self.seed,
             selection=Selection(self.sample, self.limit, shard),
             batch=self.batch,
             threads=self.threads,
+            trust_model=self.trust_model,
             weights=self.weights,
             model_output=self.model_output,
             phi=self.phi,

@@ -22,4 +22,4 @@ def inspect(
     """
     from covcal_cli.inspect import describe
 
-    Console().result(describe(file))
+    Console().screen(describe(file))

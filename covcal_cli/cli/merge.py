@@ -43,6 +43,6 @@ def merge(
         rows = ", ".join(f"{split} {count}" for split, count in counts.items())
         skipped = f"; {report.skipped[name]} files skipped" if report.skipped[name] else ""
         lines.append(f"{name:<8}  {sum(counts.values())} rows ({rows}){skipped}")
-    console.result("\n".join(lines))
+    console.screen("\n".join(lines))
     both = {"source", "target"} <= report.rows.keys()
     console.wrote(output, f"covcal {'adapt' if both else 'inspect'} {quote(str(output))}")

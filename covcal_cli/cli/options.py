@@ -19,6 +19,11 @@ def calibration(text: str) -> Any:
     return typer.Option("--calibration", "-c", metavar="CAL.JSON", help=text)
 
 
+def calibrations(text: str) -> Any:
+    """Return the option ``-c/--calibration`` of a command that takes several, each with a name."""
+    return typer.Option("--calibration", "-c", metavar="[NAME=]CAL.JSON", help=text)
+
+
 # Files.
 
 InputFile = Annotated[
@@ -56,6 +61,10 @@ ModelOutput = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
 ]
+TrustModel = Annotated[
+    bool,
+    typer.Option("--trust-model", help="Open a .pt or .pt2 file, which can run code of its own."),
+]
 
 
 # What to fit, on what.
@@ -73,12 +82,20 @@ class MethodName(StrEnum):
 # As a dict where the library takes a literal: a type checker sees its values then.
 LossName = StrEnum("LossName", {"brier": "brier", "nll": "nll"})
 DeviceName = StrEnum("DeviceName", ["auto", "cpu", "cuda"])
-SplitName = StrEnum("SplitName", ["train", "validation", "test"])
+SplitName = StrEnum("SplitName", ["train", "validation", "test", "all"])
 
-Method = Annotated[MethodName, typer.Option(help="What to fit.")]
+Method = Annotated[
+    MethodName, typer.Option(metavar="METHOD", help=f"What to fit: {', '.join(MethodName)}.")
+]
 Loss = Annotated[LossName, typer.Option(help="What T minimises.")]
 Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
-JudgedSplit = Annotated[SplitName, typer.Option(help="Target rows to judge.")]
+JudgedSplit = Annotated[
+    SplitName,
+    typer.Option(
+        help="Target rows to judge. No label of any was read by adapt and calibrate; those that "
+        "calibrate-labelled read are left out."
+    ),
+]
 MaxWeight = Annotated[
     float, typer.Option("--max-weight", min=1.0, help="Limit U of the importance weights.")
 ]
@@ -91,11 +108,28 @@ TargetPrior = Annotated[
         "of shares says, or estimated.",
     ),
 ]
+ExpectedAccuracy = Annotated[
+    float | None,
+    typer.Option(
+        "--expect-accuracy",
+        min=0.0,
+        max=1.0,
+        metavar="SHARE",
+        help="Exit with 3 if the classifier gets less of the unseen labelled source rows right, by "
+        "more than chance explains, as 0.96.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance enters.")]
 
 
 # How to say and write it.
 
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
+ForceLimit = Annotated[
+    bool,
+    typer.Option(
+        "--force", "-f", help="Replace the output if it exists, and keep a T at its limit."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, warnings and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More detail on stderr.")]

@@ -15,7 +15,7 @@ from covcal_cli.cli.options import (
     Seed,
     SplitName,
     Verbose,
-    calibration,
+    calibrations,
     output,
 )
 
@@ -24,7 +24,10 @@ def report(
     file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
-        calibration("A calibration; the verdict is about the first. Without it: cal.json."),
+        calibrations(
+            "A calibration, and what to call it; the verdict is about the first. Without it: "
+            "cal.json."
+        ),
     ] = None,
     output: Annotated[Path, output("Page to write.")] = Path("report.html"),
     split: JudgedSplit = SplitName.test,
@@ -50,12 +53,12 @@ def report(
     """
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.forecaster import require_unchanged
+    from covcal_cli.formats.forecaster import require_unchanged, split_names
     from covcal_cli.report.report import report as write
     from covcal_cli.report.verdict import verdict
 
     console = Console(quiet=quiet, verbose=verbose)
-    documents = calibration or [Path("cal.json")]
+    documents, names = split_names(calibration or [Path("cal.json")])
     if file is None:
         file = require_unchanged(read_calibration(documents[0]), documents[0], purpose="report")
         console.note(f"reporting on {file}")
@@ -64,9 +67,11 @@ def report(
         documents,
         output,
         EvaluateSettings(split=split.value, bins=bins, resamples=bootstrap, seed=seed),
+        names=names,
         networks=networks,
         force=force,
     )
     found = verdict(content)
-    console.result("\n".join([found.headline, *found.sentences]))
+    reading = [] if content.reading is None else [content.reading]
+    console.screen("\n".join([found.headline, *found.sentences, *reading]))
     console.wrote(output)

@@ -1,37 +1,118 @@
-"""Tables as text for a terminal, and as Markdown."""
+"""Tables and lines as text for a terminal, and tables as Markdown."""
 
-import io
+import re
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from covcal_cli.report.tables import Table
+from covcal_cli.cli.console import WIDTH
+from covcal_cli.errors import printable
 
+if TYPE_CHECKING:  # it needs NumPy, and --help does not
+    from covcal_cli.report.tables import Table
 
-def text(table: Table) -> str:
-    """Return the table as text, without a line around it."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as Drawing
+_GAP = "  "
+_LONGEST_NAME, _LEAST_TEXT = 30, 20  # columns
 
-    drawing = Drawing(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(table.columns):
-        left = index in table.texts
-        drawing.add_column(column, justify="left" if left else "right", no_wrap=True)
-    for row in table.rows:
-        drawing.add_row(*row)
-    page = io.StringIO()
-    # A name may look like rich's markup; it is shown as it is.
-    plain = Console(file=page, width=200, color_system=None, markup=False, emoji=False)
-    plain.print(drawing)
-    lines = (line.strip() for line in page.getvalue().splitlines())
-    return "\n".join(line for line in lines if line)
+_MARKS = re.compile(r"[\\`*_\[\]|~]")  # that begin markup within a cell
+_TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
-def markdown(table: Table) -> str:
+def aligned(facts: Mapping[str, str]) -> str:
+    """Return a line per fact: what it is about, and what it says from one column on."""
+    width = max(map(len, facts))
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in facts.items())
+
+
+def text(table: "Table") -> str:
+    """Return the table as text of at most `WIDTH` columns.
+
+    Where it is wider, headings are broken between words, and then the longest column of text. If
+    that does not help, columns go into further tables, each with the leading columns of text.
+    """
+    lines = [[printable(cell) for cell in line] for line in (table.columns, *table.rows)]
+    columns = [list(column) for column in zip(*lines, strict=True)]
+    leading = next((i for i in range(len(columns)) if i not in table.texts), len(columns))
+    for index in range(leading):
+        columns[index] = [_filled(cell, _LONGEST_NAME, break_words=True) for cell in columns[index]]
+    if _total(columns) > WIDTH:
+        narrow = _narrowed(columns, [i for i in table.texts if leading <= i < len(columns)])
+        columns = narrow if _total(narrow) <= WIDTH else columns
+    rest, parts = range(leading, len(columns)), [list(range(leading))]
+    for count in range(1, len(rest) + 1):  # of tables
+        size = -(-len(rest) // count)
+        parts = [[*range(leading), *rest[start:][:size]] for start in range(0, len(rest), size)]
+        if all(_total([columns[index] for index in part]) <= WIDTH for part in parts):
+            break
+    return "\n\n".join(
+        _drawn([columns[index] for index in part], [index in table.texts for index in part])
+        for part in parts
+    )
+
+
+def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[list[str]]:
+    """Return columns with headings broken between words, and the longest of `texts` to its room."""
+    found = []
+    for heading, *cells in columns:
+        widest = max(map(len, [*heading.split(), *cells]))
+        found.append([_filled(heading, widest), *cells])
+    if texts and _total(found) > WIDTH:
+        longest = max(texts, key=lambda index: _width(found[index]))
+        room = max(WIDTH - _total(found) + _width(found[longest]), _LEAST_TEXT)
+        found[longest] = [_filled(cell, room, break_words=True) for cell in found[longest]]
+    return found
+
+
+def _drawn(columns: Sequence[Sequence[str]], left: Sequence[bool]) -> str:
+    """Return one table: the headings, a rule, and a line per row or several."""
+    widths = [_width(column) for column in columns]
+    rows = []
+    for cells in zip(*columns, strict=True):
+        lines = zip_longest(*(cell.split("\n") for cell in cells), fillvalue="")
+        rows.append("\n".join(_line(line, widths, left) for line in lines))
+    rule = "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))
+    return "\n".join([rows[0], rule, *rows[1:]])
+
+
+def _line(cells: Iterable[str], widths: Sequence[int], left: Sequence[bool]) -> str:
+    padded = []
+    for cell, width, is_text in zip(cells, widths, left, strict=True):
+        blank = " " * (width - _cells(cell))
+        padded.append(cell + blank if is_text else blank + cell)
+    return _GAP.join(padded).rstrip()
+
+
+def _cells(text: str) -> int:
+    """Return the columns that a text takes on a terminal, where some characters take two."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+
+
+def _width(column: Iterable[str]) -> int:
+    return max(_cells(line) for cell in column for line in cell.split("\n"))
+
+
+def _total(columns: Sequence[Sequence[str]]) -> int:
+    return sum(map(_width, columns)) + len(_GAP) * (len(columns) - 1)
+
+
+def _filled(cell: str, width: int, *, break_words: bool = False) -> str:
+    return textwrap.fill(cell, max(1, width), break_long_words=break_words, break_on_hyphens=False)
+
+
+def markdown(table: "Table") -> str:
     """Return the table as Markdown."""
     rule = "|".join(
         "---" if index in table.texts else "---:" for index in range(len(table.columns))
     )
-    lines = ["| " + " | ".join(table.columns) + " |", f"|{rule}|"]
-    for row in table.rows:
-        cells = (cell.replace("|", "\\|") for cell in row)
-        lines.append("| " + " | ".join(cells) + " |")
+    lines = ["| " + " | ".join(map(in_markdown, table.columns)) + " |", f"|{rule}|"]
+    lines += ["| " + " | ".join(map(in_markdown, row)) + " |" for row in table.rows]
     return "\n".join(lines)
+
+
+def in_markdown(text: str) -> str:
+    """Return a text of any origin as Markdown shows it: no markup, no HTML, no other cell."""
+    shown = _MARKS.sub(r"\\\g<0>", printable(text))
+    return _TAG.sub("&lt;", _ENTITY.sub("&amp;", shown))

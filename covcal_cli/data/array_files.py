@@ -31,7 +31,7 @@ from covcal_cli.data.rows import (
     GROUP_PREFIX,
     RowFacts,
     count_rows,
-    is_reserved,
+    is_of_rows,
     note_on_ids,
     path_column,
 )
@@ -60,8 +60,11 @@ class ArrayFile:
         features = plain_numbers(self.store) if self.store.is_table and not of_images else ()
         self.facts = facts = RowFacts(self.store, self.n, features)
         self.ids = facts.ids
+        self.ids_are_integers = facts.ids_are_integers
         if self.image_name is not None and not facts.has_ids:
-            self.ids = image_names(self.store, self.image_name) or facts.ids
+            names = image_names(self.store, self.image_name)
+            self.ids = names or facts.ids
+            self.ids_are_integers = not names
         self.notes = note_on_ids(path, self.ids) if facts.has_ids else ()
 
     def feeds(self, wanted: Sequence[ModelInput]) -> list[Feed] | None:
@@ -95,7 +98,7 @@ class ArrayData:
     ) -> None:
         facts = file.facts
         self.path, self.ids, self.given_split = file.path, file.ids, facts.given_split
-        self.split_names = file.ids
+        self.split_names, self.ids_are_integers = file.ids, file.ids_are_integers
         self.way_to_label = facts.way_to_label
         self.class_folders = facts.labels.names
         self.columns = facts.groups
@@ -171,7 +174,7 @@ class ArrayData:
                 yield [partial(open_encoded, folder, value) for value in files]
         else:
             paths = file.facts.paths
-            yield from openers_of(lambda row: partial(Image.open, folder / paths[row]), rows, size)
+            yield from openers_of(lambda row: partial(open_encoded, folder, paths[row]), rows, size)
 
     def _unused_notes(self, used: Sequence[str]) -> tuple[str, ...]:
         unused = [
@@ -179,7 +182,7 @@ class ArrayData:
             for name, entry in self._file.store.entries.items()
             if name not in used
             and name != self._file.facts.path_name
-            and not is_reserved(name)
+            and not is_of_rows(self._file.store, name)
             and name.removeprefix(GROUP_PREFIX) not in self.columns
             and (used or entry.shape[:1] != (self._file.n,))
         ]

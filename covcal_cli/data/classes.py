@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from covcal_cli.arrays import Labels
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import require_file
 from covcal_cli.records import parsed_json
 
@@ -50,8 +50,9 @@ class ClassMap:
         if not self.is_assumed:
             return None
         return (
-            f"the model names no classes: its outputs are taken as {listed(self.names)}, the "
-            "source's names in order; if the model's order is another, name them with --classes"
+            f"the model names no classes: its outputs are taken as {listed(self.names)}, "
+            f"{self.whose}'s names in order; if the model's order is another, name them with "
+            "--classes"
         )
 
     def index(self, folder: str) -> int | None:
@@ -215,12 +216,13 @@ def read_classes(path: Path, count: int) -> ClassMap:
         names = _from_json(path, text)
     else:
         names = [line.strip() for line in text.rstrip().splitlines()]
+    first: dict[str, int] = {}
     for index, name in enumerate(names):
         if not name:
             raise CovcalError(f"{path}: the name of class {index} is empty: {_REMEDY}")
-        if name in names[:index]:
+        if first.setdefault(name, index) < index:
             raise CovcalError(
-                f"{path} names {name!r} twice, as classes {names.index(name)} and {index}: give "
+                f"{path} names {shown(name)} twice, as classes {first[name]} and {index}: give "
                 "each class a name of its own"
             )
     if len(names) != count:
@@ -237,16 +239,16 @@ def _from_json(path: Path, text: str) -> list[str]:
         if not isinstance(content.get(_CALIBRATED), list):
             return _from_object(path, content.get("id2label", content))
         content = content[_CALIBRATED]
-    if not all(isinstance(name, str | int) for name in content):
+    if not all(type(name) in (str, int) for name in content):
         raise CovcalError(f"{path} lists more than names: {_REMEDY}")
     return [str(name) for name in content]
 
 
 def _from_object(path: Path, content: Any) -> list[str]:
     pairs = content.items() if isinstance(content, dict) else ()
-    if all(isinstance(value, int) for _, value in pairs):
+    if all(type(value) is int for _, value in pairs):
         by_number = {value: name for name, value in pairs}
-    elif all(name.isdigit() and isinstance(value, str) for name, value in pairs):
+    elif all(name.isascii() and name.isdigit() and isinstance(value, str) for name, value in pairs):
         by_number = {int(name): value for name, value in pairs}
     else:
         raise CovcalError(f"{path} maps neither numbers to names nor names to numbers: {_REMEDY}")

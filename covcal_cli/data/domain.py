@@ -3,13 +3,14 @@
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-from PIL import Image
+from typing import TYPE_CHECKING, Protocol
 
 from covcal_cli.arrays import AnyArray, Inputs, Labels, ModelInput, Rows, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.errors import CovcalError
+
+if TYPE_CHECKING:  # tables of outputs are read without Pillow
+    from PIL import Image
 
 RowShape = tuple[int, ...]
 
@@ -28,6 +29,7 @@ class DomainData(Protocol):
 
     path: Path
     ids: list[str]
+    ids_are_integers: bool  # where they come from; tables that apply writes keep it
     split_names: list[str]  # the names that decide a row's split where none is given
     given_split: Splits | None  # shape (n,): the data's own splits
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
@@ -76,7 +78,7 @@ class ImagePipeline(Protocol):
         """Return it as one line of JSON: equal texts do the same to every image."""
         ...
 
-    def write(self, image: Image.Image, out: AnyArray) -> None:
+    def write(self, image: "Image.Image", out: AnyArray) -> None:
         """Write one image, opened but perhaps not read, as a row of the model's input, in place.
 
         An image that cannot be read raises what Pillow does, and is left out.

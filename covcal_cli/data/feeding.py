@@ -12,9 +12,9 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Booleans, ModelInput, Rows
 from covcal_cli.data.classes import listed
-from covcal_cli.data.rows import GROUP_PREFIX, is_reserved
+from covcal_cli.data.rows import GROUP_PREFIX, is_of_rows
 from covcal_cli.data.stores.store import Entry, Store
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 
 _ROWS_NAME = "x"
 
@@ -49,7 +49,7 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     if store.is_table:
         raise store.error(
             f"no column holds numbers, only {listed(list(entries))}: give one column "
-            "per feature, or a column path of images"
+            f"per feature, or a column path of images; for a model of texts, {OUTPUTS_AS_TABLE}"
         )
     there = listed(list(entries)) or "nothing"
     raise store.error(f"there is no x, only {there}: save the rows as x")
@@ -67,7 +67,7 @@ def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
         for name, entry in store.entries.items()
         if (len(entry.shape) > 1 if several else len(entry.shape) == 1)
         and entry.dtype.kind in "fiub"
-        and not is_reserved(name)
+        and not is_of_rows(store, name)
     )
 
 
@@ -94,7 +94,8 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
     if entry.is_text and wanted.dtype.kind not in "OUS":
         raise store.error(
             f"{name} holds texts ({str(store.whole(name)[0])!r} in "
-            f"{store.place(0)}) and the model wants {wanted.describe()}: encode it as numbers"
+            f"{store.place(0)}) and the model wants {wanted.describe()}: encode it as numbers, or "
+            f"{OUTPUTS_AS_TABLE}"
         )
     if not _fits(entry, wanted, table=store.is_table):
         have = ", ".join(["N", *map(str, entry.shape[1:])])
@@ -131,12 +132,14 @@ def fed(
     if dtype.kind in "OUS":
         return block.astype(object)
     if block.dtype.kind == "f" and not np.isfinite(block).all():
-        raise _unfit(store, feed, ~np.isfinite(block), rows, ids, None)
+        bad = np.isinf(block) if feed.wanted.takes_missing else ~np.isfinite(block)
+        if bad.any():
+            raise _unfit(store, feed, bad, rows, ids, None)
     with np.errstate(over="ignore", invalid="ignore"):
         cast = block.astype(dtype, copy=False)
     if dtype.kind == "f":
-        if block.dtype.itemsize > dtype.itemsize and not np.isfinite(cast).all():
-            raise _unfit(store, feed, ~np.isfinite(cast), rows, ids, block)
+        if block.dtype.itemsize > dtype.itemsize and np.isinf(cast).any():
+            raise _unfit(store, feed, np.isinf(cast), rows, ids, block)
     elif block.dtype != dtype and (cast != block).any():
         raise _unfit(store, feed, cast != block, rows, ids, block)
     return cast
@@ -147,7 +150,9 @@ def _check_columns(store: Store, feed: Feed) -> None:
     if len(wanted.shape) == 2 and wanted.shape[1] in (None, found) and wanted.dtype.kind in "fiub":
         return
     texts = [
-        name for name, entry in store.entries.items() if entry.is_text and not is_reserved(name)
+        name
+        for name, entry in store.entries.items()
+        if entry.is_text and not is_of_rows(store, name)
     ]
     beside = f"; {listed(texts)} hold texts, which must be encoded to count" if texts else ""
     raise CovcalError(

@@ -7,7 +7,7 @@ their path, and a row's id is that path below the domain with forward slashes.
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from io import BytesIO, FileIO
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.images import ImageFiles, Opener
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import open_plain
 
 _KINDS = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "ppm", "tif", "tiff", "webp")
 IMAGE_SUFFIXES = {f".{kind}" for kind in _KINDS}
@@ -120,7 +121,7 @@ class FolderData(ImageFiles):
 
 def _open_image(path: str) -> Image.Image:
     # Pillow reads a small file in many small steps; from memory it takes two thirds of the time.
-    with FileIO(path) as file:  # a Path per file costs as much as its model run
+    with open_plain(path) as file:  # a Path per file costs as much as its model run
         return Image.open(BytesIO(file.read()))
 
 

@@ -62,6 +62,7 @@ class ImageFiles(ABC):
     """Rows that are image files: what is the same in folders and shards."""
 
     holds_images = True
+    ids_are_integers = False
 
     def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         self.path = path

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Float64s, Labels, Rows, Splits
+from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Labels, Rows, Splits
 from covcal_cli.data.classes import ClassMap, listed, read_classes
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.feeding import plain_numbers
@@ -28,7 +28,7 @@ from covcal_cli.data.rows import (
     count_rows,
     domain_of_rows,
     holds_both_domains,
-    is_reserved,
+    is_of_rows,
     note_on_ids,
     note_on_index,
     require_domain,
@@ -39,6 +39,8 @@ from covcal_cli.data.stores.open import format_of, open_store
 from covcal_cli.data.stores.store import Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
+from covcal_cli.maths.masks import valid_rows
+from covcal_cli.maths.simplex import EXACT, OutputEvidence, log_probabilities
 
 OutputKind = Literal["logits", "probabilities"]
 
@@ -62,15 +64,12 @@ LAYOUTS = {
     "Evidently": Layout("probabilities", r"model_score(?:_(.+))?", truth="actual"),
 }
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
+_ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"  # of arrays [n, K]
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 _CLASSES = "classes"  # beside an array of outputs: what its columns stand for
 _ANSWER = ("label", "label_index", "confidence")  # of `covcal apply`
 _CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp")
-_BELOW = 1e-6  # of a probability below 0: forests sum float32
-_TOLERANCE = 1e-3  # of one above 1, and of a sum
-_ROUNDED = 1e-2  # of a sum of probabilities with two or three decimals
-_NEARLY_ALL = 0.99  # of the rows: a classifier may have failed on some
-_FEW_ROWS = 50  # what holds for fewer may be chance
+_FEW_SUMMING = 0.1  # of the rows: those of independent sigmoids sum to 1 by chance
 _ROWS_AT_ONCE = 1024
 
 
@@ -145,7 +144,7 @@ class OutputFile:
             and entry.shape[:1] == (n,)
             and name not in used
             and name.lower() != columns.truth
-            and not is_reserved(name)
+            and not is_of_rows(store, name)
         ]
         unread = () if columns.features else _unread(store, numbers)
         self.notes = (*answer, *unread)
@@ -165,7 +164,7 @@ class OutputTable:
         self._labels = file.facts.labels
         given = file.facts.given_split
         self.ids = [file.facts.ids[row] for row in rows]
-        self.split_names = self.ids
+        self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
         self.given_split: Splits | None = None if given is None else given[rows]
         self.n_classes = len(columns.order)
         self.n_features = columns.n_features
@@ -198,7 +197,8 @@ class OutputTable:
         pieces = self._store.pieces([*outputs, *features], self._rows[rows], size)
         start = 0
         for places, arrays in regrouped(pieces, size):
-            inputs = {"logits": self._logits(_stacked(arrays, outputs)).astype(np.float32)}
+            with np.errstate(over="ignore"):  # of masks that float32 has no number for
+                inputs = {"logits": self._logits(_stacked(arrays, outputs)).astype(np.float32)}
             if features:
                 values = _stacked(arrays, features)
                 self._require_finite(values, features, places)
@@ -208,106 +208,110 @@ class OutputTable:
             start = stop
 
     def _logits(self, values: AnyArray) -> AnyArray:
-        are_logits = self._kind == "logits"
-        if not are_logits:
-            values = np.maximum(values.astype(np.float64), 0)
-        if self._columns.width == 1:  # of two classes, the other has the rest, or the logit 0
-            other = np.zeros_like(values) if are_logits else 1 - np.minimum(values, 1)
-            values = np.hstack([other, values])
-        values = np.take(values, self._columns.order, axis=1)
-        if are_logits:
-            return values
-        values = values / values.sum(axis=1, keepdims=True)
-        return np.asarray(np.log(np.maximum(values, SMALLEST_FLOAT32)))
+        order = self._columns.order
+        if self._kind == "probabilities":
+            return log_probabilities(values)[:, order]
+        if self._columns.width == 1:  # of two classes, the other has the logit 0
+            values = np.hstack([np.zeros_like(values), values])
+        return np.take(values, order, axis=1)
 
     def _checked(self) -> tuple[str, ...]:
         """Read all outputs, refuse what is not what was asked for, and return notes."""
-        # Of a row its extremes and sum tell, and whether all its values have two decimals.
-        outputs = self._columns.outputs
-        low, high, total = np.empty((3, len(self._rows)))
-        hundredths, start = True, 0
+        outputs, seen = self._columns.outputs, OutputEvidence()
         for rows, arrays in self._store.pieces(outputs, self._rows, _ROWS_AT_ONCE):
-            values = _stacked(arrays, outputs).astype(np.float64)
+            values = _stacked(arrays, outputs)
             self._require_finite(values, outputs, rows)
-            stop = start + len(rows)
-            low[start:stop], high[start:stop] = values.min(axis=1), values.max(axis=1)
-            total[start:stop] = values.sum(axis=1)
-            hundreds = 100 * values
-            hundredths = hundredths and bool((np.abs(hundreds - np.rint(hundreds)) < 1e-4).all())
-            start = stop
-        # What all rows show decides.
-        width = self._columns.width
-        if width > 1 and (low >= 0).all() and (np.abs(total - 100) < 1).all():
+            seen.add(values)
+        if seen.form == "percentages":
             also = " and pass --probabilities" if self._kind == "logits" else ""
             raise self._store.error(
                 f"every row sums to 100, as percentages do: divide by 100{also}"
             )
-        # Each of K values with two decimals may be half a hundredth off.
-        halves = max(1, min(width // 2, 10)) if hundredths else 1
-        check = self._checked_logits if self._kind == "logits" else self._checked_probabilities
-        return tuple(check(low, high, total, _ROUNDED * halves))
+        if self._kind == "logits":
+            return tuple(self._checked_logits(seen))
+        return tuple(self._checked_probabilities(seen))
 
-    def _checked_logits(
-        self, low: Float64s, high: Float64s, total: Float64s, rounded: float
-    ) -> Iterator[str]:
-        """Refuse probabilities by the extremes and sums of all rows, (n,) each; yield notes."""
-        outputs = self._columns.outputs
-        bounded = (low >= -_BELOW) & (high <= 1 + _TOLERANCE)
-        like = bounded & (np.abs(total - 1) <= rounded + 1e-6)
-        if self._columns.width > 1 and like.mean() >= _NEARLY_ALL:
-            rows = "every row sums" if like.all() else f"{like.sum()} of {len(like)} rows sum"
-            names = "the array probabilities" if len(outputs) == 1 else "them prob_NAME"
+    def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
+        """Refuse what all rows show to be probabilities; yield notes."""
+        outputs, summing = self._columns.outputs, seen.unit.summing
+        names = "the array probabilities" if len(outputs) == 1 else "them prob_NAME"
+        remedy = f"pass --probabilities and name {names}"
+        if seen.form == "clipped":
             raise self._store.error(
-                f"{rows} to 1, as probabilities do: pass --probabilities and name {names}"
+                f"all values lie in {seen.low:g} to {seen.high:g} and rows sum nearly to 1, as "
+                f"clipped probabilities do: {remedy}"
             )
-        if bounded.all():
+        if seen.form in ("probabilities", "mixed"):
+            every = summing == seen.rows
+            rows = "every row sums" if every else f"{summing} of {seen.rows} rows sum"
+            raise self._store.error(f"{rows} to 1, as probabilities do: {remedy}")
+        if seen.form == "bounded":
             yield (
                 "all outputs lie between 0 and 1; they are read as logits: pass --probabilities "
                 "where they are probabilities"
             )
 
-    def _checked_probabilities(
-        self, low: Float64s, high: Float64s, total: Float64s, rounded: float
-    ) -> Iterator[str]:
-        """Refuse what are no probabilities, by the same; yield notes on what is done to them."""
-        outputs, several = self._columns.outputs, self._columns.width > 1
-        bounded = (low >= -_BELOW) & (high <= 1 + _TOLERANCE)
-        if not bounded.all():
-            row = int(np.argmin(bounded))
-            found = low[row] if low[row] < -_BELOW else high[row]
-            percent = ", or divide by 100 where they are percentages" if found > 1 else ""
+    def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
+        """Refuse what are no probabilities in some row; yield notes on what is done to them."""
+        outputs, unit = self._columns.outputs, seen.unit
+        if unit.first_outside is not None:
+            row, value = unit.first_outside
+            percent = ", or divide by 100 where they are percentages" if value > 1 else ""
             raise self._store.error(
-                f"{self._place(row)} holds {found:g}, which is no probability: pass --logits where "
+                f"{self._place(row)} holds {value:g}, which is no probability: pass --logits where "
                 f"these are logits{percent}"
             )
-        off = np.abs(total - 1)
-        span = f"{1 - rounded:g} to {1 + rounded:g}"
-        if several and not (off <= rounded + 1e-6).all():
-            row = int(np.argmin(off <= rounded + 1e-6))
-            raise self._store.error(
-                f"the probabilities of {self._place(row)} sum to {total[row]:g}, not 1, where "
-                f"{span} is taken for rounding: give one column per class, of a softmax, with more "
-                f"digits ({listed(outputs)} were read)"
+        several, off = self._columns.width > 1, unit.first_off
+        if seen.form == "clipped":
+            yield (
+                f"clipped probabilities, from {seen.low:g} to {seen.high:g}: rows sum to "
+                f"{unit.sums[0]:.3g} to {unit.sums[1]:.3g}, and are divided by their sum"
             )
-        if several and (off > _TOLERANCE).any():
-            yield f"rounded probabilities: rows sum to {span}, and are divided by their sum"
-        if (low < 0).any():
+        elif several and off is not None:
+            row, total = off
+            independent = (
+                ": sigmoids of independent labels are no multi-class output, and each label can "
+                "go in as a table of two classes"
+                if unit.summing < _FEW_SUMMING * seen.rows
+                else ""
+            )
+            raise self._store.error(
+                f"the probabilities of {self._place(row)} sum to {total:g}, not 1, where "
+                f"{1 - unit.tolerance:g} to {1 + unit.tolerance:g} is taken for rounding: give one "
+                f"column per class, of a softmax, with more digits ({listed(outputs)} were read)"
+                f"{independent}"
+            )
+        elif several and max(1 - unit.sums[0], unit.sums[1] - 1) > EXACT:
+            yield (
+                f"rounded probabilities: rows sum to {1 - unit.tolerance:g} to "
+                f"{1 + unit.tolerance:g}, and are divided by their sum"
+            )
+        if seen.low < 0:
             yield "some probabilities are below 0, by no more than rounding, and count as 0"
-        if (low < SMALLEST_FLOAT32).any() or (not several and (high >= 1).any()):
+        if seen.low < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
             yield (
                 "some probabilities are 0 or below 1e-38 and count as 1e-38, as float32 holds "
                 "nothing smaller: where rounding made them 0, give more digits"
             )
-        if not several and len(low) >= _FEW_ROWS and (low >= 0.5).all():
+        if seen.may_be_confidences:
             yield (
-                f"{outputs[0]} is nowhere below 0.5 in {len(low)} rows: if it is the "
+                f"{outputs[0]} is nowhere below 0.5 in {seen.rows} rows: if it is the "
                 "confidence of the answer, give the probability of one class instead"
+            )
+        if seen.may_be_squashed_twice:
+            yield (
+                f"no probability is above {seen.high:.3f}, and of {seen.width} classes the softmax "
+                "of probabilities reaches no further: was softmax applied twice?"
             )
 
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
-        if np.isfinite(values).all():
+        wrong = ~np.isfinite(values)
+        if self._kind == "logits" and names == self._columns.outputs:
+            # A logit of -inf rules a class out, as long as it leaves another.
+            wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
+        if not wrong.any():
             return
-        row, column = np.argwhere(~np.isfinite(values))[0]
+        row, column = np.argwhere(wrong)[0]
         name = names[column] if len(names) > 1 else names[0]
         raise self._store.error(
             f"{name} of {self._store.place(int(rows[row]))} is missing, NaN or infinite: every "
@@ -364,17 +368,20 @@ def open_outputs(
 def find_outputs(store: Store, kind: OutputKind, known: Sequence[str]) -> OutputColumns:
     """Find outputs and features by the names of the arrays; `known` are another file's classes."""
     found, truth = _of_kind(store, kind)
-    if not found and not store.is_table and tuple(store.entries) == ("x",):
-        found = {"x": ""}  # .npy: its only array has no name
+    if not found and not store.is_table:
+        found = _only_matrix(store)
     if not found and store.is_table and kind == "probabilities":
         found = _called_like_classes(store, known)
     if not found:
         raise _nothing_found(store, kind)
     for name in found:
         if store.entries[name].is_text:
+            text = store.texts(name)[0].strip()
+            remedy = f"give one column of numbers {_COLUMN[kind]} per class"
+            if text.endswith("%"):
+                remedy = "save numbers without the sign, divided by 100"
             raise store.error(
-                f"{name} holds the text {store.texts(name)[0][:40]!r}: give one "
-                f"column of numbers {_COLUMN[kind]} per class, or call it {GROUP_PREFIX}{name} "
+                f"{name} holds the text {text[:40]!r}: {remedy}, or call it {GROUP_PREFIX}{name} "
                 f"where it holds no {kind}"
             )
     array = next((name for name in found if len(store.entries[name].shape) == 2), None)
@@ -392,6 +399,15 @@ def find_outputs(store: Store, kind: OutputKind, known: Sequence[str]) -> Output
         columns = OutputColumns(outputs, len(outputs), order, names)
     features, n_features = _features(store)
     return replace(columns, features=features, n_features=n_features, truth=truth)
+
+
+def _only_matrix(store: Store) -> dict[str, str]:
+    """Return the one array of outputs by a name that fits both kinds, or none, as in .npy."""
+    matching = _matching(store, _ANY_OUTPUTS)
+    found = [name for name in matching if len(store.entries[name].shape) == 2]
+    if tuple(store.entries) == ("x",):
+        found = ["x"]
+    return {found[0]: ""} if len(found) == 1 else {}
 
 
 def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:

@@ -20,7 +20,10 @@ from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import DOMAINS
 
-LABEL_NAMES = ("y", "label", "labels", "target", "class")
+LABEL_NAMES = (
+    *("y", "label", "labels", "target", "targets", "class"),
+    *("y_true", "true_label", "ground_truth"),
+)
 ID_NAMES = ("id", "ids")
 PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
@@ -41,6 +44,16 @@ def is_reserved(name: str) -> bool:
 def is_index(name: str) -> bool:
     """Return whether a column of this name is the index that pandas saved with a table."""
     return _INDEX.fullmatch(name.lower()) is not None
+
+
+def index_columns(store: Store) -> list[str]:
+    """Return the columns that are the index of a table, by their name or as the file says."""
+    return [name for name, entry in store.entries.items() if entry.is_index or is_index(name)]
+
+
+def is_of_rows(store: Store, name: str) -> bool:
+    """Return whether an array says something of the rows, by its name or as an index."""
+    return is_reserved(name) or store.entries[name].is_index
 
 
 def path_column(store: Store) -> str | None:
@@ -72,20 +85,24 @@ class RowFacts:
             and name not in used
             and name != self.path_name
             and name.lower() not in label_names
-            and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_reserved(name))
+            and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
         label = self._only(label_names)
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
         self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
         # Ids are what is called so, else paths, else an index that pandas saved, else row numbers.
         named = self._only(ID_NAMES)
-        index = next((name for name in store.entries if is_index(name)), None)
+        index = next((name for name in index_columns(store) if self._may_be_ids(name)), None)
+        found = index if named is None else named
         if named is None and self.path_name is not None:
             self.ids = self.paths
-        elif (found := index if named is None else named) is not None:
+        elif found is not None:
             self.ids = self._ids(found)
         else:
             self.ids = [str(row) for row in range(n)]
+        # Whether they are integers where they come from, which CSV shows by their spelling alone.
+        texts = found is not None and store.entries[found].is_text and store.is_typed
+        self.ids_are_integers = not texts and all(map(_is_integer, self.ids))
         self.has_ids = any(name is not None for name in (named, self.path_name, index))
         split = self._only(("split",))
         self.given_split = None if split is None else self._split(split)
@@ -133,6 +150,13 @@ class RowFacts:
             codes[values == value] = code
         return codes
 
+    def _may_be_ids(self, name: str) -> bool:
+        """Return whether an index can be ids: it may be called like something else of the rows."""
+        entry = self._store.entries[name]
+        return is_index(name) or (
+            not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
+        )
+
     def _ids(self, name: str) -> list[str]:
         entry = self._store.entries[name]
         self._require_one_each(name)
@@ -149,14 +173,23 @@ class RowFacts:
     def _require_one_each(self, name: str) -> None:
         shape = self._store.entries[name].shape
         if shape not in ((self._n,), (self._n, 1)):
-            remedy = (
-                "save class numbers, with argmax where they are one-hot"
-                if len(shape) > 1 and name.lower() in LABEL_NAMES
-                else f"give one {name} per row"
-            )
+            remedy = f"give one {name} per row"
+            if len(shape) > 1 and name.lower() in LABEL_NAMES:
+                remedy = "save class numbers, with argmax where they are one-hot"
+                if shape[0] == self._n and not self._is_one_hot(name):
+                    remedy = (
+                        "rows of several labels are not supported; each label can go in as a table "
+                        "of two classes, with its probability and a label of 0 or 1"
+                    )
             raise self._store.error(
                 f"{name} has shape {list(shape)} and there are {self._n} rows: {remedy}"
             )
+
+    def _is_one_hot(self, name: str) -> bool:
+        if self._store.entries[name].dtype.kind not in "fiub":
+            return True
+        values = self._store.whole(name).reshape(self._n, -1)
+        return bool((np.count_nonzero(values, axis=1) == 1).all())
 
 
 def count_rows(store: Store) -> int:
@@ -235,7 +268,7 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
 
 def note_on_index(store: Store) -> tuple[str, ...]:
     """Return a note if a table brings along the index of pandas, which is not read as a number."""
-    found = [name or "the column without a name" for name in store.entries if is_index(name)]
+    found = [name or "the column without a name" for name in index_columns(store)]
     if not store.is_table or not found:
         return ()
     return (f"{store.path}: {', '.join(found)} is the index that pandas saved, and no feature",)
@@ -268,6 +301,13 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
             "rows"
         )
     return tuple(found)
+
+
+def _is_integer(known: str) -> bool:
+    """Return whether an id is spelled as integers of 64 bits are."""
+    digits = known.removeprefix("-")
+    plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
+    return plain and known != "-0" and -(2**63) <= int(known[:20]) < 2**63 and len(known) <= 20
 
 
 _FEW_ROWS = 20  # in fewer, ages are different whole numbers too

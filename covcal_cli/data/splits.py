@@ -14,6 +14,9 @@ from covcal_cli.arrays import Splits
 from covcal_cli.errors import CovcalError
 
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
+# Of a source no test row is evaluated, and T rests on validation rows: so there are as many as can
+# be, and where nothing is trained, they are all.
+SOURCE_FRACTIONS, FITTED_FRACTIONS = (0.6, 0.4, 0.0), (0.0, 1.0, 0.0)
 SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]
 

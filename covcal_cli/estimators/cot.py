@@ -6,13 +6,16 @@ P_j = softmax(z_j / T_s) and one-hot labels e_k, the transport cost ||P_j - e_k|
 
 Ours is anchored on the source: the estimated error is e_v + (OT_target - OT_source), where e_v =
 (errors + 1/2) / (n_v + 1) and OT_source is the same cost on source validation rows. What transport
-overlooks on both domains cancels.
+overlooks on both domains cancels. With a given prior that is true only of a source whose classes
+are as frequent: its rows weigh q_y / p_y in e_v and in OT_source, whose labels' frequencies are the
+prior too. Then other frequencies alone leave the two costs alike, and e_v is the error they make.
 
 The interval is by the delta method. At the optimum the cost is pi . v + mean_j net_j with
 net_j = min_k (c_jk - v_k), and the prices v do not move to first order (envelope theorem). So a
 target row contributes net_j, and a source row contributes its error, minus its own net cost and
-price in OT_source, plus its label's price in OT_target, as it is part of pi. Per-row transport
-costs alone would leave out the noise of pi; a bootstrap would agree and solve hundreds of problems.
+price in OT_source, plus its label's price in OT_target, as it is part of pi; prices drop out where
+pi is given. Per-row transport costs alone would leave out the noise of pi; a bootstrap would agree
+and solve hundreds of problems.
 """
 
 import math
@@ -44,19 +47,22 @@ def cot(evidence: Evidence, prior: Float64s | None = None) -> Estimate:
     `prior` are class frequencies on the target, shape (K,), sum 1; by default the source's.
     """
     labels, n_v, n_t = evidence.source_labels, evidence.n_source, evidence.n_target
-    on_source = _transport(evidence.source_logits, evidence.temperature, evidence.source_prior)
     masses = evidence.source_prior if prior is None else prior
-    on_target = _transport(evidence.target_logits, evidence.temperature, masses)
+    weights = np.full(n_v, 1 / n_v) if prior is None else _as_frequent_as(prior, evidence)
+    on_source = _transport(evidence.source_logits, evidence.temperature, masses, weights)
+    on_target = _transport(evidence.target_logits, evidence.temperature, masses, None)
     shift = on_target.cost - on_source.cost
     # What a row adds to the costs, by the delta method: the variances of the shift and the error.
     wrong = 1.0 - evidence.source_correct
-    transported = on_source.net_costs + on_source.prices[labels]
-    borrowed = on_target.prices[labels] if prior is None else np.zeros(n_v)
+    transported, borrowed = on_source.net_costs, np.zeros(n_v)
+    if prior is None:  # source rows make up pi as well
+        transported = transported + on_source.prices[labels]
+        borrowed = on_target.prices[labels]
     of_target = variance_of_mean(on_target.net_costs)
-    of_shift = variance_of_mean(borrowed - transported) + of_target
-    of_error = variance_of_mean(wrong + borrowed - transported) + of_target
+    of_shift = variance_of_mean(borrowed - transported, weights) + of_target
+    of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
     # The error is that of the source and the shift, but at worst just below that of guessing.
-    error = (evidence.source_errors + 0.5) / (n_v + 1) + shift
+    error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / evidence.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))
     guards = [detectable_shift(shift, math.sqrt(of_shift)), precise(Z * math.sqrt(of_error))]
@@ -73,5 +79,19 @@ def _second_witness(evidence: Evidence) -> Guard:
     return second_witness(float(source.mean() - target.mean()), noise, drift)
 
 
-def _transport(logits: Floats, temperature: float, prior: Float64s) -> Transport:
-    return transport((1 - probabilities(logits, temperature)).astype(np.float32), prior)
+def _as_frequent_as(prior: Float64s, evidence: Evidence) -> Float64s:
+    """Return weights of the source rows, sum 1, that make classes as frequent as in `prior`.
+
+    Classes without a source row are left out; where no other has a share, rows weigh alike.
+    """
+    counts = np.bincount(evidence.source_labels, minlength=evidence.n_classes)
+    weights = (prior / np.maximum(counts, 1))[evidence.source_labels]
+    total = weights.sum()
+    return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)))
+
+
+def _transport(
+    logits: Floats, temperature: float, prior: Float64s, weights: Float64s | None
+) -> Transport:
+    costs = (1 - probabilities(logits, temperature)).astype(np.float32)
+    return transport(costs, prior, weights)

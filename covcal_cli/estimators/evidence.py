@@ -21,6 +21,8 @@ from covcal_cli.records import Guard
 # A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes).
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
+# How far other rows of the same domains would move an estimate, not whether its assumption is true.
+SAMPLING = "95 % for sampling alone"
 Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
@@ -39,7 +41,7 @@ class Evidence:
     """Labelled source validation rows and unlabelled target rows, seen by one classifier.
 
     ValueError if a shape does not fit, a domain has fewer than 2 rows, there are fewer than 2
-    classes, or a value is not finite.
+    classes, or a logit is NaN or +inf, or all of a row are -inf.
     """
 
     source_logits: Floats  # (n_v, K)
@@ -65,9 +67,11 @@ class Evidence:
             and self.source_weights.sum() < np.inf
         ):
             raise ValueError("source weights must be one per row, finite and not negative")
-        sums = (self.source_logits.sum(dtype=float), self.target_logits.sum(dtype=float))
-        if not (np.isfinite(sums).all() and 0 < self.temperature < np.inf):
-            raise ValueError("logits must be finite and the temperature positive")
+        highest = [logits.max(axis=1) for logits in (self.source_logits, self.target_logits)]
+        if not (np.isfinite(np.concatenate(highest)).all() and 0 < self.temperature < np.inf):
+            raise ValueError(
+                "logits must be finite or, but for one in each row, -inf; the temperature positive"
+            )
 
     @property
     def n_classes(self) -> int:
@@ -193,27 +197,36 @@ class Estimate:
 
     name: str
     accuracy: float  # in [0, 1]
-    # A 95 % interval for the noise of sampling alone: how far other rows of the same domains would
-    # move the estimate, not whether `assumption` is true.
-    low: float
+    low: float  # an interval, of which `interval` says the kind
     high: float
     assumption: str  # what must hold for the estimate to be right, in one sentence
     guards: tuple[Guard, ...] = ()
+    interval: str = SAMPLING
+
+    @property
+    def checked(self) -> bool:
+        """Whether a guard looks at the estimate."""
+        return bool(self.guards)
 
     @property
     def trusted(self) -> bool:
-        """Whether every guard passed."""
-        return all(guard.passed for guard in self.guards)
+        """Whether there are guards, and every one passed."""
+        return self.checked and not self.failed
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of the guards that failed."""
+        return [guard.name for guard in self.guards if not guard.passed]
 
     def guard(self, name: str) -> Guard:
         """Return the guard called `name`; raise KeyError where there is none."""
         return {guard.name: guard for guard in self.guards}[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, and before the guards whether all of them passed."""
+        """Return the fields, and before the guards whether there are any and all passed."""
         content = dict(vars(self))
         guards = content.pop("guards")
-        return content | {"trusted": self.trusted, "guards": guards}
+        return content | {"checked": self.checked, "trusted": self.trusted, "guards": guards}
 
 
 def from_variance(
@@ -227,13 +240,18 @@ def from_variance(
     return Estimate(name, middle, low, high, assumption, guards)
 
 
-def variance_of_mean(values: Float64s) -> float:
-    """Return the sampling variance of the mean of `values`, shape (n,).
+def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
+    """Return the sampling variance of the mean of `values`, shape (n,), weighted if told so.
 
-    At least that of half a row: equal values, such as no error at all, are no proof.
+    `weights`, shape (n,), sum to 1. It is at least that of half an effective row: equal values,
+    such as no error at all, are no proof.
     """
     n = len(values)
-    return float(max(values.var() / max(1, n - 1), (0.5 / n) ** 2))
+    if weights is None:
+        weights = np.full(n, 1 / n)
+    of_row = weights**2  # 1 / n in sum for equal weights
+    centred = values - float(weights @ values)
+    return float(max(of_row @ centred**2 * n / max(1, n - 1), (0.5 * of_row.sum()) ** 2))
 
 
 def slope(values: Float64s, on: Float64s, *, constant: float) -> float:
@@ -275,8 +293,10 @@ def log_odds(logits: Floats, temperature: float) -> Float64s:
     found = np.empty(len(logits))
     for part, scaled in _scaled(logits, temperature):
         scaled[scaled.argmax(axis=0), np.arange(scaled.shape[1])] = -np.inf
-        second = scaled.max(axis=0)
-        found[part] = -(second + np.log(np.exp(scaled - second).sum(axis=0)))
+        second = scaled.max(axis=0)  # -inf where the row allows one class alone, which is certain
+        scaled -= np.where(second > -np.inf, second, 0.0)
+        rest = np.exp(scaled).sum(axis=0)
+        found[part] = -(second + np.log(np.maximum(rest, np.finfo(np.float64).tiny)))
     return found
 
 

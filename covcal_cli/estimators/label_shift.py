@@ -4,11 +4,12 @@ If only P(y) changes, the mean prediction on the target is a mix of the mean pre
 With C_ck = mean_source 1[y = k] p_c (K x K) and mu_c = mean_target p_c, the ratio w_k = P_target(k)
 / P_source(k) solves C w = mu. All three read p = softmax(z / T_s).
 
-- BBSE (Lipton et al., ICML 2018): least squares.
-- RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, theta = argmin ||C theta - (mu - C 1)||
-  + Delta ||theta||, where Delta = 2 log(2K/delta) / (3 n_v) + sqrt(2 log(2K/delta) / n_v) is the
-  theory's bound on the error of C. In the singular basis of C both norms are sums over directions,
-  so that theta is a ridge solution whose ridge is the root of one increasing function.
+- BBSE (Lipton et al., ICML 2018): least squares, then made a distribution.
+- RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises
+  ||C theta - (mu - C 1)|| + rho ||theta||. Delta = 2 log(2K/delta) / (3 n_v) + sqrt(2 log(2K/delta)
+  / n_v) is the theory's bound on the error of C, and rho = 0.01 x 3 Delta that of the published
+  code: rho = Delta gives theta = 0 unless C's singular values, about 1/K, exceed it. C and mu are
+  of probabilities, where the published code has predicted labels by default.
 
 Estimating a prior goes badly wrong where more than P(y) shifts, so nothing here runs unasked.
 """
@@ -22,15 +23,19 @@ from typing import Literal
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s
-from covcal_cli.errors import CovcalError
+from covcal_cli.arrays import Booleans, Float64s
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.estimators.evidence import Evidence, probabilities
 from covcal_cli.estimators.guards import condition, enough_errors
 from covcal_cli.files import require_file
-from covcal_cli.records import Guard, parsed_json
+from covcal_cli.records import Guard, json_of
 
 Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
+_ALPHA = 0.01  # of the published code
+_LEAST_RIDGE = 1e-12  # of the trace of C^T C
+_BISECTIONS = 60
+_PATIENCE = 3
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,9 @@ class LabelShift:
 
     ratios: Float64s  # (K,): w_k >= 0 with sum_k pi_k w_k = 1; 0 for classes without a source row
     prior: Float64s  # (K,): target class frequencies pi_k w_k
+    moved: float  # total variation between the target's class frequencies and the source's
+    # How far the mean predictions of the domains are apart, in multiples of what sampling does.
+    sigmas: float
     guards: tuple[Guard, ...]
 
 
@@ -46,20 +54,25 @@ def label_shift(evidence: Evidence, solver: Solver) -> LabelShift:
     """Estimate the class ratios by BBSE or RLLS."""
     joint, means = confusion(evidence)
     pi = np.bincount(evidence.source_labels, minlength=evidence.n_classes) / evidence.n_source
+    present = np.flatnonzero(pi)
+    gap = means - joint.sum(axis=1)
+    joint = joint[:, present]
     if solver == "bbse":
         solved = np.linalg.lstsq(joint, means, rcond=None)[0]
     else:
-        solved = 1 + rlls_theta(joint, means - joint.sum(axis=1), rlls_delta(evidence))
+        solved = 1 + rlls_theta(joint, gap, rlls_penalty(evidence))
     # A solution is no distribution yet: frequencies are not negative, and they sum to 1.
-    present = pi > 0
-    ratios = np.where(present, np.maximum(solved, 0.0), 0.0)
-    total = float(pi @ ratios)
-    ratios = ratios / total if total > 0 else present.astype(np.float64)
+    solved = np.maximum(solved, 0.0)
+    total = float(pi[present] @ solved)
+    ratios = np.zeros(evidence.n_classes)
+    ratios[present] = solved / total if total > 0 else 1.0
     guards = (
-        condition(float(np.linalg.cond(joint[:, present]))),
+        condition(float(np.linalg.cond(joint))),
         enough_errors(evidence.source_errors, evidence.n_source),
     )
-    return LabelShift(ratios, pi * ratios, guards)
+    prior = pi * ratios
+    moved = 0.5 * float(np.abs(prior - pi).sum())
+    return LabelShift(ratios, prior, moved, _sigmas(gap, evidence), guards)
 
 
 def confusion(evidence: Evidence) -> tuple[Float64s, Float64s]:
@@ -71,38 +84,68 @@ def confusion(evidence: Evidence) -> tuple[Float64s, Float64s]:
     return joint, means
 
 
-def rlls_delta(evidence: Evidence) -> float:
-    """Return Delta, the bound on the error of C that holds with probability 95 %."""
+def _sigmas(gap: Float64s, evidence: Evidence) -> float:
+    """Return ||mean_target p - mean_source p|| over the root of its mean square by sampling."""
+    noise = sum(
+        float(probabilities(logits, evidence.temperature).var(axis=1).sum()) / len(logits)
+        for logits in (evidence.source_logits, evidence.target_logits)
+    )
+    return float(np.linalg.norm(gap)) / math.sqrt(max(noise, sys.float_info.min))
+
+
+def rlls_penalty(evidence: Evidence) -> float:
+    """Return rho = 0.01 x 3 Delta, with Delta at a confidence of 95 %."""
     logs = math.log(2 * evidence.n_classes / _DELTA)
-    return 2 * logs / (3 * evidence.n_source) + math.sqrt(2 * logs / evidence.n_source)
+    delta = 2 * logs / (3 * evidence.n_source) + math.sqrt(2 * logs / evidence.n_source)
+    return _ALPHA * 3 * delta
 
 
-def rlls_theta(joint: Float64s, gap: Float64s, delta: float) -> Float64s:
-    """Return argmin ||C theta - gap|| + delta ||theta||, shape (K,).
+def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
+    """Return argmin ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
 
-    With C = U S V^T and b = U^T gap, theta = V diag(s / (s^2 + r)) b, where at the optimum r is
-    delta times ||residual|| / ||theta||. So sum (s^2 - delta^2) b^2 / (s^2 + r)^2 = 0; times
-    (delta^2 + r)^2 the sum increases with r, so it changes its sign at most once.
+    C, shape (K, P), has a column per class. Where neither norm is 0 the minimum is that of the
+    bounded ridge problem ||C theta - gap||^2 + r ||theta||^2 with r ||theta|| = rho ||residual||,
+    and r ||theta|| / ||residual|| rises with r: theta is found by bisection of log r.
     """
-    left, s, right = np.linalg.svd(joint)
-    b = left.T @ gap
-    reached = s > s[0] * len(s) * np.finfo(float).eps if s[0] > 0 else s > 0
-    excess = s**2 - delta**2
-
-    def balance(ridge: float) -> float:
-        relative = (delta**2 + ridge) / (s**2 + ridge)
-        return float((excess * (b * relative) ** 2).sum())
-
-    if float((excess * b**2).sum()) <= 0:
-        return np.zeros(len(gap))
-    # The root of the balance, by bisection of log r.
-    low, high = math.log(1e-16 * s[0] ** 2), math.log(1e16 * s[0] ** 2)
-    if balance(math.exp(low)) >= 0:  # the noise allows an exact solution
-        return np.asarray(right.T @ np.divide(b, s, out=np.zeros_like(b), where=reached))
-    for _ in range(100):
+    gram, slope = joint.T @ joint, joint.T @ gap
+    if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):
+        return np.zeros(len(slope))
+    scale = float(np.trace(gram))
+    low, high = math.log(_LEAST_RIDGE * scale), math.log(scale / _LEAST_RIDGE)
+    free = np.ones(len(slope), dtype=bool)
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if balance(math.exp(middle)) < 0 else (low, middle)
-    return np.asarray(right.T @ (s / (s**2 + math.exp(high)) * b))
+        ridge = math.exp(middle)
+        theta, free = _bounded(gram + ridge * np.eye(len(slope)), slope, free)
+        residual = float(np.linalg.norm(joint @ theta - gap))
+        if ridge * float(np.linalg.norm(theta)) < penalty * residual:
+            low = middle
+        else:
+            high = middle
+    return theta
+
+
+def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float64s, Booleans]:
+    """Return argmin theta H theta / 2 - slope theta over theta >= -1, and which are above -1.
+
+    By block principal pivoting (Judice and Pires 1994) from the guess `free`: solve for the free
+    ones, and exchange all that are on the wrong side; one by one where that does not get on.
+    """
+    fewest, patience = len(slope) + 1, _PATIENCE
+    tolerance = 1e-12 * float(np.abs(hessian).max())
+    while True:
+        theta = np.full(len(slope), -1.0)
+        pull = slope + hessian[:, ~free].sum(axis=1)
+        theta[free] = np.linalg.solve(hessian[np.ix_(free, free)], pull[free])
+        wrong = np.where(free, theta < -1, slope - hessian @ theta > tolerance)
+        count = int(wrong.sum())
+        if count == 0:
+            return theta, free
+        patience = _PATIENCE if count < fewest else patience - 1
+        fewest = min(fewest, count)
+        if patience < 0:
+            wrong[: int(np.flatnonzero(wrong)[-1])] = False
+        free = free ^ wrong
 
 
 # ``--target-prior``: how often each class occurs on the target, as the user says.
@@ -134,9 +177,11 @@ def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Floa
 def _read(path: Path, classes: Sequence[str]) -> Float64s:
     require_file(path, remedy='give source, uniform, bbse or a JSON file like {"cat": 0.3, ...}')
     try:
-        shares = parsed_json(path.read_text(encoding="utf-8"))
+        shares = json_of(path)
     except ValueError as error:
-        raise CovcalError(f'{path} is not JSON: write {{"{classes[0]}": 0.3, ...}}') from error
+        raise CovcalError(
+            f'{path} is not JSON ({one_line(error)}): write {{"{classes[0]}": 0.3, ...}}'
+        ) from error
     if not isinstance(shares, dict):
         raise CovcalError(f'{path} must give every class a share, like {{"{classes[0]}": 0.3}}')
     for name in classes:

@@ -10,6 +10,10 @@ from covcal_cli.estimators.simple import agreement, atc, doc, mean_confidence, w
 # Chosen on the shifts of ``examples/benchmark`` without the graded ones, where the interval covers
 # the truth on 82 % of 33 shifts (76 % with 1, 91 % with 2).
 _REACH = 1.5
+REACH = (
+    "1.5 times as far as the other estimates lie, plus sampling; no level, but such intervals held "
+    "the truth on 32 of the benchmark's 38 shifts (of reviews on 6 of 12)"
+)
 _MEASURES = ("cot", "atc", "doc", "agreement")
 
 
@@ -41,7 +45,8 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
     The interval reaches 1.5 times as far to both sides as the furthest other estimator lies, plus
     the sampling noise of the chosen one: no estimator's own interval knows whether its assumption
     is true, and the distance between estimators with different assumptions is what there is to know
-    about that.
+    about that. It has no level: how often it holds the truth is known only of the benchmark's
+    shifts.
 
     COT and DoC must be among the estimates; ATC counts only where its guards pass.
     """
@@ -64,4 +69,5 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
         float(high),
         f"that of {chosen.name}: {chosen.assumption}",
         chosen.guards,
+        REACH,
     )

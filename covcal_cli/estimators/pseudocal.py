@@ -5,6 +5,9 @@ adaptation", ICML 2024, in feature mode: phi_j and phi_i, with i a random partne
 predicted class, are mixed to 0.65 phi_j + 0.35 phi_i, and the label is the one predicted for j. The
 classifier's last layer is linear, W phi + b, so the mixture's logits are the same mixture of the
 two rows' logits: neither phi nor W is needed. T minimises the negative log-likelihood.
+
+The publication mixes inputs, which needs the model; mixing logits is its feature mode alone, and a
+row has one partner here, under one permutation.
 """
 
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ import numpy as np
 from covcal_cli.arrays import Floats, Labels
 from covcal_cli.estimators.evidence import Evidence
 from covcal_cli.estimators.guards import not_at_limit, pseudo_accuracy
-from covcal_cli.maths.temperature import fit_temperature
+from covcal_cli.maths.temperature import Limit, fit_temperature
 from covcal_cli.records import Guard
 
 MIX = 0.65
@@ -27,6 +30,7 @@ class PseudoCal:
     temperature: float  # T, or T_s where fewer than two classes are predicted
     pairs: int  # mixtures that it was fitted on
     guards: tuple[Guard, ...]
+    at_limit: Limit | None = None
 
 
 def pseudocal(evidence: Evidence, *, seed: int = 0) -> PseudoCal:
@@ -37,17 +41,18 @@ def pseudocal(evidence: Evidence, *, seed: int = 0) -> PseudoCal:
     fit = fit_temperature(mixed, labels, loss="nll", seed=seed)
     share = float((mixed.argmax(axis=1) == labels).mean())
     guards = (pseudo_accuracy(share), not_at_limit(fit.temperature, fit.at_limit))
-    return PseudoCal(fit.temperature, len(labels), guards)
+    return PseudoCal(fit.temperature, len(labels), guards, fit.at_limit)
 
 
 def mixtures(logits: Floats, seed: int) -> tuple[Floats, Labels]:
     """Return the logits (m, K) of the mixtures and their labels (m,).
 
     A row is mixed once, with its partner under one permutation, and left out where both have the
-    same predicted class.
+    same predicted class, or allow no class together.
     """
     predictions = logits.argmax(axis=1).astype(np.int64)
     partner = np.random.default_rng(seed).permutation(len(logits))
     rows = np.flatnonzero(predictions != predictions[partner])
     mixed = MIX * logits[rows] + (1 - MIX) * logits[partner[rows]]
-    return mixed, predictions[rows]
+    possible = mixed.max(axis=1, initial=-np.inf) > -np.inf
+    return mixed[possible], predictions[rows[possible]]

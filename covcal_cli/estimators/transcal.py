@@ -5,10 +5,14 @@ Wang et al., "Transferable calibration with lower bias and variance in domain ad
 var(W), L* = L + eta_1 (W - 1), eta_2 = -cov(L*, r) / var(r), and the target's error is
 mean L + eta_1 (mean W - 1) + eta_2 (mean r - mean source confidence).
 
-The published code minimises |confidence - accuracy| over T and lambda together. For every lambda
-some T makes that 0, so its answer is where its search happens to start from. Here lambda is the
-largest in [0, 1] at which W is worth at least 30 % of the rows, and T follows. W is divided by its
-mean where lambda < 1: the density ratio has mean 1, a power of it has not.
+As in the published code, T is at least 1. Otherwise this departs from it:
+
+- it minimises |confidence - accuracy| over T and lambda together by SLSQP. For every lambda some T
+  makes that 0, so its answer is where its search happens to start from. Here lambda is the largest
+  in [0, 1] at which W is worth at least 30 % of the rows, and T follows;
+- W is divided by its mean where lambda < 1: the density ratio has mean 1, a power of it has not;
+- the confidence of the control variate is that at T_s, and the weights are of the discriminator
+  that all methods here share.
 """
 
 from dataclasses import dataclass

@@ -4,8 +4,11 @@ Penso, Frenkel and Goldberger, "Confidence calibration of a medical/unsupervised
 (UTDC): source validation rows are sorted by confidence into M equal bins with accuracies A_m. With
 an estimate A of the target accuracy, the ratio R = A / A_v turns them into the target's, clipped to
 [0.01, 0.99]. T minimises sum_m |A_m R - mean confidence of the target's bin m at T|, the target's
-bins made once, by its confidence at T = 1. (The published code multiplies A_m by R anew at every T
-that it tries. Here R is computed and applied once.)
+bins made once, by its confidence at T = 1.
+
+This departs from the publication: A is COT's estimate (published: one trained on meta-sets), the
+target's bins are made once (published: anew at every T), bins count alike, and R is computed and
+applied once (the published code multiplies A_m by R anew at every T that it tries).
 """
 
 import math

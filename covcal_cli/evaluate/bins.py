@@ -4,7 +4,7 @@ Bins are equally wide and (c_{b-1}, c_b], the first closed at 0, unless said oth
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +41,7 @@ class JudgedRows:
     confidence: Float64s  # within [0, 1]
     correct: Booleans
     index: Integers  # of the bin
+    losses: Mapping[str, Float64s] = field(default_factory=dict)  # by metric, where kept
 
 
 def judged_rows(confidence: Floats, correct: Booleans, edges: Float64s) -> JudgedRows:
@@ -219,7 +220,7 @@ _LANES = 4
 
 
 class ClasswiseBins:
-    """Counts of every class's probability in bins, for the class-wise ECE.
+    """Counts of every class's probability in bins: the class-wise ECE, calibration and sharpness.
 
     It says whether the probability of every class, predicted or not, can be trusted.
 
@@ -229,7 +230,8 @@ class ClasswiseBins:
 
     def __init__(self, bins: int, n_classes: int) -> None:
         self._bins, self._classes = bins, n_classes
-        self._n = 0
+        self._n, self._squares = 0, 0.0
+        self._counts = np.zeros(_LANES * bins * n_classes, dtype=np.int64)
         self._sums = np.zeros(_LANES * bins * n_classes)
         self._hits = np.zeros(_LANES * bins * n_classes, dtype=np.int64)
         self._first = self._first_cells(0)
@@ -243,14 +245,15 @@ class ClasswiseBins:
         cells += self._first
         cells = cells.reshape(-1)
         self._n += m
+        self._squares += float(np.vdot(probabilities, probabilities))
+        self._counts += np.bincount(cells, minlength=size)
         self._sums += np.bincount(cells, probabilities.reshape(-1), minlength=size)
         self._hits += np.bincount(cells.take(labels * m + np.arange(m)), minlength=size)
 
     def ece_by_class(self) -> Float64s:
         """Return the ECE of each class's probability over all rows, shape (K,)."""
         n = require_rows(self._n)
-        gaps = (self._sums - self._hits).reshape(self._classes, _LANES, self._bins).sum(axis=1)
-        errors: Float64s = np.abs(gaps).sum(axis=1) / n
+        errors: Float64s = np.abs(self._by_bin(self._sums - self._hits)).sum(axis=1) / n
         return errors
 
     def ece(self) -> float:
@@ -259,6 +262,25 @@ class ClasswiseBins:
         (Kull et al. 2019; the static calibration error of Nixon et al. 2019.)
         """
         return float(self.ece_by_class().mean())
+
+    def decomposition(self) -> tuple[float, float]:
+        """Return calibration E||p - c||^2 and sharpness E||c||^2 (the paper's equation 2).
+
+        c_k is the frequency of class k among the rows whose probability of class k lies in the same
+        bin. Brier = calibration + 1 - sharpness, but for what probability and label of a class have
+        in common within its bins.
+        """
+        n = require_rows(self._n)
+        hits, sums = self._by_bin(self._hits), self._by_bin(self._sums)
+        frequencies = hits / np.maximum(self._by_bin(self._counts), 1)
+        sharpness = float((frequencies * hits).sum())
+        calibration = self._squares - 2 * float((frequencies * sums).sum()) + sharpness
+        return max(0.0, calibration) / n, sharpness / n
+
+    def _by_bin(self, values: AnyArray) -> AnyArray:
+        """Add up the lanes: shape (K, bins)."""
+        added: AnyArray = values.reshape(self._classes, _LANES, self._bins).sum(axis=1)
+        return added
 
     def _first_cells(self, m: int) -> NDArray[np.int32]:
         """Return the number of the first bin of every class and row, shape (K, m)."""
@@ -299,13 +321,13 @@ def _mean_of_magnitude(mean: float, deviation: float) -> float:
     return spread + mean * math.erf(z / math.sqrt(2))
 
 
-# The distribution of non-negative values in narrow cells: enough to resample their mean.
+# The distribution of values in narrow cells: enough to resample their mean.
 #
-# The cell of a value is its float32 exponent and the first five bits of the fraction, so a cell
-# is at most 3 % wide. Sums are kept too, so every cell's mean is exact.
+# The cell of a value is its float32 sign, its exponent and the first five bits of the fraction, so
+# a cell is at most 3 % wide. Sums are kept too, so every cell's mean is exact.
 
 _SHIFT = np.uint32(18)
-_CELLS = 1 << 13  # of non-negative values: the sign bit is 0
+_CELLS = 1 << 14
 
 
 class ValueCells:
@@ -316,8 +338,8 @@ class ValueCells:
         self._sums = np.zeros(_CELLS)
 
     def add(self, values: Floats) -> None:
-        """Count a block of values, shape (m,); what rounding left below 0 counts as 0."""
-        cells = np.maximum(values, 0).astype(np.float32).view(np.uint32) >> _SHIFT
+        """Count a block of values, shape (m,)."""
+        cells = values.astype(np.float32).view(np.uint32) >> _SHIFT
         self._counts += np.bincount(cells, minlength=_CELLS)
         self._sums += np.bincount(cells, values, minlength=_CELLS)
 

@@ -1,4 +1,4 @@
-"""Intervals of 95 % for the metrics of a sample, by resampling its rows.
+"""Intervals for the metrics of a sample, of 95 % unless said otherwise, by resampling its rows.
 
 Rows are resampled through their counts in cells, not one by one: a draw costs as much for ten
 million rows as for a thousand.
@@ -19,8 +19,13 @@ So the interval holds every true ECE that the data do not contradict:
 - A world is contradicted when the ECE found, cut off at the median of the calibrated world's, lies
   further from the median of ECE* than 95 % of the resamples.
 
-The cut makes 0 part of the interval for 95 % of the samples of a calibrated forecaster. An ECE as
-found may lie above its interval: then most of it is noise. Coverage is tested.
+The cut makes 0 part of the interval for most samples of a calibrated forecaster. With few rows per
+bin their accuracies are too noisy for that, so 0 also stays where labels drawn from the confidences
+themselves give as much (the consistency resampling of Broecker & Smith 2007). An ECE as found may
+lie above its interval: then most of it is noise. Coverage is tested.
+
+No ECE is below the gap between mean confidence and accuracy, whatever the bins (Jensen), and that
+gap is a mean over rows, which chance blurs less. So no lower end is below that of the gap.
 
 The ECE and its over- and under-confident parts are tried separately, and could come out so that a
 part exceeds the whole. Then the intervals are widened, never cut, until they agree: the ECE's upper
@@ -30,6 +35,7 @@ widened covers the truth at least as often; one that is cut by another would not
 
 import math
 from collections.abc import Callable, Iterator
+from statistics import NormalDist
 
 import numpy as np
 
@@ -38,33 +44,35 @@ from covcal_cli.evaluate.bins import Bins, over, under
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 
 LEVEL = 0.95
-_Z = 1.959963984540054  # its two-sided quantile of the normal distribution
 Interval = tuple[float, float]
 Part = Callable[[Float64s], Float64s]  # what counts of gaps: their magnitude, `over` or `under`
 _SIGNIFICANT = 2.0  # standard errors that a gap must exceed
 _GRID = 48  # true ECEs to try
 _BEYOND = 5.0  # standard errors around the ECE found, between which they lie
-_MAX_DRAWS = 1 << 20  # numbers at a time, so that memory stays bounded
+MAX_DRAWS = 1 << 20  # numbers at a time, so that memory stays bounded
 # The parts of the ECE; any other metric of gaps counts their magnitude.
 _PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
-def intervals(metrics: Metrics, *, resamples: int, seed: int) -> dict[str, Interval]:
+def intervals(
+    metrics: Metrics, *, resamples: int, seed: int, level: float = LEVEL
+) -> dict[str, Interval]:
     """Return the interval of every metric that has one, by name.
 
     The distributions of the rows' losses must have been kept. A thousand resamples are usual, and
-    equal seeds give equal intervals.
+    equal seeds give equal intervals. `level` is the share of samples whose interval holds the
+    truth.
     """
-    found = {name: wilson(getattr(metrics, name), metrics.n) for name in _of_kind("share")}
+    found = {name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share")}
     for name in _of_kind("mean"):
         cells = metrics.losses[name].filled()
         rng = np.random.default_rng(seed)
-        found[name] = mean_interval(*cells, resamples=resamples, rng=rng)
+        found[name] = mean_interval(*cells, resamples=resamples, rng=rng, level=level)
     gaps = {}
     for name in _of_kind("gaps"):
         bins: Bins = getattr(metrics, METRICS[name].bins)
         part = _PARTS.get(name, np.abs)
-        gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part)
+        gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
     return found | gaps | _agreeing({name: gaps[name] for name in _PARTS})
 
 
@@ -79,34 +87,48 @@ def _agreeing(found: dict[str, Interval]) -> dict[str, Interval]:
     return widened | {"ece": (least, max(high for _, high in found.values()))}
 
 
-def wilson(share: float, n: int) -> Interval:
+def quantile(level: float) -> float:
+    """Return how many standard deviations an interval of `level` reaches to either side."""
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def wilson(share: float, n: int, level: float = LEVEL) -> Interval:
     """Return Wilson's interval of a share of `n` rows."""
-    pull = _Z**2 / n
+    z = quantile(level)
+    pull = z**2 / n
     centre = (share + pull / 2) / (1 + pull)
-    half = _Z * math.sqrt(share * (1 - share) / n + pull / (4 * n)) / (1 + pull)
+    half = z * math.sqrt(share * (1 - share) / n + pull / (4 * n)) / (1 + pull)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def mean_interval(
-    counts: Integers, values: Float64s, *, resamples: int, rng: np.random.Generator
+    counts: Integers,
+    values: Float64s,
+    *,
+    resamples: int,
+    rng: np.random.Generator,
+    level: float = LEVEL,
 ) -> Interval:
     """Return the percentile interval of a mean, of cells with `counts` rows of `values` each."""
     n = int(counts.sum())
-    size = max(1, _MAX_DRAWS // len(counts))  # resamples at a time
+    size = max(1, MAX_DRAWS // len(counts))  # resamples at a time
     means = [
         rng.multinomial(n, counts / n, size=min(size, resamples - start)) @ values / n
         for start in range(0, resamples, size)
     ]
-    low, high = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def ece_interval(bins: Bins, *, resamples: int, seed: int, part: Part = np.abs) -> Interval:
+def ece_interval(
+    bins: Bins, *, resamples: int, seed: int, part: Part = np.abs, level: float = LEVEL
+) -> Interval:
     """Return the interval of a binned error of calibration, as the module describes it."""
     n, filled = int(bins.counts.sum()), bins.counts > 0
     sizes = bins.counts[filled]
     shares = sizes / n
-    gaps = (bins.confidence_sums[filled] - bins.hits[filled]) / sizes
+    confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
+    gaps = confidence - bins.hits[filled] / sizes
 
     # Resample the sizes of the bins, and in each the noise e_b = n*_b/n (acc_b - acc*_b). Half a
     # hit and half a miss more, so that a bin of three right rows is not free of noise.
@@ -137,7 +159,7 @@ def ece_interval(bins: Bins, *, resamples: int, seed: int, part: Part = np.abs) 
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
         unit = direction / float(part(direction) @ shares)  # a world of true ECE 1
-        size = max(1, _MAX_DRAWS // noise.size)  # worlds at a time
+        size = max(1, MAX_DRAWS // noise.size)  # worlds at a time
         consistent = np.concatenate(
             [
                 _shares_as_far(
@@ -146,8 +168,32 @@ def ece_interval(bins: Bins, *, resamples: int, seed: int, part: Part = np.abs) 
                 for worlds in np.split(grid[:, None, None], range(size, _GRID, size))
             ]
         )
-        bounds += _crossings(grid, consistent, 1 - LEVEL)
-    return (min(bounds), max(bounds)) if bounds else (found, found)
+        bounds += _crossings(grid, consistent, 1 - level)
+    low, high = (min(bounds), max(bounds)) if bounds else (found, found)
+
+    # Few rows: are labels drawn from the confidences as far off, and is the mean gap no chance?
+    honest = np.where(fixed == 0, confidence, accuracy)
+    errors_drawn = (drawn * honest - rng.binomial(drawn, honest)) / n
+    if (part(errors_drawn + weights * fixed).sum(axis=1) >= found).mean() > 1 - level:
+        low = 0.0
+    low = max(low, float(part(_least_mean_gap(shares, confidence, gaps, n, level))))
+    return low, max(low, high)
+
+
+def _least_mean_gap(
+    shares: Float64s, confidence: Float64s, gaps: Float64s, n: int, level: float
+) -> Float64s:
+    """Return the end nearest 0 of the normal interval of the mean gap, with its sign; shape ().
+
+    The variance of a row within its bin is at least that of a calibrated one, so that a sample
+    without an error does not look free of chance.
+    """
+    mean = float(gaps @ shares)
+    accuracy = confidence - gaps
+    within = max(float(shares @ (rate * (1 - rate))) for rate in (accuracy, confidence))
+    between = max(0.0, float(shares @ gaps**2) - mean**2)
+    least = max(0.0, abs(mean) - quantile(level) * math.sqrt((within + between) / n))
+    return np.full((), math.copysign(least, mean))
 
 
 def _kept(gaps: Float64s, part: Part) -> Float64s:

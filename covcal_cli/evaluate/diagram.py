@@ -37,13 +37,16 @@ def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, forc
     check_diagram(path)
     import matplotlib as mpl
 
-    figure = _figure(metrics, title)
     kind = path.suffix.lower().lstrip(".")
     # No dates and fixed ids inside the file: the same numbers give the same bytes. Letters stay
     # text in SVG, not outlines, which would be most of the file.
     settings: dict[Any, str] = {"svg.hashsalt": "covcal", "svg.fonttype": "none"}
-    with atomic_output(path, force=force) as partial, mpl.rc_context(settings):
-        figure.savefig(partial, format=kind, metadata={_DATES[kind]: None}, dpi=110)
+    with atomic_output(path, force=force) as partial, mpl.rc_context():
+        # Not as a matplotlibrc of this folder or user has it.
+        mpl.rcParams.update({**mpl.rcParamsDefault, **settings})
+        _figure(metrics, title).savefig(
+            partial, format=kind, metadata={_DATES[kind]: None}, dpi=110
+        )
 
 
 def _figure(metrics: Mapping[str, Metrics], title: str) -> Any:
@@ -141,9 +144,7 @@ def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
-    lines = [
-        "confidence      rows    conf     acc  # accuracy, > over-confident, < under-confident"
-    ]
+    lines = ["confidence      rows    conf     acc  # accuracy, > over-, < under-confident"]
     for index in np.flatnonzero(counts):
         confidence, accuracy = sums[index] / counts[index], hits[index] / counts[index]
         low, high = sorted((round(confidence * width), round(accuracy * width)))

@@ -4,22 +4,24 @@ Besides ``calibrate/labelled.py`` this is the only place where target labels are
 it used are left out here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError, UnlabelledError
-from covcal_cli.evaluate.bins import GroupBins
-from covcal_cli.evaluate.bootstrap import intervals
+from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
+from covcal_cli.evaluate.bins import GroupBins, JudgedRows
+from covcal_cli.evaluate.bootstrap import LEVEL, intervals
 from covcal_cli.evaluate.metrics import MetricsAccumulator
-from covcal_cli.evaluate.result import Evaluation, Predictions
+from covcal_cli.evaluate.paired import PairedRows
+from covcal_cli.evaluate.result import Earlier, Evaluation, Predictions, Since
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
+from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.forecaster import NONE, ScaledLogits, forecaster_logits, scaled_logits
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.softmax import Softmax, class_major, softmax
@@ -34,20 +36,23 @@ _CACHED_VALUES = 1 << 16  # so many float64 logits at a time stay in the process
 class EvaluateSettings:
     """What ``covcal evaluate`` can be told of rows and measures."""
 
-    split: str = "test"  # of the target
+    split: str = "test"  # of the target; or "all"
     bins: int = 15  # of confidence
     # Judge the confidence in the classifier's label, or in the forecaster's own.
     predictions: Predictions = "original"
     by: str | None = None  # "class", "predicted" or a column: metrics by group, too
     resamples: int = 0  # of the bootstrap; 0: no intervals
+    level: float = LEVEL  # of the intervals
     seed: int = 0  # of the bootstrap
 
     def __post_init__(self) -> None:
-        require_one_of("split", self.split, SPLITS)
+        require_one_of("split", self.split, (*SPLITS, ALL))
         require_one_of("kind of predictions", self.predictions, get_args(Predictions))
         require_at_least("bins", self.bins, 1)
         require_at_least("resamples", self.resamples, 0)
         require_at_least("seed", self.seed, 0)
+        if not 0 < self.level < 1:
+            raise CovcalError(f"the level of intervals lies between 0 and 1, not at {self.level}")
 
 
 _AS_IT_COMES = EvaluateSettings()
@@ -60,6 +65,7 @@ def evaluate(
     *,
     documents: Sequence[str | Path] = (),
     networks: str | Path | None = None,
+    earlier: Mapping[str, Earlier] = MappingProxyType({}),
 ) -> Evaluation:
     """Measure calibrations, and the uncalibrated classifier beside them, on target rows.
 
@@ -75,13 +81,18 @@ def evaluate(
     networks : str or Path, optional
         For methods on aligned logits and a file without them: the adapted file with the networks,
         if it is not where the calibration says.
+    earlier : mapping of str to Earlier
+        Temperatures that calibrations, by name, are to be compared with on the same rows; without
+        `resamples` none is.
 
     Raises
     ------
     UnlabelledError
-        If no row of the split has a label.
+        If no row of the split has a label, or it is empty and no target row has any.
+    TooFewRowsError
+        If the split is empty and others have labels.
     CovcalError
-        If the split is empty, a calibration does not fit the file, or the groups are unknown.
+        If a calibration does not fit the file, or the groups are unknown.
     """
     path, files = Path(path), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
@@ -95,29 +106,55 @@ def evaluate(
         }
         # The rows to judge, and how they are grouped.
         target = file.require_target()
-        rows = target.require_rows(split)
+        given = "".join(f" -c {document}" for document in files or ("cal.json",))
+        rows = _rows_to_judge(target, split, given)
         rows, left_out = _without_fitted(target, rows, calibrations)
         groups = None if by is None else _grouping(target, by, rows, file.classes)
-        # One pass over the file, whatever the number of calibrations.
+        # One pass over the file, whatever the number of calibrations, and the pairs among them.
+        if resamples:
+            judged |= {
+                _before(name): ScaledLogits(then.forecaster, then.temperature)
+                for name, then in earlier.items()
+                if name in judged and (then.forecaster == "original" or file.is_adapted)
+            }
+        pairs = {pair: PairedRows(settings.bins) for pair in _compared(judged) if resamples}
         collected = {
             name: MetricsAccumulator(settings.bins, len(file.classes), keep_losses=resamples > 0)
             for name in judged
         }
-        grouped = {name: GroupBins(settings.bins, len(groups.names)) for name in judged if groups}
+        grouped = {
+            name: GroupBins(settings.bins, len(groups.names))
+            for name in judged
+            if groups and not _is_before(name)
+        }
+        block: dict[str, JudgedRows] = {}  # by calibration
 
         def count(name: str, forecast: Softmax, chosen: Labels, labels: Labels, part: Rows) -> None:
-            counted = collected[name].add(forecast, chosen, labels)
-            if groups is not None:
-                grouped[name].add(counted, groups.numbers(part, labels, chosen))
+            block[name] = collected[name].add(forecast, chosen, labels)
+            if groups is not None and name in grouped:
+                grouped[name].add(block[name], groups.numbers(part, labels, chosen))
+            if len(block) == len(judged):
+                for (after, before), paired in pairs.items():
+                    paired.add(block[before], block[after])
+                block.clear()
 
         unlabelled = _read(target, rows, judged, settings.predictions, count)
         if unlabelled == len(rows):
-            given = "".join(f" -c {document}" for document in files or ("cal.json",))
+            elsewhere = ": pass --split all to judge those of other splits;"
             raise UnlabelledError(
                 f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
-                f"needs them; covcal estimate {path}{given} prints what to expect without labels"
+                f"needs them{elsewhere if _has_labels(target) else ';'} covcal estimate "
+                f"{path}{given} prints what to expect without labels"
             )
-        metrics = {name: entry.result() for name, entry in collected.items()}
+        results = {name: entry.result() for name, entry in collected.items()}
+        metrics = {name: entry for name, entry in results.items() if not _is_before(name)}
+        differences = [
+            one
+            for (after, before), paired in pairs.items()
+            for one in paired.differences(
+                after, before, resamples=resamples, seed=settings.seed, level=settings.level
+            )
+        ]
         role = "adapted" if file.is_adapted else "features"
         return Evaluation(
             split=split,
@@ -125,7 +162,8 @@ def evaluate(
             unlabelled=unlabelled,
             left_out=left_out,
             metrics=metrics,
-            temperatures={name: entry.temperature for name, entry in judged.items()},
+            temperatures={name: judged[name].temperature for name in metrics},
+            forecasters={name: judged[name].forecaster for name in metrics},
             inputs=(
                 Input(role, path, file.sha256()),
                 *(Input("calibration", document, sha256_of(document)) for document in files),
@@ -140,14 +178,76 @@ def evaluate(
                 name: counts.result(groups.names) for name, counts in grouped.items() if groups
             },
             resamples=resamples,
+            level=settings.level,
             seed=settings.seed,
             intervals={
-                name: intervals(entry, resamples=resamples, seed=settings.seed)
+                name: intervals(
+                    entry, resamples=resamples, seed=settings.seed, level=settings.level
+                )
                 for name, entry in metrics.items()
                 if resamples
             },
-            notes=tuple(_notes_on_fitted(target, calibrations, files)),
+            differences=tuple(one for one in differences if not _is_before(one.against)),
+            since={
+                name: Since(
+                    results[_before(name)],
+                    {one.metric: one for one in differences if one.against == _before(name)},
+                )
+                for name in earlier
+                if _before(name) in results
+            },
+            model=file.model["name"],
+            notes=(*_notes_on_split(split), *_notes_on_fitted(target, calibrations, files)),
         )
+
+
+def _compared(judged: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is compared with what, of names that start with ``none`` and the first given.
+
+    Each calibration is, with ``none``, with the first and with its earlier self.
+    """
+    names = list(judged)
+    now = [name for name in names if not _is_before(name)]
+    for place, name in enumerate(now):
+        yield from ((name, reference) for reference in now[: min(place, 2)])
+        if _before(name) in names:
+            yield name, _before(name)
+
+
+# The name of a calibration's earlier self; no name that is given can hold a NUL.
+
+
+def _before(name: str) -> str:
+    return f"{name}\0"
+
+
+def _is_before(name: str) -> bool:
+    return name.endswith("\0")
+
+
+def _rows_to_judge(target: Domain, split: str, given: str) -> Rows:
+    """Return the rows of a split; where it is empty, say what there is to be done.
+
+    `given` are the calibrations as options.
+    """
+    rows = target.rows(split)
+    if len(rows):
+        return rows
+    if _has_labels(target):
+        raise TooFewRowsError(
+            f"{target.path} has no target {split} rows ({target.counts()}): pass --split all, or "
+            "extract again with other --fractions"
+        )
+    raise UnlabelledError(
+        f"{target.path} holds no target {split} rows and no target label, and evaluate needs both; "
+        f"covcal estimate {target.path}{given} prints what to expect without labels"
+    )
+
+
+def _has_labels(target: Domain) -> bool:
+    """Return whether any target row has a label."""
+    blocks = target.blocks(target.rows(ALL))
+    return any((target_labels(target, block) >= 0).any() for block in blocks)
 
 
 def _read(
@@ -181,8 +281,11 @@ def _read(
             parts = {key: class_major(values[part]) for key, values in logits.items()}
             top = _top_class(parts["original"])
             for name, entry in judged.items():
-                forecast = softmax(parts[entry.key], entry.temperature)
-                chosen = top if predictions == "original" else _top_class(parts[entry.key])
+                scaled = parts[entry.key]
+                if entry.offsets is not None:
+                    scaled = class_major(entry.moved(logits[entry.key][part]))
+                forecast = softmax(scaled, entry.temperature)
+                chosen = top if predictions == "original" else _top_class(scaled)
                 count(name, forecast, chosen, labels[part], block[part])
     return unlabelled
 
@@ -224,6 +327,15 @@ def _without_fitted(
             "or another --split"
         )
     return rows[kept], int((~kept).sum())
+
+
+def _notes_on_split(split: str) -> list[str]:
+    if split == "test":
+        return []
+    return [
+        "adapt, estimate and calibrate read the target's training and validation rows, though no "
+        "label of any: rows that come later may fare a little worse"
+    ]
 
 
 def _notes_on_fitted(

@@ -1,30 +1,22 @@
 """An evaluation held to gates, what is said of each gate, and a JUnit report of them all."""
 
-import math
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.bootstrap import Interval
+from covcal_cli.errors import CovcalError, printable
+from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
 from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-from covcal_cli.evaluate.limits import (
-    Baseline,
-    Change,
-    Limit,
-    Verdict,
-    compare,
-    judge,
-    read_baseline,
-)
+from covcal_cli.evaluate.limits import Change, Limit, Verdict, judge
 from covcal_cli.evaluate.result import Evaluation, write_metrics
-from covcal_cli.files import check_output, write_text
-from covcal_cli.formats.forecaster import read_named, require_unchanged
+from covcal_cli.files import check_output, moved_together, write_text
+from covcal_cli.formats.forecaster import NONE, read_named, require_unchanged
 
+RESAMPLES = 1000  # behind the intervals that gates judge, unless others are asked for
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _TYPES = {"failure": "gate", "error": "error"}  # of what makes a test red
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -32,11 +24,17 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Gates:
-    """What an evaluation is held to."""
+    """What an evaluation is held to; `confident` gates judge intervals, of the settings' level."""
 
     limits: Sequence[Limit] = ()  # that no metric may exceed
     allowed: Sequence[Limit] = ()  # by how much a metric may be worse than in the baseline
     baseline: Path | None = None  # an earlier metrics.json
+    confident: bool = True
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a gate."""
+        return bool(self.limits or self.allowed)
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,9 @@ class Judged:
     @property
     def cases(self) -> list[GateCase]:
         """Every gate as it is reported, limits first."""
-        intervals = self.evaluation.intervals
-        limits = [_of_limit(verdict, intervals) for verdict in self.verdicts]
-        return limits + [_of_change(change) for change in self.changes]
+        level, n = self.evaluation.level, self.evaluation.n
+        limits = [_of_limit(verdict, level, n) for verdict in self.verdicts]
+        return limits + [_of_change(change, level) for change in self.changes]
 
     @property
     def failed(self) -> bool:
@@ -90,6 +88,7 @@ def judged(
     documents: Sequence[Path],
     settings: EvaluateSettings,
     *,
+    names: Sequence[str] = (),
     networks: Path | None = None,
     gates: Gates = Gates(),
     outputs: Outputs = Outputs(),
@@ -104,7 +103,9 @@ def judged(
     documents : sequence of Path
         Calibrations; for no `path` and none given, cal.json.
     settings, networks
-        As `evaluate` has them.
+        As `evaluate` has them; gates that judge intervals resample even if it is not asked for.
+    names : sequence of str
+        What the calibrations are called; an empty one, or none, leaves it to `read_named`.
     tell : function
         Called with every note, as soon as it is known.
 
@@ -120,7 +121,7 @@ def judged(
         # Whatever can be refused is refused before the work starts.
         if path is None and not documents:
             documents = [Path("cal.json")]
-        calibrations = read_named(documents, networks)
+        calibrations = read_named(documents, networks, names)
         if path is None:
             first = next(iter(calibrations.values()))
             path = require_unchanged(first, documents[0], purpose="evaluate")
@@ -136,11 +137,21 @@ def judged(
                 split=settings.split, bins=settings.bins, predictions=settings.predictions
             )
 
-        evaluation = evaluate(path, calibrations, settings, documents=documents, networks=networks)
+        if gates.any and gates.confident and settings.resamples == 0:
+            settings = replace(settings, resamples=RESAMPLES)
+        earlier = {} if baseline is None else baseline.earlier(list(calibrations) or [NONE])
+        evaluation = evaluate(
+            path, calibrations, settings, documents=documents, networks=networks, earlier=earlier
+        )
+        metrics, known = evaluation.metrics, evaluation.intervals if gates.confident else {}
         found = Judged(
             evaluation,
-            judge(evaluation.metrics, gates.limits, calibrations),
-            compare(evaluation.metrics, baseline, gates.allowed, calibrations) if baseline else (),
+            judge(metrics, gates.limits, calibrations, known),
+            ()
+            if baseline is None
+            else compare(
+                evaluation, baseline, gates.allowed, calibrations, confident=gates.confident
+            ),
         )
         for note in _notes(evaluation, baseline):
             tell(note)
@@ -161,32 +172,44 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
 
 def _write(found: Judged, outputs: Outputs, *, title: str) -> None:
     evaluation, force = found.evaluation, outputs.force
-    if outputs.metrics is not None:
-        changes = found.changes
-        write_metrics(evaluation, found.verdicts, outputs.metrics, force=force, changes=changes)
-    if outputs.diagram is not None:
-        draw_diagram(evaluation.metrics, outputs.diagram, title=title, force=force)
-    if outputs.junit is not None:
-        write_text(outputs.junit, junit_report(found.cases), force=force)
+    with moved_together():
+        if outputs.metrics is not None:
+            changes = found.changes
+            write_metrics(evaluation, found.verdicts, outputs.metrics, force=force, changes=changes)
+        if outputs.diagram is not None:
+            draw_diagram(evaluation.metrics, outputs.diagram, title=title, force=force)
+        if outputs.junit is not None:
+            write_text(outputs.junit, junit_report(found.cases), force=force)
 
 
-def _of_limit(verdict: Verdict, intervals: Mapping[str, Mapping[str, Interval]]) -> GateCase:
-    name, gate = verdict.calibration, f"{verdict.metric} <= {verdict.limit:g}"
+def _of_limit(verdict: Verdict, level: float, n: int) -> GateCase:
+    name, gate = printable(verdict.calibration), f"{verdict.metric} <= {verdict.limit:g}"
     state = "EXCEEDED" if verdict.exceeded else "kept"
     sentence = f"limit {gate} {state} by {name}: {verdict.value:.6g}"
-    low, high = intervals.get(name, {}).get(verdict.metric, (math.inf, math.inf))
-    if low <= verdict.limit < high:
-        sentence += f" (the 95 % interval, {low:.4g} to {high:.4g}, holds the limit)"
+    if verdict.low is not None and verdict.high is not None:
+        sentence += f" ({_percent(level)} interval {verdict.low:.4g} to {verdict.high:.4g}"
+        # What was not shown to be above the limit was not shown to be below it either.
+        undecided = verdict.low <= verdict.limit < verdict.high
+        sentence += f", which holds the limit: {n} rows cannot tell)" if undecided else ")"
     return GateCase(name, gate, sentence, verdict.exceeded)
 
 
-def _of_change(change: Change) -> GateCase:
+def _percent(level: float) -> str:
+    return f"{100 * level:.4g} %"
+
+
+def _of_change(change: Change, level: float) -> GateCase:
     gate = f"{change.metric} worse by <= {change.limit:g}"
     state = "EXCEEDED" if change.exceeded else "kept"
     direction = "worse" if change.worse_by > 0 else "better"
     found = "the same" if change.worse_by == 0 else f"{direction} by {abs(change.worse_by):.6g}"
     values = f"{change.before:.6g} -> {change.value:.6g}, {found}"
-    sentence = f"regression {gate} {state} by {change.calibration}: {values}"
+    if change.low is not None and change.high is not None:
+        rows = "the same rows" if change.same_rows else "other rows"
+        values += f" ({_percent(level)} interval {change.low:.4g} to {change.high:.4g}, {rows})"
+    if change.baseline != change.calibration:
+        values += f"; called {printable(change.baseline)} in the baseline"
+    sentence = f"regression {gate} {state} by {printable(change.calibration)}: {values}"
     return GateCase(change.calibration, gate, sentence, change.exceeded)
 
 

@@ -1,15 +1,18 @@
-"""Gates: the limits of ``--fail-above`` and ``--fail-regression``, and what exceeds them."""
+"""Gates: the limits of ``--fail-above`` and ``--fail-regression``, and what exceeds them.
+
+A metric of a sample strays by chance, so a gate judges the end of its interval that is kindest to
+the calibration: the lower end of the metric, or of how much worse it has become. What exceeds that
+is beyond chance; what a gate lets pass need not be good, and its sentence says so.
+"""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.evaluate.bootstrap import Interval
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.formats.forecaster import NONE
-from covcal_cli.records import Document, at, read_document
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,9 @@ class Verdict:
     limit: float
     calibration: str
     value: float
-    exceeded: bool  # strictly greater
+    exceeded: bool  # strictly, by `low` where there is one, else by `value`
+    low: float | None = None  # ends of the interval
+    high: float | None = None
 
 
 def parse_limit(text: str) -> Limit:
@@ -74,25 +79,32 @@ def _parse_metric(text: str) -> Limit:
 
 
 def judge(
-    metrics: Mapping[str, Metrics], limits: Sequence[Limit], given: Collection[str]
+    metrics: Mapping[str, Metrics],
+    limits: Sequence[Limit],
+    given: Collection[str],
+    intervals: Mapping[str, Mapping[str, Interval]],
 ) -> list[Verdict]:
     """Apply every limit to every calibration given, or to ``none`` where there is none.
 
+    A metric with an interval, by calibration and metric, exceeds a limit with its lower end.
+
     Raises `CovcalError` if a metric has no value, which never passes for one below the limit.
     """
-    judged = [name for name in metrics if name in given] or [NONE]
     verdicts = []
     for limit in limits:
-        for name in judged:
+        for name in judged_among(metrics, given):
             value = metrics[name].value(limit.metric)
             if value is None or not math.isfinite(value):
                 raise CovcalError(f"{limit.metric} of {name} has no value, so it cannot be judged")
-            exceeded = value > limit.limit
-            verdicts.append(Verdict(limit.metric, limit.limit, name, value, exceeded))
+            low, high = intervals.get(name, {}).get(limit.metric, (None, None))
+            exceeded = (value if low is None else low) > limit.limit
+            verdicts.append(Verdict(limit.metric, limit.limit, name, value, exceeded, low, high))
     return verdicts
 
 
-# Gates against an earlier metrics.json.
+def judged_among(metrics: Mapping[str, Metrics], given: Collection[str]) -> list[str]:
+    """Return the calibrations that gates judge: those given, or ``none`` where there is none."""
+    return [name for name in metrics if name in given] or [NONE]
 
 
 @dataclass(frozen=True)
@@ -105,94 +117,8 @@ class Change:
     before: float
     value: float  # now
     worse_by: float  # negative where it got better
-    exceeded: bool  # strictly more than the limit
-
-
-@dataclass(frozen=True)
-class WrittenMetrics(Document):
-    """What is read again of a metrics.json."""
-
-    schema: ClassVar[str] = "covcal.metrics/1"
-
-    metrics: Mapping[str, Mapping[str, Any]]  # of every calibration, by name
-    n: int  # rows that were judged
-    split: str
-    predictions: str
-    edges: tuple[float, ...] = field(metadata=at("bins.edges"))
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """An earlier metrics.json."""
-
-    path: Path
-    read: WrittenMetrics
-
-    def require_settings(self, **settings: Any) -> None:
-        """Refuse other ``split``, ``predictions`` or ``bins`` than the baseline's."""
-        bins = len(self.read.edges) - 1
-        known = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
-        for name, value in settings.items():
-            if known[name] != value:
-                raise CovcalError(
-                    f"{self.path} was made with --{name} {known[name]}, not {value}, so its "
-                    f"metrics do not compare: pass --{name} {known[name]}, or make a new baseline"
-                )
-
-    def note_on_rows(self, n: int) -> str | None:
-        """Return a note where the baseline judged another number of rows than the `n` of now."""
-        if self.read.n == n:
-            return None
-        return (
-            f"{self.path} judged {self.read.n} rows, this evaluation {n}: a change may come from "
-            "the rows, not from the calibration"
-        )
-
-
-def read_baseline(path: Path) -> Baseline:
-    """Read an earlier metrics.json; raise `CovcalError` if it is missing, or is none."""
-    remedy = "write it with covcal evaluate -o"
-    again = "write it again with covcal evaluate -o"
-    return Baseline(path, read_document(WrittenMetrics, path, remedy=remedy, again=again))
-
-
-def compare(
-    metrics: Mapping[str, Metrics],
-    baseline: Baseline,
-    limits: Sequence[Limit],
-    given: Collection[str],
-) -> list[Change]:
-    """Compare every calibration given, or ``none`` where there is none, with its baseline.
-
-    Raises `CovcalError` if a calibration or a metric is missing on one side, which never passes for
-    no change.
-    """
-    judged = [name for name in metrics if name in given] or [NONE]
-    changes = []
-    for limit in limits:
-        for name in judged:
-            if name not in baseline.read.metrics:
-                known = ", ".join(baseline.read.metrics) or "nothing"
-                raise CovcalError(
-                    f"{baseline.path} has no calibration {name!r} (it has {known}): make a new "
-                    "baseline"
-                )
-            then = baseline.read.metrics[name].get(limit.metric)
-            before = _value(then, limit, name, baseline.path)
-            now = _value(metrics[name].value(limit.metric), limit, name, "this evaluation")
-            higher = METRICS[limit.metric].better == "higher"
-            worse_by = before - now if higher else now - before
-            exceeded = worse_by > limit.limit
-            changes.append(Change(limit.metric, limit.limit, name, before, now, worse_by, exceeded))
-    return changes
-
-
-def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
-    """Return a metric's value, refusing anything that is no finite number."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value):
-        raise CovcalError(
-            f"{limit.metric} of {name} has no value in {where}, so it cannot be compared: leave it "
-            "out, or make a new baseline"
-        )
-    return float(value)
+    exceeded: bool  # strictly more than the limit, by `low` where there is one
+    baseline: str  # the calibration's name there
+    low: float | None = None  # ends of the interval of `worse_by`
+    high: float | None = None
+    same_rows: bool = False  # so that the interval is that of a paired difference

@@ -10,7 +10,7 @@ field of it where sums over all rows are needed, which `MetricsAccumulator` then
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -27,11 +27,10 @@ from covcal_cli.evaluate.bins import (
     bin_edges,
     debiased_ece,
     judged_rows,
-    ratio,
     require_rows,
 )
 from covcal_cli.evaluate.ranked import RankedRows, RowCollector, adaptive_bins, aurc, smooth_ece
-from covcal_cli.maths.softmax import Softmax, exp
+from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
 
 _MAX_CELLS = 1_000_000  # counts to keep; with more, what rests on them has no value
 
@@ -100,7 +99,7 @@ _TABLE = (
         bins="adaptive",
     ),
     Metric("classwise_ece", Shown("class-wise ECE"), Shown("class-wise ECE", late=1)),
-    Metric("debiased_ece", Shown("debiased ECE"), Shown("ECE without the part of chance")),
+    Metric("debiased_ece", Shown("debiased ECE"), Shown("bias-corrected ECE (may be negative)")),
     Metric("smooth_ece", Shown("smooth ECE"), Shown("ECE without bins (smooth)")),
     Metric("mce", Shown("MCE"), Shown("Largest gap of a bin")),
     Metric(
@@ -130,10 +129,13 @@ class Metrics:
     The confidence is that in the label which the classifier predicted, unless said otherwise.
     """
 
-    nll: float  # of the whole calibrated distribution against the true label
+    # Of the whole calibrated distribution against the true label; a row that float64 holds no
+    # probability of, such as one of a masked class, counts 708.
+    nll: float
     brier: float  # of the whole distribution, in [0, 2]
-    # E||c||^2, with c the label frequencies in cells of equal predicted label and confidence bin;
-    # None for more than a million counts (many classes).
+    # E||p - c||^2 and E||c||^2, with c_k the frequency of class k where its probability is about as
+    # high (`ClasswiseBins.decomposition`); None for more than a million counts (many classes).
+    calibration: float | None
     sharpness: float | None
     agreement: float  # share of rows where no label is more probable than the classifier's
     classwise_ece: float | None  # of the whole distribution; None for more than a million counts
@@ -171,11 +173,6 @@ class Metrics:
     def under_ece(self) -> float:
         """Under-confident part of the ECE."""
         return self.bins.under_ece()
-
-    @property
-    def calibration(self) -> float | None:
-        """Brier = calibration + 1 - sharpness (the paper's equation 2)."""
-        return None if self.sharpness is None else self.brier - 1 + self.sharpness
 
     @cached_property
     def adaptive(self) -> Bins:
@@ -227,8 +224,6 @@ class MetricsAccumulator:
         self._edges = bin_edges(bins)
         self._n_classes = n_classes
         self._few = bins * n_classes <= _MAX_CELLS
-        cells = bins * n_classes * n_classes  # by predicted label, bin and true label
-        self._cells = np.zeros(cells, dtype=np.int64) if cells <= _MAX_CELLS else None
         self._counts = GroupBins(bins, n_classes if self._few else 1)
         self._classwise = ClasswiseBins(bins, n_classes) if self._few else None
         self._rows = RowCollector()
@@ -251,7 +246,7 @@ class MetricsAccumulator:
         rows = judged_rows(exp(logs), predictions == labels, self._edges)
         # Sums of the proper scores: the Brier score is p.p - 2 p_y + 1 of every row.
         at_labels = labels * m + columns
-        losses = -forecast.logs_at(at_labels)
+        losses = np.minimum(-forecast.logs_at(at_labels), MOST_NLL)
         of_labels = probabilities.take(at_labels)
         self._nll += float(losses.sum())
         self._brier += float(np.vdot(probabilities, probabilities)) + m - 2 * float(of_labels.sum())
@@ -263,36 +258,25 @@ class MetricsAccumulator:
             of_rows = {"mean_confidence": rows.confidence, "nll": losses, "brier": scores}
             for name, cells in self._losses.items():
                 cells.add(of_rows[name])
+            rows = replace(rows, losses=of_rows)
         if self._classwise is not None:
             self._classwise.add(probabilities, labels)
-        self._count(rows, predictions, labels)
+        self._counts.add(rows, predictions if self._few else None)
         return rows
-
-    def _count(self, rows: JudgedRows, predictions: Labels, labels: Labels) -> None:
-        """Count rows once, in the finest cells kept; `result` adds the coarser ones up."""
-        counts = self._counts
-        if self._cells is None:
-            counts.add(rows, predictions if self._few else None)
-            return
-        cells = predictions * len(self._edges[1:]) + rows.index
-        sums = np.bincount(cells, rows.confidence, minlength=counts.confidence_sums.size)
-        counts.confidence_sums += sums.reshape(counts.confidence_sums.shape)
-        cells *= self._n_classes
-        cells += labels
-        self._cells += np.bincount(cells, minlength=len(self._cells))
 
     def result(self) -> Metrics:
         """Return the metrics of all rows counted; raise ValueError when there were none."""
         counts = self._counts
-        if self._cells is not None:
-            cells = self._cells.reshape(self._n_classes, -1, self._n_classes)
-            counts.counts, counts.hits = cells.sum(axis=2), np.einsum("kbk->kb", cells)
         bins = counts.together()
         n = require_rows(bins.n)
+        calibration, sharpness = (
+            (None, None) if self._classwise is None else self._classwise.decomposition()
+        )
         return Metrics(
             nll=self._nll / n,
             brier=self._brier / n,
-            sharpness=self._sharpness(),
+            calibration=calibration,
+            sharpness=sharpness,
             agreement=self._agreeing / n,
             classwise_ece=None if self._classwise is None else self._classwise.ece(),
             bins=bins,
@@ -300,10 +284,3 @@ class MetricsAccumulator:
             by_class=counts if self._few else None,
             losses=self._losses,
         )
-
-    def _sharpness(self) -> float | None:
-        if self._cells is None:
-            return None
-        cells = self._cells.reshape(-1, self._n_classes).astype(np.float64)
-        sizes = cells.sum(axis=1)
-        return float(ratio((cells**2).sum(axis=1), sizes)[sizes > 0].sum() / sizes.sum())

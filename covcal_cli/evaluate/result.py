@@ -1,20 +1,41 @@
 """The result of an evaluation, and metrics.json."""
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from covcal_cli import __version__
 from covcal_cli.arrays import Float64s
 from covcal_cli.evaluate.bins import GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval
-from covcal_cli.evaluate.limits import Change, Verdict, WrittenMetrics
+from covcal_cli.evaluate.limits import Change, Verdict
 from covcal_cli.evaluate.metrics import Metrics
+from covcal_cli.evaluate.paired import Difference
+from covcal_cli.formats.features import ForecasterName
 from covcal_cli.formats.forecaster import NONE
-from covcal_cli.records import Input, write_document
+from covcal_cli.records import Document, Input, at, write_document
 
 Predictions = Literal["original", "own"]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What a calibration was at an earlier evaluation."""
+
+    forecaster: ForecasterName  # whose logits of the file it scales
+    temperature: float
+
+
+@dataclass(frozen=True)
+class Since:
+    """A calibration's earlier self on the rows of now, and how much it differs from that."""
+
+    metrics: Metrics
+    differences: Mapping[str, Difference]  # by metric
 
 
 @dataclass(frozen=True)
@@ -27,14 +48,20 @@ class Evaluation:
     left_out: int  # rows of the split that a calibration was fitted to, left out for all
     metrics: dict[str, Metrics]  # ``none`` first, then in the order given
     temperatures: dict[str, float]  # T_f
+    forecasters: dict[str, ForecasterName]  # whose logits it divides
     inputs: tuple[Input, ...]
     # Rows by the label that is judged, in the order of the file's classes; not for too many.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     by: str | None = None  # what `groups` are by
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     resamples: int = 0  # of the bootstrap; 0: none was asked for
+    level: float = LEVEL  # of the intervals
     seed: int = 0  # of the bootstrap
-    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)  # by metric, 95 %
+    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)  # by metric
+    # Of every calibration from ``none``, and from the first; none without resamples.
+    differences: tuple[Difference, ...] = ()
+    since: dict[str, Since] = field(default_factory=dict)  # of those with an earlier self
+    model: str = ""  # the classifier's name
     notes: tuple[str, ...] = ()  # what a reader should know of the rows
 
     @property
@@ -42,15 +69,46 @@ class Evaluation:
         """Rows that were judged."""
         return self.metrics[NONE].n
 
+    def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
+        """Return a paired difference; None where there is none."""
+        wanted = (calibration, against, metric)
+        for one in self.differences:
+            if (one.calibration, one.against, one.metric) == wanted:
+                return one
+        return None
+
+
+@dataclass(frozen=True)
+class WrittenMetrics(Document):
+    """What is read again of a metrics.json; fields with a default are younger than others."""
+
+    schema: ClassVar[str] = "covcal.metrics/1"
+
+    metrics: Mapping[str, Mapping[str, Any]]  # of every calibration, by name
+    n: int  # rows that were judged
+    split: str
+    predictions: str
+    edges: tuple[float, ...] = field(metadata=at("bins.edges"))
+    bins: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict, metadata=at("bins.calibrations")
+    )
+    temperatures: Mapping[str, float] = field(default_factory=dict)
+    forecasters: Mapping[str, ForecasterName] = field(default_factory=dict)
+    bootstrap: Mapping[str, Any] | None = None
+    intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+
 
 def metrics_document(
     evaluation: Evaluation, verdicts: Sequence[Verdict], changes: Sequence[Change] = ()
 ) -> dict[str, Any]:
     """Return what metrics.json holds, in the order of its keys."""
     resamples, metrics = evaluation.resamples, evaluation.metrics
-    bootstrap = {"resamples": resamples, "seed": evaluation.seed, "level": LEVEL}
+    bootstrap = {"resamples": resamples, "seed": evaluation.seed, "level": evaluation.level}
     return {
         "schema": WrittenMetrics.schema,
+        "version": __version__,
+        "date": _today(),
+        "name": evaluation.model,
         "split": evaluation.split,
         "predictions": evaluation.predictions,
         "n": evaluation.n,
@@ -58,6 +116,7 @@ def metrics_document(
         "left_out": evaluation.left_out,
         "metrics": metrics,
         "temperatures": evaluation.temperatures,
+        "forecasters": evaluation.forecasters,
         "bins": {
             "edges": metrics[NONE].bins.edges.tolist(),
             "calibrations": {
@@ -71,6 +130,7 @@ def metrics_document(
         },
         "bootstrap": bootstrap if resamples else None,
         "intervals": evaluation.intervals,
+        "differences": evaluation.differences,
         "classes": evaluation.classes,
         "by": evaluation.by,
         "groups": evaluation.groups,
@@ -90,6 +150,13 @@ def write_metrics(
 ) -> None:
     """Write metrics.json, whole or not at all."""
     write_document(metrics_document(evaluation, verdicts, changes), path, force=force)
+
+
+def _today() -> str:
+    """Return the day in UTC; that of SOURCE_DATE_EPOCH, as reproducible builds have it, if set."""
+    seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.fromtimestamp(int(seconds), UTC) if seconds.isdigit() else datetime.now(UTC)
+    return now.date().isoformat()
 
 
 def _nullable(values: Float64s) -> list[float | None]:

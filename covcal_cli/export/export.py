@@ -40,6 +40,7 @@ def export(
     weights: str | Path | None = None,
     networks: str | Path | None = None,
     model_output: str | None = None,
+    trust_model: bool = False,
     force: bool = False,
 ) -> tuple[Exported, Calibration]:
     """Write a classifier with calibrated probabilities beside its own outputs.
@@ -61,6 +62,8 @@ def export(
     model_output : str, optional
         The model's output that holds the classes, where it has several; by default the one that
         was extracted, by the names of phi and the logits that the features file keeps.
+    trust_model : bool
+        Open a model that is a program, as torch files are.
     force : bool
         Replace `output` if it exists.
 
@@ -95,7 +98,7 @@ def export(
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
 
-        exporter: Exporter[Any] = TorchExporter(model, weights)
+        exporter: Exporter[Any] = TorchExporter(model, weights, trusted=trust_model)
     else:
         from covcal_cli.export.onnx import OnnxExporter
 
@@ -110,7 +113,11 @@ def export(
     # What is merged, and where: phi and the logits as extraction read them.
     found = calibrated_networks(calibration, document, networks)
     merge = Merge(
-        Forecaster(calibration.forecaster_temperature, found.arrays if found else None),
+        Forecaster(
+            calibration.forecaster_temperature,
+            found.arrays if found else None,
+            calibration.offsets,
+        ),
         stored=stored_rows(calibration, networks),
         metadata=_metadata(calibration, document),
         output=path,
@@ -120,6 +127,7 @@ def export(
     chosen = [model_output] if model_output else [None, *exporter.outputs]
     extracted = extracted_tensors(calibration, networks)
     original = _as_extracted(exporter, chosen, extracted, found, str(document), str(model))
+    original.settle_on(extracted.tail)
     return exporter.write(original, merge), calibration
 
 
@@ -184,6 +192,7 @@ def _metadata(calibration: Calibration, document: Path) -> dict[str, str]:
         "method_used": calibration.method_used,
         "forecaster": calibration.forecaster,
         "temperature": repr(calibration.forecaster_temperature),
+        "class_offsets": json.dumps(list(calibration.class_offsets)),
         "warnings": str(len(calibration.warnings)),
         "classes": json.dumps(list(calibration.classes), ensure_ascii=False),
     }

@@ -7,13 +7,13 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from covcal_cli.arrays import Float32s, Float64s
+from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks, log_probabilities
 from covcal_cli.maths.networks import Networks, aligned_logits
-from covcal_cli.maths.softmax import class_major, log_mean_softmax
+from covcal_cli.maths.softmax import class_major, log_mean_softmax, with_offsets
 
 # Names of the outputs that are added, where the model does not have them.
 ADDED = ("probabilities", "label", "confidence")
@@ -27,14 +27,15 @@ class Forecaster:
     temperature: float  # T_f
     # /networks of an adapted file; None scales the classifier's own logits.
     networks: Networks | None
+    offsets: Float64s | None = None  # b of the classes, (K,), added after the temperature
 
     def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
         """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""
-        if self.networks is None or features is None:
-            scaled = class_major(logits)
-        else:
-            scaled = log_mean_softmax(aligned_logits(self.networks, features))
-        return np.exp(log_probabilities(scaled, self.temperature)).T
+        scaled: Floats = logits
+        if self.networks is not None and features is not None:
+            scaled = log_mean_softmax(aligned_logits(self.networks, features)).T
+        moved = class_major(with_offsets(scaled, self.temperature, self.offsets))
+        return np.exp(log_probabilities(moved, self.temperature)).T
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,10 @@ class Original(Protocol):
     logits_tensor: str
     n_features: int | None
 
+    def settle_on(self, tail: str | None) -> None:
+        """Take its outputs for what extraction took them for; for what made rows show, if None."""
+        ...
+
 
 OriginalT = TypeVar("OriginalT", bound=Original)
 
@@ -120,10 +125,11 @@ def free_name(name: str, taken: set[str]) -> str:
 
 @dataclass(frozen=True)
 class Tensors:
-    """Names of the model's tensors that a file was extracted from; None where nothing says so."""
+    """What a file says of the model's tensors; None where nothing says so."""
 
-    features: str | None = None
+    features: str | None = None  # their names
     logits: str | None = None
+    tail: str | None = None  # what turns the logits into the output
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
@@ -134,7 +140,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
     with FeatureFile(path) as file:
         if file.model["sha256"] != calibration.model["sha256"]:
             return Tensors()
-        names = [file.attributes.get(f"{what}_tensor") for what in ("features", "logits")]
+        names = map(file.attributes.get, ("features_tensor", "logits_tensor", "tail"))
     return Tensors(*(str(name) if name else None for name in names))
 
 

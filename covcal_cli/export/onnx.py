@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
-from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Inputs
+from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Float64s, Inputs
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.onnx.classifier import OnnxClassifier, OpenedOnnx
 from covcal_cli.classifiers.onnx.file import (
@@ -29,7 +29,8 @@ from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, made_batches, no_number, prove
-from covcal_cli.files import atomic_output, check_output
+from covcal_cli.files import atomic_output, check_output, moved_together
+from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.networks import Networks
 
 _LEAST_OPSET = 7  # broadcasting came with it
@@ -141,14 +142,22 @@ def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) ->
     return build.node("Add", highest, build.node("Log", build.reduced("ReduceMean", shares, 0)))
 
 
-def add_probabilities(build: NodeBuilder, logits: str, temperature: float, output: str) -> str:
-    """Append softmax(logits / T) of float32 logits [N, K].
+def add_probabilities(
+    build: NodeBuilder,
+    logits: str,
+    temperature: float,
+    output: str,
+    offsets: Float64s | None = None,
+) -> str:
+    """Append softmax(logits / T + b) of float32 logits [N, K]; `offsets` are b, shape (K,).
 
     The maximum goes first: a float32 product of large logits and a small T would lose digits.
     """
     highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
     shifted = build.node("Sub", logits, highest)
     scaled = build.node("Div", shifted, build.floats(temperature))
+    if offsets is not None:
+        scaled = build.node("Add", scaled, build.floats(offsets))
     return build.node("Softmax", scaled, output=output, axis=1)
 
 
@@ -192,7 +201,8 @@ class OnnxOriginal:
         self.file = file
         opened = OpenedOnnx(file, model_output, phi)
         classifier, self.batch = _proved(opened, str(file.path))
-        self._features, self._logits = classifier.run(self.batch)
+        self._features, self._made = classifier.run(self.batch)
+        self._outputs = classifier.outputs
         self._reading, self._is_quantised = classifier.reading, classifier.is_quantised
         self._head = self._reading.head
         self.kept = tuple(value.name for value in file.model.graph.output)
@@ -201,6 +211,10 @@ class OnnxOriginal:
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
 
+    def settle_on(self, tail: str | None) -> None:
+        """Take its outputs for what extraction took them for; for what made rows show, if None."""
+        self._outputs.settle_as_extracted(tail, self._made)
+
     def answers(self) -> Answers:
         """Return what the model gives on the made rows."""
         outputs = self.file.session(self.file.data).run(list(self.kept), self.batch)
@@ -208,10 +222,10 @@ class OnnxOriginal:
         return Answers(
             where=str(self.file.path),
             features=self._features,
-            logits=self._logits,
+            logits=self._outputs.logits(self._made),
             outputs=outputs,
             shown=[outputs[self.kept.index(output.name)] for output in self._head.outputs],
-            is_rounded=tail.is_double or tail.takes_logarithm,
+            is_rounded=tail.is_double or self._outputs.are_logged,
             # A quantised model may be fused otherwise, and be off by a step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
@@ -237,11 +251,13 @@ class OnnxOriginal:
         scores = build.node("Flatten", self._head.logits.tensor, axis=1)
         floats = build.as_float(scores)
         if tail.is_single:
-            # One number z for two classes stands for the logits 0 and z.
-            floats = build.node("Concat", build.node("Sub", floats, floats), floats, axis=1)
-            return floats, floats
+            # One number z for two classes stands for the logits 0 and z, or is a probability.
+            one = floats if self._outputs.are_logged else build.node("Sub", floats, floats)
+            if self._outputs.are_logged:
+                one = build.node("Sub", build.floats(1.0), floats)
+            scores = floats = build.node("Concat", one, floats, axis=1)
         judged = scores if tail.is_double else floats
-        if tail.takes_logarithm:
+        if self._outputs.are_logged:
             floats = build.node("Log", build.node("Max", floats, build.floats(SMALLEST_FLOAT32)))
         return judged, floats
 
@@ -261,7 +277,7 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
         except CovcalError as error:
             refusal = refusal or error
             continue
-        if np.isfinite(logits).all(axis=1).any():
+        if valid_rows(logits).any():
             return classifier, batch
     raise refusal or no_number(where)
 
@@ -294,10 +310,11 @@ class OnnxExporter:
         if weights is not None:
             own = {folder / external_entries(tensor)["location"] for tensor in tensors}
             check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
-        with ExitStack() as stack:
+        # A model is never there with the weights of another.
+        with moved_together(leading=output), ExitStack() as stack:
             partial = stack.enter_context(atomic_output(output, force=merge.force))
             if weights is not None:
-                # Entered last, it appears first: a model is never there without its weights.
+                # Entered last, it appears first.
                 packed = stack.enter_context(atomic_output(weights, force=merge.force))
                 _pack_weights(tensors, folder, packed)
             data = model.SerializeToString(deterministic=True)
@@ -353,7 +370,7 @@ def _append_forecaster(
     probabilities, label, confidence = names
     if forecaster.networks is not None:
         logits = add_aligned_logits(build, features, forecaster.networks)
-    add_probabilities(build, logits, forecaster.temperature, probabilities)
+    add_probabilities(build, logits, forecaster.temperature, probabilities, forecaster.offsets)
     add_label(build, judged, label)
     add_confidence(build, judged, probabilities, classes, confidence)
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
-from covcal_cli.arrays import AnyArray, Float32s
+from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Float32s
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
 from covcal_cli.classifiers.torch.program import Program, cause, in_precision, quiet
@@ -206,11 +206,14 @@ def _one_attempt(where: str) -> Iterator[None]:
 
 
 class TorchForecaster(nn.Module):
-    """psi, the head and the temperature."""
+    """psi, the head, the temperature and the class offsets."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
         self._temperature = forecaster.temperature
+        self._has_offsets = forecaster.offsets is not None
+        if forecaster.offsets is not None:
+            self.register_buffer("offsets", torch.from_numpy(forecaster.offsets).float())
         self._names: tuple[str, ...] = ()  # of the networks' arrays; none for its own logits
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
@@ -226,7 +229,10 @@ class TorchForecaster(nn.Module):
         if self._names and features is not None:
             scaled = self._aligned_logits(features.float())
         shifted = scaled - scaled.amax(dim=1, keepdim=True)
-        return torch.softmax(shifted / self._temperature, dim=1)
+        scaled = shifted / self._temperature
+        if self._has_offsets:
+            scaled = scaled + self.get_buffer("offsets")
+        return torch.softmax(scaled, dim=1)
 
     def _aligned_logits(self, features: Tensor) -> Tensor:
         values = features - self._array("projection/mean")
@@ -268,13 +274,15 @@ class CalibratedModule(nn.Module):
         features: tuple[Found, ...],  # phi; empty where only the logits are scaled
         logits: tuple[Found, ...],
         is_single: bool,  # whether `logits` is one number z per row, for the logits 0 and z
+        are_logged: bool,  # whether they are probabilities
         forecaster: Forecaster,
         added: tuple[str, ...],  # names of probabilities, label and confidence
     ) -> None:
         super().__init__()
         self.classifier, self.forecaster = classifier, TorchForecaster(forecaster)
         self._kept, self._added = kept, added
-        self._features, self._logits, self._is_single = features, logits, is_single
+        self._features, self._logits = features, logits
+        self._is_single, self._are_logged = is_single, are_logged
 
         def forward(*rows: Tensor) -> Outputs:
             return self._answer(*rows)
@@ -292,10 +300,13 @@ class CalibratedModule(nn.Module):
         # The forecaster on what was kept; the label is the classifier's own.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
-            logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
+            other = 1 - logits if self._are_logged else torch.zeros_like(logits)
+            logits = torch.cat([other, logits], dim=1)
+        label = logits.argmax(dim=1)
+        if self._are_logged:
+            logits = logits.float().clamp_min(SMALLEST_FLOAT32).log()
         features = read_found(self._features, reader.values) if self._features else None
         probabilities = self.forecaster(features, logits)
-        label = logits.argmax(dim=1)
         confidence = probabilities.gather(1, label[:, None])[:, 0]
         return outputs | dict(zip(self._added, (probabilities, label, confidence), strict=True))
 
@@ -315,12 +326,16 @@ class TorchOriginal:
             for wanted, row in zip(program.inputs, program.rows, strict=True)
         }
         classifier = opened.prove(batch)
-        self.features, self.logits = classifier.run(batch)
-        self.is_single = classifier.is_single
+        self.features, self.made = classifier.run(batch)
+        self.settled = classifier.outputs
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
         self.n_features, self._class_output = classifier.n_features, classifier.output_name
         self.outputs = program.run(program.rows)
+
+    def settle_on(self, tail: str | None) -> None:
+        """Take its outputs for what extraction took them for; for what made rows show, if None."""
+        self.settled.settle_as_extracted(tail, self.made)
 
     def answers(self) -> Answers:
         """Return what the model gives on the made rows."""
@@ -329,10 +344,10 @@ class TorchOriginal:
         return Answers(
             where=self.program.where,
             features=self.features,
-            logits=self.logits,
+            logits=self.settled.logits(self.made),
             outputs=[to_numpy(value) for value in self.outputs.values()],
             shown=[shown],
-            is_rounded=shown.dtype == np.float64,
+            is_rounded=shown.dtype == np.float64 or self.settled.are_logged,
             # Operators that torch fuses in eager mode (attention, say) are traced one by one, and
             # round differently.
             output_tolerance=proof.tolerance(np.dtype(np.float16 if given.itemsize == 2 else "f4")),
@@ -342,8 +357,8 @@ class TorchOriginal:
 class TorchExporter:
     """A torch program on its way to a ``.pt2`` with a calibrated forecaster in it."""
 
-    def __init__(self, model: str | Path, weights: Path | None) -> None:
-        self._program = open_program(model, weights)
+    def __init__(self, model: str | Path, weights: Path | None, *, trusted: bool) -> None:
+        self._program = open_program(model, weights, trusted=trusted)
         self.sha256 = self._program.sha256
         self.outputs: Sequence[str] = tuple(self._program.run(self._program.rows))
 
@@ -361,8 +376,8 @@ class TorchExporter:
             reader = ValueReader(graph)
             reader.run(*(row.clone() for row in rows))
         # Of two logits made of a single number the program holds the second alone.
-        held = original.logits[:, 1:] if original.is_single else original.logits
-        logits = _find(program, reader.values, held, "logits")
+        settled = original.settled
+        logits = _find(program, reader.values, settled.shown(original.made), "logits")
         features: tuple[Found, ...] = ()
         if merge.forecaster.networks is not None and original.features is not None:
             features = _find(program, reader.values, original.features, "features")
@@ -373,7 +388,8 @@ class TorchExporter:
             kept,
             features=features,
             logits=logits,
-            is_single=original.is_single,
+            is_single=settled.is_single,
+            are_logged=settled.are_logged,
             forecaster=merge.forecaster,
             added=added,
         )

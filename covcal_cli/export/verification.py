@@ -14,6 +14,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float32s, Inputs, ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
+from covcal_cli.maths.masks import valid_rows
 
 ROWS = 16
 TOLERANCE = 1e-5  # of probabilities, absolute
@@ -48,7 +49,7 @@ def prove(
     rows that the calibration was fitted on.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
-    finite = np.isfinite(logits).all(axis=1)
+    finite = valid_rows(logits)
     if not finite.any():
         raise no_number(answers.where)
     # What was added, against NumPy on what the original gives, and on stored rows.
@@ -166,7 +167,7 @@ def _labels_agree(label: AnyArray, answers: Answers) -> bool:
     logits = answers.logits
     if label.dtype != np.int64 or label.shape != logits.shape[:1]:
         return False
-    rows = np.flatnonzero(np.isfinite(logits).all(axis=1))
+    rows = np.flatnonzero(valid_rows(logits))
     chosen = label[rows]
     for output in answers.shown:
         if isinstance(output, np.ndarray) and output.size == logits.size:

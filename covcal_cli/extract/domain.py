@@ -9,20 +9,25 @@ each row is run alone.
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Inputs, Labels, Rows, Splits
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
+from covcal_cli.classifiers.proof import held
+from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.doubts import FEW_ROWS, doubt_on_labels
+from covcal_cli.extract.doubts import doubt_on_labels
 from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
 from covcal_cli.formats.features import SPLITS
+from covcal_cli.formats.source_accuracy import FEW_ROWS, UNSEEN, SourceAccuracy
 from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.maths.masks import valid_rows
+from covcal_cli.maths.simplex import OutputEvidence
 from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
@@ -39,6 +44,12 @@ class DomainReport:
     rows: dict[str, int]  # per split
     labelled: int  # rows whose class is known
     skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
+
+    def __str__(self) -> str:
+        """Return what was read in words."""
+        rows = ", ".join(f"{name} {count}" for name, count in self.rows.items())
+        skipped = f"; {len(self.skipped)} files skipped" if self.skipped else ""
+        return f"{sum(self.rows.values())} rows ({rows}), {self.labelled} labelled{skipped}"
 
 
 @dataclass(eq=False)
@@ -90,6 +101,11 @@ class DomainExtraction:
                 if progress is not None:
                     progress(Progress(self.name, done, len(self.rows)))
 
+    def witness(self, spool: DomainSpool, outputs: Outputs, seen: OutputEvidence) -> None:
+        """Show all outputs in the spool to the evidence of what they are."""
+        for values in spool.numbers()["logits"].blocks():
+            seen.add(outputs.shown(values))
+
     def write(self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier) -> None:
         """Write the group ``/NAME`` from a spool that holds every row, and count as it passes."""
         # Only now it is known which rows were readable: everything else is chosen by them.
@@ -103,12 +119,15 @@ class DomainExtraction:
             f"columns/{name}": _storable(np.asarray(values)[self.kept])
             for name, values in self.data.columns.items()
         }
-        # Numbers stay in the spool until it is their turn; what else is known lies in memory.
+        # Numbers stay in the spool until it is their turn, and outputs become logits then; what
+        # else is known lies in memory.
+        numbers = spool.numbers()
+        numbers["logits"] = replace(numbers["logits"], made=classifier.outputs.logits)
         part = Part(
             path=self.data.path,
             rows=self.kept,
             content={
-                **spool.numbers(),
+                **numbers,
                 "labels": self.labels[self.kept],
                 "split": self.split[self.kept],
                 "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
@@ -136,11 +155,16 @@ class DomainExtraction:
             skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
         )
 
-    def accuracy(self) -> float | None:
-        """Return the share of labelled rows that the classifier gets right; for the source only."""
+    def accuracy(self) -> SourceAccuracy | None:
+        """Return how the classifier does on unseen labelled rows; for the source only."""
+        return SourceAccuracy.of(*self._unseen(), self.statistics.n_classes)
+
+    def _unseen(self) -> tuple[Labels, Labels]:
+        """Return the known labels of the rows of validation and test, and their predictions."""
         labels = self.labels[self.kept]
-        known = labels != UNKNOWN_LABEL
-        return float((self.statistics.predictions == labels)[known].mean()) if known.any() else None
+        codes = [SPLITS.index(name) for name in UNSEEN]
+        known = np.isin(self.split[self.kept], codes) & (labels != UNKNOWN_LABEL)
+        return labels[known], self.statistics.predictions[known]
 
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield what a user should look into, one line each."""
@@ -161,16 +185,14 @@ class DomainExtraction:
                 f"{self._doubt_on_scale()}"
             )
         if self.name == "source":  # what labels of the target say is for evaluate alone
-            labels, statistics = self.labels[self.kept], self.statistics
+            labels = self.labels[self.kept]
             known = labels != UNKNOWN_LABEL
             if len(np.unique(labels[known])) < 2 and len(self.kept) < len(self.labels):
                 yield (
                     f"the rows chosen from {self.data.path} show fewer than two classes, which "
                     "says nothing about confidence: --sample draws from all of them"
                 )
-            yield doubt_on_labels(
-                labels[known], statistics.predictions[known], statistics.n_classes
-            )
+            yield doubt_on_labels(*self._unseen(), self.statistics.n_classes)
 
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):
@@ -196,14 +218,25 @@ class DomainExtraction:
 
     def _require_finite(self, arrays: Block, piece: Batch) -> None:
         for what, values in arrays.items():
-            bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
-            if len(bad):
-                known = self.data.ids[int(piece.rows[bad[0]])]
-                remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
+            # A logit of -inf rules a class out, as long as it leaves another.
+            good = valid_rows(values) if what == "logits" else np.isfinite(values).all(axis=1)
+            if good.all():
+                continue
+            row = int(np.argmin(good))
+            known = self.data.ids[int(piece.rows[row])]
+            if what == "features" and np.isnan(values[row]).any():
+                columns = getattr(self.data, "feature_columns", ())
+                column = int(np.argmax(np.isnan(values[row])))
+                name = columns[column] if columns else f"number {column}"
                 raise CovcalError(
-                    f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
-                    f"check {remedy} and the model"
+                    f"{self.data.path}: the feature {name} of {known} is missing (NaN), and "
+                    "features must be numbers: fill it in, or pass --phi none, which keeps none"
                 )
+            remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
+            raise CovcalError(
+                f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
+                f"check {remedy} and the model"
+            )
 
 
 def rows_per_split(split: Splits) -> dict[str, int]:
@@ -229,13 +262,14 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     if inputs is None:
         return runner
     _, logits = runner.run(inputs)
-    if not np.isfinite(logits).all():
+    if not valid_rows(logits).all():
         return runner  # the row is named when it is its turn
     # The first row among copies of itself must get the logits that it got among the others.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
     _, same = runner.run(repeated)
-    noise = _NOISE * float(np.abs(logits).max())
-    return BatchRunner(classifier, size, alone=float(np.abs(same - logits[0]).max()) > noise)
+    moved, _ = held(same, np.broadcast_to(logits[0], same.shape))
+    _, largest = held(logits, logits)
+    return BatchRunner(classifier, size, alone=moved > _NOISE * largest)
 
 
 class BatchRunner:
@@ -288,7 +322,7 @@ class OutputStatistics:
         self.n_classes = classifier.n_classes if classifier else 0
         self.predictions = np.empty(n, dtype=np.int64)  # the classifier's labels so far
         self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
-        self.largest_logit = 0.0  # the largest |logit|
+        self.largest_logit = 0.0  # the largest |logit|, masked classes apart
         self.least_confidence = 1.0
         self._seen = 0
         self._head = None
@@ -302,11 +336,13 @@ class OutputStatistics:
         self.predictions[self._seen : stop] = logits.argmax(axis=1)
         self._seen = stop
         exact = logits.astype(np.float64)
-        self.largest_logit = max(self.largest_logit, float(np.abs(exact).max(initial=0)))
+        made = exact
         if self._head is not None and "features" in block:
             weight, bias = self._head
-            difference = np.abs(block["features"].astype(np.float64) @ weight + bias - exact)
-            self.affine_difference = max(self.affine_difference, float(difference.max(initial=0)))
+            made = block["features"].astype(np.float64) @ weight + bias
+        difference, largest = held(made, exact)
+        self.affine_difference = max(self.affine_difference, difference)
+        self.largest_logit = max(self.largest_logit, largest)
         exact -= exact.max(axis=1, keepdims=True)
         confidence = 1 / np.exp(exact).sum(axis=1)
         self.least_confidence = float(confidence.min(initial=self.least_confidence))

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float64s, Labels
+from covcal_cli.formats.source_accuracy import FEW_ROWS, SourceAccuracy
 
-FEW_ROWS = 50  # what holds for fewer may be luck
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4
 _ROWS = 4096  # of each domain, evenly spread
@@ -29,29 +29,17 @@ def once(*texts: str | None) -> tuple[str, ...]:
 
 
 def doubt_on_labels(labels: Labels, predictions: Labels, n_classes: int) -> str | None:
-    """Return what the known labels of the source say against the run, in one line.
-
-    Chance is the share of hits to be expected if the predictions were shuffled, plus two standard
-    deviations.
-    """
-    n = len(labels)
-    if n < FEW_ROWS:
+    """Return what the known labels of the source say against the run, in one line."""
+    found = SourceAccuracy.of(labels, predictions, n_classes)
+    if found is None or found.rows < FEW_ROWS:
         return None
-    accuracy = float((labels == predictions).mean())
     permuted = better_permutation(labels, predictions, n_classes)
-    if permuted is not None:
-        return (
-            f"the classifier gets {accuracy:.1%} of the source right, and a permutation of the "
-            f"labels would give {permuted:.0%}: class order? name the classes in the model's "
-            "order with --classes"
-        )
-    counts = [np.bincount(values, minlength=n_classes) for values in (labels, predictions)]
-    expected = float(counts[0] @ counts[1]) / n**2
-    if accuracy > expected + 2 * math.sqrt(expected * (1 - expected) / n):
-        return None
+    if permuted is None:
+        return found.doubt
     return (
-        f"the classifier gets {accuracy:.1%} of the source right, no better than guessing: "
-        "check the preprocessing and the order of the classes"
+        f"the classifier gets {found.share:.1%} of the source right, and a permutation of the "
+        f"labels would give {permuted:.0%}: class order? name the classes in the model's "
+        "order with --classes"
     )
 
 

@@ -10,6 +10,7 @@ from covcal_cli.extract.doubts import once
 from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import check_output
+from covcal_cli.maths.simplex import OutputEvidence
 
 _LABEL_AND_SPLIT = 9  # bytes per row
 _LONG_ENOUGH = 1.0  # seconds of a run that is worth extrapolating
@@ -48,7 +49,9 @@ def dry_run(
     if output.exists() and not force:
         in_the_way = f"{output} exists already: without --dry-run, pass --force to replace it"
     plan = prepare(model, source, target, settings)
-    domains = plan.domains.values()
+    domains, seen = plan.domains.values(), OutputEvidence()
+    seconds = _seconds(plan, seen)
+    plan.classifier.outputs.settle(seen)
     return DryRun(
         head=plan.classifier.describe(),
         preprocessing=plan.preprocessing(),
@@ -57,8 +60,12 @@ def dry_run(
         batch=plan.runner.size,
         threads=plan.threads,
         size=sum(_bytes(plan, domain) for domain in domains),
-        seconds=_seconds(plan),
-        warnings=once(*plan.warnings, *(note for one in domains for note in one.data.notes)),
+        seconds=seconds,
+        warnings=once(
+            *plan.classifier.outputs.warnings,
+            *plan.warnings,
+            *(note for one in domains for note in one.data.notes),
+        ),
         notes=once(*plan.notes, in_the_way),
     )
 
@@ -69,8 +76,10 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
     return len(domain.rows) * width
 
 
-def _seconds(plan: ExtractPlan) -> float | None:
+def _seconds(plan: ExtractPlan, seen: OutputEvidence) -> float | None:
     """Time more and more batches until it takes long enough to tell, and extrapolate.
+
+    Their outputs are shown to the evidence of what they are.
 
     What the second of two runs takes longer is the price of a row, and the rest is paid once: to
     open a file, and to read the first of its windows, which holds many batches of a table.
@@ -80,17 +89,18 @@ def _seconds(plan: ExtractPlan) -> float | None:
         (few, short), (many, long) = (0, 0.0), (0, 0.0)
         while many < len(domain.rows) and long < _LONG_ENOUGH:
             (few, short), rows = (many, long), domain.rows[: max(plan.runner.size, _TIMES * many)]
-            many, long = len(rows), _timed(plan, domain, rows)
+            many, long = len(rows), _timed(plan, domain, rows, seen)
         if long > 0:
             return long + max(0.0, long - short) / (many - few) * (total - many)
     return None
 
 
-def _timed(plan: ExtractPlan, domain: DomainExtraction, rows: Rows) -> float:
+def _timed(plan: ExtractPlan, domain: DomainExtraction, rows: Rows, seen: OutputEvidence) -> float:
     """Return the seconds to read and run some rows; 0 where none of them can be read."""
     start, ran = time.perf_counter(), False
     for piece in domain.batches(rows):
         if len(piece.rows):
-            plan.runner.run(piece.inputs)
+            _, outputs = plan.runner.run(piece.inputs)
+            seen.add(plan.classifier.outputs.shown(outputs))
             ran = True
     return time.perf_counter() - start if ran else 0.0

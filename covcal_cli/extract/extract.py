@@ -1,14 +1,16 @@
 """``covcal extract``: from a classifier and two domains to features.h5, batch by batch.
 
-An extraction has four steps:
+An extraction has five steps:
 
 1. Plan (`plan.prepare`): classifier and data are opened, and classes, preprocessing, splits and
    the rows to run settled. Whatever can be refused is refused here.
 2. Prove (`domain.prove`, the end of the plan): a first batch proves the last linear layer, and
    shows whether the rows of a batch influence each other.
-3. Spool (`DomainExtraction.run`): batch by batch, features and logits go to files beside the output
-   (`parts.DomainSpool`). They are never all in memory at once, and a killed run can go on.
-4. Join (`DomainExtraction.write`): what is spooled, with its labels, splits, ids and groups, is a
+3. Spool (`DomainExtraction.run`): batch by batch, features and outputs go to files beside the file
+   to write (`parts.DomainSpool`). They are never all in memory at once, and a killed run can go on.
+4. Settle: all rows together tell whether the outputs are logits or probabilities
+   (`classifiers.settlement.Outputs`).
+5. Join (`DomainExtraction.write`): what is spooled, with its labels, splits, ids and groups, is a
    `parts.Part` of a domain, which `parts.Join` writes into the output. ``covcal merge`` joins the
    parts of several files in the same way, and so to the same bytes.
 
@@ -17,10 +19,12 @@ the same input gives the same bytes.
 """
 
 import shutil
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import DomainReport, proof_attributes
 from covcal_cli.extract.doubts import doubt_on_rows, is_one_place, once
 from covcal_cli.extract.parts import DomainSpool, open_spool
@@ -28,7 +32,9 @@ from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import FEATURES_SCHEMA
+from covcal_cli.formats.source_accuracy import SourceAccuracy
 from covcal_cli.formats.writer import HDF5Writer
+from covcal_cli.maths.simplex import OutputEvidence
 from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()
@@ -43,12 +49,20 @@ class ExtractReport:
     preprocessing: str  # what was done to every image, in one line
     classes: tuple[str, ...]  # in the order of the logits
     domains: tuple[DomainReport, ...]  # source first
-    # The share of labelled source rows that the classifier gets right; None without a source. The
-    # target's is for ``covcal evaluate`` alone.
-    source_accuracy: float | None
+    # None without labelled source rows; that of the target is for ``covcal evaluate`` alone.
+    source_accuracy: SourceAccuracy | None
     warnings: tuple[str, ...]  # what a user should look into, one line each
     notes: tuple[str, ...]  # what a user should know, one line each
     has_features: bool  # without which nothing can be adapted
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was run and read, by what it is about."""
+        facts = {"model": self.head, "input": self.preprocessing}
+        facts |= {domain.name: str(domain) for domain in self.domains}
+        if self.source_accuracy is not None:
+            facts["accuracy"] = str(self.source_accuracy)
+        return facts
 
 
 def extract(
@@ -111,7 +125,7 @@ def extract(
         classes=plan.classes.names,
         domains=tuple(domain.report() for domain in domains.values()),
         source_accuracy=domains["source"].accuracy() if "source" in domains else None,
-        warnings=once(*plan.warnings, *found, doubt),
+        warnings=once(*plan.classifier.outputs.warnings, *plan.warnings, *found, doubt),
         notes=once(*plan.notes, note),
         has_features=has_features,
     )
@@ -122,6 +136,7 @@ def _run(
 ) -> str | None:
     """Spool and join every row, and return what both domains together say against the run."""
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
+    outputs, seen = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
         # Spool: every row is run before any is written, so that all are kept if the run is stopped.
         spools = {
@@ -129,6 +144,11 @@ def _run(
         }
         for name, domain in domains.items():
             domain.run(spools[name], plan.runner, progress)
+        # Settle: all rows of both domains together tell whether the outputs are logits.
+        for name, domain in domains.items():
+            domain.witness(spools[name], outputs, seen)
+        _require_one_form(plan, spools, seen)
+        outputs.settle(seen)
         # Join: the file is written in one go.
         writer = stack.enter_context(
             HDF5Writer(
@@ -162,3 +182,23 @@ def _run(
             **({} if shard is None else {"shard": str(shard)}),
         )
     return doubt
+
+
+def _require_one_form(
+    plan: ExtractPlan, spools: Mapping[str, DomainSpool], seen: OutputEvidence
+) -> None:
+    """Refuse open outputs that are probabilities in most rows and none in others."""
+    if seen.form != "mixed" or not plan.classifier.outputs.is_open or seen.unit.first_off is None:
+        return
+    row, total = seen.unit.first_off
+    name = "source" if "source" in spools and row < spools["source"].kept else "target"
+    domain = plan.domains[name]
+    if name == "target" and "source" in spools:
+        row -= spools["source"].kept
+    skipped = {number for number, _ in spools[name].skipped}
+    known = [number for number in domain.rows.tolist() if number not in skipped][row]
+    raise CovcalError(
+        f"{domain.data.path}: {plan.classifier.name} gives probabilities (in [0, 1], of sum 1) in "
+        f"{seen.unit.summing} of {seen.rows} rows, and those of {domain.data.ids[known]} sum to "
+        f"{total:g}: leave such rows out, or export the model with its logits"
+    )

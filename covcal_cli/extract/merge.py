@@ -19,10 +19,18 @@ from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes, rows_per_sp
 from covcal_cli.extract.parts import Join, Part, difference
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
-from covcal_cli.formats.features import DOMAINS, FEATURE_COLUMNS, FEATURES_SCHEMA, FeatureFile
+from covcal_cli.formats.features import (
+    DOMAINS,
+    FEATURE_COLUMNS,
+    FEATURES_SCHEMA,
+    SOURCE_FRACTIONS,
+    FeatureFile,
+)
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 
 _HEAD = ("weight", "bias")
+_NUMBERS = ("seed", "affine_difference", "largest_logit")
+_SKIPPED = ("skipped", "skipped_reasons")
 # Root attributes that all parts share, in the order in which ``extract`` writes them.
 _COMMON = (
     "model_name",
@@ -74,11 +82,18 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in _COMMON}
+        shares = next((file for file in files if SOURCE_FRACTIONS in file.attributes), None)
+        if shares is not None:
+            attributes[SOURCE_FRACTIONS] = str(shares.attributes[SOURCE_FRACTIONS])
         fed = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
         if fed is not None:
             attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
         for name in domains:
             attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
+        for name in domains:
+            kinds = {file.attributes.get(f"{name}_ids") for file in holding[name]}
+            if kinds == {"integers"}:
+                attributes[f"{name}_ids"] = "integers"
         partial = stack.enter_context(atomic_output(output, force=force))
         with HDF5Writer(
             partial, schema=FEATURES_SCHEMA, classes=first.classes, attributes=attributes
@@ -139,7 +154,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
 def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
     """Return what a file holds of a domain, given the row numbers of what it holds and skipped."""
     group = file.handle[name]
-    texts = (map(bytes.decode, group.get(fact, ())) for fact in ("skipped", "skipped_reasons"))
+    texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
     return Part(
         path=file.path,
         rows=rows,
@@ -159,11 +174,14 @@ def _require_origin(file: FeatureFile) -> None:
         raise CovcalError(
             f"{file.path} is an adapted file: merge features files, then adapt the result"
         )
-    missing = [name for name in (*_COMMON, "largest_logit") if name not in file.attributes]
+    missing = [name for name in (*_COMMON, *_NUMBERS, "tail") if name not in file.attributes]
     if missing:
         raise CovcalError(
             f"{file.path} does not say its {missing[0]}: extract it again with this version"
         )
+    for name in _NUMBERS:
+        if isinstance(file.attributes[name], str):
+            raise CovcalError(f"{file.path}: its {name} is no number: extract it again")
 
 
 def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:
@@ -171,7 +189,13 @@ def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:
     if file.classes != first.classes:
         texts = [", ".join(names) for names in (first.classes, file.classes)]
         raise difference("classes", first.path, texts[0], file.path, texts[1])
-    for name in (*_COMMON, FEATURE_COLUMNS, "tail", *(f"{domain}_rows" for domain in DOMAINS)):
+    for name in (
+        *_COMMON,
+        SOURCE_FRACTIONS,
+        FEATURE_COLUMNS,
+        "tail",
+        *(f"{domain}_rows" for domain in DOMAINS),
+    ):
         one, two = first.attributes.get(name), file.attributes.get(name)
         if one is None or two is None or one == two:
             continue

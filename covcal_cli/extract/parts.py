@@ -21,13 +21,15 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s, Rows
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import hidden_sibling
 from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.records import json_of, parsed_json
 
 Block = Mapping[str, Float32s]
 Config = Mapping[str, str | int | None]
@@ -165,13 +167,12 @@ def was_stopped(output: Path) -> bool:
 
 
 def _folder(output: Path) -> Path:
-    path = output.resolve()
-    return path.with_name(f".{path.name}.parts")
+    return hidden_sibling(output.resolve(), "parts")
 
 
 def _earlier(folder: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        found = json_of(folder / _CONFIG)
     except (OSError, ValueError):  # killed before it was written: nothing was done yet
         return None
     return found if isinstance(found, dict) else None
@@ -228,6 +229,7 @@ class DomainSpool:
                 file.write(rows.data)
                 file.flush()
         kept = self.kept + (done - self.done - len(skipped))
+        checksum = _with_counts(checksum, done, kept, skipped)
         entry = {"done": done, "kept": kept, "crc": checksum, "skipped": skipped}
         self._journal.write(json.dumps(entry).encode() + b"\n")
         self._journal.flush()
@@ -238,10 +240,10 @@ class DomainSpool:
                 os.fsync(file.fileno())
             self._synced = time.monotonic()
 
-    def numbers(self) -> dict[str, "_RawRows"]:
+    def numbers(self) -> dict[str, "RawRows"]:
         """Return the rows kept, by array, to be read slice by slice."""
         return {
-            name: _RawRows(path, (self.kept, self.widths[name]))
+            name: RawRows(path, (self.kept, self.widths[name]))
             for name, path in self._paths.items()
         }
 
@@ -261,20 +263,34 @@ class DomainSpool:
     def _is_whole(self, line: bytes) -> bool:
         """Take over one line of the journal if its numbers are all there."""
         try:
-            entry = json.loads(line) if line.endswith(b"\n") else None
+            entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
             return False
-        if entry is None:
+        if not self._is_entry(entry):
             return False
         checksum = 0
         for name, file in self._files.items():
             wanted = (entry["kept"] - self.kept) * self.widths[name] * 4
+            if not 0 <= wanted <= os.fstat(file.fileno()).st_size:
+                return False
             checksum = zlib.crc32(file.read(wanted), checksum)
-        if checksum != entry["crc"]:
+        if _with_counts(checksum, entry["done"], entry["kept"], entry["skipped"]) != entry["crc"]:
             return False
         self.done, self.kept = entry["done"], entry["kept"]
         self.skipped += [(row, reason) for row, reason in entry["skipped"]]
         return True
+
+    def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
+        """Return whether a line of the journal is one that may follow those before it."""
+        if not isinstance(entry, dict) or set(entry) != {"done", "kept", "crc", "skipped"}:
+            return False
+        counts, skipped = [entry[name] for name in ("done", "kept", "crc")], entry["skipped"]
+        if not all(type(count) is int and count >= 0 for count in counts):
+            return False
+        if not isinstance(skipped, list) or not all(_is_skipped(one) for one in skipped):
+            return False
+        # What is done was kept or skipped: no more rows and no fewer.
+        return bool(entry["done"] - self.done == entry["kept"] - self.kept + len(skipped))
 
     def __enter__(self) -> Self:
         return self
@@ -288,15 +304,34 @@ class DomainSpool:
                     raise
 
 
+def _with_counts(checksum: int, done: int, kept: int, skipped: Sequence[Sequence[Any]]) -> int:
+    """Return the checksum of a batch's numbers and of what its line in the journal says."""
+    return zlib.crc32(json.dumps([done, kept, skipped]).encode(), checksum)
+
+
+def _is_skipped(entry: Any) -> bool:
+    return (
+        isinstance(entry, list) and len(entry) == 2 and [type(one) for one in entry] == [int, str]
+    )
+
+
 @dataclass(frozen=True)
-class _RawRows:
+class RawRows:
     """Rows of float32 in a file of nothing else, sliced as a dataset of HDF5 is."""
 
     path: Path
     shape: tuple[int, int]
+    made: Callable[[Float32s], Float32s] | None = None  # what is made of every slice
+
+    def blocks(self) -> Iterator[Float32s]:
+        """Yield all rows in order, a few MiB at a time."""
+        n, width = self.shape
+        size = max(1, _BLOCK_BYTES // (4 * width))
+        return (self[start : min(start + size, n)] for start in range(0, n, size))
 
     def __getitem__(self, rows: slice) -> Float32s:
         width = self.shape[1]
         start, stop = int(rows.start), int(rows.stop)
         found = np.fromfile(self.path, "<f4", (stop - start) * width, offset=4 * start * width)
-        return found.reshape(-1, width)
+        values: Float32s = found.reshape(-1, width)
+        return values if self.made is None else self.made(values)

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +20,22 @@ from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
 from covcal_cli.data.domain import DomainData, ImagePipeline
-from covcal_cli.data.open import fed_columns, open_domains
 from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.splits import check_fractions, hashed_split
+from covcal_cli.data.splits import Fractions, check_fractions, hashed_split
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
 from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.extract.table import TableClassifier
-from covcal_cli.formats.features import FEATURE_COLUMNS, columns_text
+from covcal_cli.formats.features import (
+    DOMAINS,
+    FEATURE_COLUMNS,
+    SOURCE_FRACTIONS,
+    columns_text,
+)
 from covcal_cli.formats.writer import Attribute
 
 _BATCH_BYTES = 16 << 20
@@ -76,6 +80,10 @@ class ExtractPlan:
         found = {} if features is None else {"features": features}
         return {**found, "logits": self.classifier.n_classes}
 
+    def fractions(self, domain: str) -> Fractions:
+        """Return the shares of train, validation and test in a domain without splits."""
+        return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
+
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
         return self.pipeline.describe() if self.pipeline else _AS_THEY_ARE
@@ -83,7 +91,7 @@ class ExtractPlan:
     def attributes(self) -> dict[str, Attribute]:
         """Return the root attributes of the features file that are known beforehand."""
         settings, classifier = self.settings, self.classifier
-        fed = fed_columns({name: one.data for name, one in self.domains.items()})
+        fed = self._fed_columns()
         return {
             "covcal_version": __version__,
             "model_name": classifier.name,
@@ -91,11 +99,28 @@ class ExtractPlan:
             "features_tensor": classifier.features_tensor or "",
             "logits_tensor": classifier.logits_tensor,
             "preprocessing": self.pipeline.to_json() if self.pipeline else json.dumps(None),
-            "fractions": json.dumps(list(settings.fractions)),
+            "fractions": json.dumps(list(self.fractions("target"))),
             "seed": settings.seed,
+            **(
+                {SOURCE_FRACTIONS: json.dumps(list(self.fractions("source")))}
+                if "source" in self.domains and settings.fractions is None
+                else {}
+            ),
             **({FEATURE_COLUMNS: columns_text(fed)} if fed else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
+            **{
+                f"{name}_ids": "integers"
+                for name, one in self.domains.items()
+                if one.data.ids_are_integers
+            },
         }
+
+    def _fed_columns(self) -> tuple[str, ...]:
+        if self.settings.outputs is not None:  # tables of outputs are read without Pillow
+            return ()
+        from covcal_cli.data.open import fed_columns
+
+        return fed_columns({name: one.data for name, one in self.domains.items()})
 
     def config(self) -> Config:
         """Return what the numbers depend on, by names that a user knows."""
@@ -107,7 +132,7 @@ class ExtractPlan:
             "logits": self.classifier.logits_tensor,
             "classes": "; ".join(self.classes.names),
             "preprocessing": self.pipeline.to_json() if self.pipeline else None,
-            "--fractions": json.dumps(list(settings.fractions)),
+            "--fractions": json.dumps([self.fractions(name) for name in DOMAINS]),
             "--seed": settings.seed,
             "--batch": self.runner.size,
             "--threads": self.threads,
@@ -125,7 +150,8 @@ def prepare(
 
     The arguments are those of `covcal_cli.extract.extract.extract`, and so is what is refused.
     """
-    check_fractions(settings.fractions)
+    if settings.fractions is not None:
+        check_fractions(settings.fractions)
     if any(value is not None and value < 1 for value in (settings.batch, settings.threads)):
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
@@ -141,6 +167,8 @@ def prepare(
         opened.n_classes,
         "the model" if settings.outputs is None else "the columns",
     )
+    if classes.is_assumed and "source" not in data:
+        classes = replace(classes, whose="the target")
     # Settle what is done to images; a preprocessing file may lie beside the model's.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
     size = settings.batch or _batch_size(opened, pipeline)
@@ -152,7 +180,8 @@ def prepare(
         labels = domain.labels(classes) if name == "target" else _source_labels(domain, classes)
         split = domain.given_split
         if split is None:
-            split = hashed_split(domain.split_names, settings.fractions, settings.seed)
+            fractions = settings.fractions_of(name, trained=_is_trained(settings, opened))
+            split = hashed_split(domain.split_names, fractions, settings.seed)
         domains[name] = DomainExtraction(
             name,
             domain,
@@ -179,6 +208,13 @@ def prepare(
         origin=origin,
         remarks=remarks,
     )
+
+
+def _is_trained(settings: ExtractSettings, opened: OpenedClassifier) -> bool:
+    """Return whether there will be features, on which adapt and the discriminator train."""
+    if isinstance(opened, TableClassifier):
+        return opened.n_features is not None
+    return settings.phi != "none"
 
 
 def _proved(
@@ -239,6 +275,8 @@ def _opened(
             raise CovcalError("tables of outputs need a target and no model")
         tables = open_outputs(source, target, settings.outputs, settings.classes)
         return TableClassifier(list(tables.values()), settings.outputs), tables, ()
+    from covcal_cli.data.open import open_domains
+
     if model is None:
         raise CovcalError("there is no model: give one, or say that the data holds logits")
     classifier = open_classifier(
@@ -248,6 +286,7 @@ def _opened(
         phi=settings.phi,
         threads=threads,
         providers=settings.providers,
+        trusted=settings.trust_model,
     )
     named = {"source": source, "target": target}
     paths = {name: path for name, path in named.items() if path is not None}

@@ -9,7 +9,13 @@ import numpy as np
 from covcal_cli.arrays import Rows
 from covcal_cli.data.outputs import OutputKind
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.splits import DEFAULT_FRACTIONS, Fractions, hashes_of
+from covcal_cli.data.splits import (
+    DEFAULT_FRACTIONS,
+    FITTED_FRACTIONS,
+    SOURCE_FRACTIONS,
+    Fractions,
+    hashes_of,
+)
 from covcal_cli.errors import CovcalError
 
 
@@ -87,14 +93,16 @@ class ExtractSettings:
     preprocess: str | None = None
     # The names of the classes in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None
-    # Shares of train, validation and test where the data has no splits of its own.
-    fractions: Fractions = DEFAULT_FRACTIONS
+    # Shares of train, validation and test where the data has no splits of its own; by default those
+    # of `fractions_of`.
+    fractions: Fractions | None = None
     seed: int = 0  # of those splits and of a sample
     selection: Selection = field(default_factory=Selection)
     # Rows per run of the model; by default a power of two from 16 to 256 that keeps its input
     # within 16 MiB.
     batch: int | None = None
     threads: int | None = None  # for the model and for decoding each; all cores by default
+    trust_model: bool = False  # open one that is a program, as torch files are
     weights: Path | None = None  # for the module that ``module:function`` returns
     model_output: str | None = None  # that holds the classes, where the model has several
     phi: str | None = None  # "input", "none" or a tensor's name, instead of the layer found
@@ -102,3 +110,11 @@ class ExtractSettings:
     # What the data holds where there is no model to run: tables of a classifier's outputs.
     outputs: OutputKind | None = None
     skip_unreadable: bool = True  # up to 1 % of the rows, instead of stopping at the first
+
+    def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
+        """Return the shares of a domain; `trained` says whether features can be learnt on."""
+        if self.fractions is not None:
+            return self.fractions
+        if domain == "target":
+            return DEFAULT_FRACTIONS
+        return SOURCE_FRACTIONS if trained else FITTED_FRACTIONS

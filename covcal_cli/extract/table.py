@@ -10,6 +10,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Inputs, ModelInput
 from covcal_cli.classifiers.proof import Proof
+from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.outputs import OutputKind, OutputTable
 
 
@@ -22,6 +23,8 @@ class TableClassifier:
     name, sha256 = "logits", ""
     logits_tensor = "logits"
     tail: str | None = "none"
+    # The tables have settled what they hold.
+    outputs = Outputs("the table", None, is_single=False, has_layer=False)
     fixed_batch: int | None = None
     weight: Float32s | None = None
     bias: Float32s | None = None

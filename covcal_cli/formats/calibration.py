@@ -5,12 +5,17 @@ forecaster's own would be (ARCHITECTURE, section 3.6).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
+from covcal_cli.arrays import Float64s
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import ForecasterName
+from covcal_cli.formats.source_accuracy import SourceAccuracy
+from covcal_cli.maths.weights import WeightHealth
 from covcal_cli.records import Document, Guard, Input, at, read_document
 
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
@@ -27,6 +32,10 @@ class Candidate:
     expected_ece: float | None  # the distance between the two
     chosen: bool
     why: str  # it was chosen, or was not; a few words
+    # What the ECE is at least, if the estimate is right: that distance, but none where it is about
+    # 0 because T was matched to the estimate.
+    least_ece: float | None = None
+    matched: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class Calibration(Document):
     method_used: str  # in force, and why in one sentence
     reason: str
     forecaster: ForecasterName  # whose logits T_f scales
-    # Probabilities are softmax(z / T_f).
+    # Probabilities are softmax(z / T_f + b), with b the class offsets, where there are any.
     forecaster_temperature: float = field(metadata=at("temperatures.forecaster"))
     # T_g per member; none where no weights were computed, and then no discriminator either.
     discriminator_temperatures: tuple[float, ...] = field(metadata=at("temperatures.discriminator"))
@@ -70,6 +79,8 @@ class Calibration(Document):
     candidates: tuple[Candidate, ...] = ()  # what `auto` chose from
     # The name as asked, and the shares per class where they are not the source's.
     target_prior: Mapping[str, Any] = field(default_factory=_source_prior)
+    # b, one per class: log(q_y / p_y) of the methods that correct for a prior, else none.
+    class_offsets: tuple[float, ...] = ()
     used_target_labels: bool = False  # by ``covcal calibrate-labelled`` alone
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
@@ -77,9 +88,15 @@ class Calibration(Document):
     seed: int
     classes: tuple[str, ...]
     model: Mapping[str, str]  # name and sha256 of the classifier
+    source_accuracy: SourceAccuracy | None = None  # the classifier's; None without labelled rows
     feature_columns: tuple[str, ...] = ()  # of a table, in the order that the model reads them
     networks_sha256: str | None  # of the aligned networks, where the method needs them
     inputs: tuple[Input, ...]
+
+    @property
+    def offsets(self) -> Float64s | None:
+        """The class offsets b, shape (K,); None where there are none."""
+        return np.array(self.class_offsets) if self.class_offsets else None
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -105,7 +122,18 @@ def _fault(calibration: Calibration) -> str | None:
     temperature = calibration.forecaster_temperature
     if not _LEAST_TEMPERATURE < temperature < 1 / _LEAST_TEMPERATURE:
         return f"temperatures.forecaster is {temperature}"
+    if len(calibration.class_offsets) not in (0, len(calibration.classes)):
+        return f"class_offsets has {len(calibration.class_offsets)} numbers"
+    if not np.isfinite(calibration.class_offsets).all():
+        return "class_offsets is not finite"
     for name in ("name", "sha256"):
         if name not in calibration.model:
             return f"model.{name} is missing"
+    if not isinstance(calibration.target_prior.get("name"), str):
+        return "target_prior.name is no text"
+    if calibration.weights is not None:
+        for name in (entry.name for entry in fields(WeightHealth)):
+            value = calibration.weights.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return f"weights.{name} is no number"
     return None if calibration.inputs else "inputs is empty"

@@ -15,21 +15,26 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Floats, Labels, Rows, Splits
 from covcal_cli.errors import CovcalError, TooFewRowsError
-from covcal_cli.files import require_file, sha256_of
+from covcal_cli.files import sha256_of
+from covcal_cli.hdf5 import Dataset, File, Group
+from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.softmax import log_mean_softmax
+from covcal_cli.records import parsed_json
 
 FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
+SOURCE_FRACTIONS = "source_fractions"  # attribute: of the source's splits, where they differ
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
+ALL = "all"  # of them
+REMEDY = "make it with covcal extract"  # for what is no such file
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
 _BLOCK_BYTES = 4 << 20  # of what is read at a time
 _LEAST_ROWS = 256
@@ -53,7 +58,7 @@ ForecasterName = Literal["original", "aligned"]  # the classifier, or the one th
 class Domain:
     """One domain of an open file: its splits, and arrays read by row; never its labels."""
 
-    def __init__(self, path: Path, name: str, group: Any, n_classes: int) -> None:
+    def __init__(self, path: Path, name: str, group: Group, n_classes: int) -> None:
         self.path = path
         self.name = name  # "source" or "target"
         self.n_classes = n_classes  # K
@@ -68,8 +73,15 @@ class Domain:
         if self.n and int(self.split.max()) >= len(SPLITS):
             raise self._error("split", f"holds {int(self.split.max())}; 0, 1 and 2 are allowed")
 
+    @property
+    def n_labelled(self) -> int:
+        """How many rows have a label; which it is, `target_labels` alone says of the target."""
+        return int((self._group["labels"][:] != UNKNOWN_LABEL).sum())
+
     def rows(self, split: str) -> Rows:
-        """Return the row numbers of a split (``train``, ``validation`` or ``test``), ascending."""
+        """Return the row numbers of a split or of ``all``, ascending."""
+        if split == ALL:
+            return np.arange(self.n, dtype=np.int64)
         return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64)
 
     def counts(self) -> str:
@@ -120,7 +132,10 @@ class Domain:
 
     def ids(self, rows: Rows) -> list[str]:
         """Return the ids of `rows`: relative paths or row numbers."""
-        return [bytes(value).decode("utf-8") for value in self.id_bytes(rows)]
+        try:
+            return [bytes(value).decode("utf-8") for value in self.id_bytes(rows)]
+        except UnicodeDecodeError as error:
+            raise self._error("ids", "is not UTF-8: extract again") from error
 
     def id_bytes(self, rows: Rows) -> NDArray[np.bytes_]:
         """Return the ids of `rows` in UTF-8, shape (m,), as the file holds them."""
@@ -133,7 +148,7 @@ class Domain:
 
     def column(self, name: str, rows: Rows) -> AnyArray:
         """Return one of `columns` for `rows`, shape (m,): numbers, or texts as UTF-8 bytes."""
-        dataset = self._group["columns"][name]
+        dataset: Dataset = self._group["columns"][name]
         if dataset.shape != (self.n,):
             raise self._error(f"columns/{name}", f"has shape {dataset.shape}, not ({self.n},)")
         return _taken(dataset, rows, axis=0)
@@ -175,7 +190,7 @@ class Domain:
 
     def _require_type(self, name: str, kinds: str, axes: str) -> None:
         found = self._group[name]
-        if not isinstance(found, h5py.Dataset):
+        if not isinstance(found, Dataset):
             raise self._error(name, "is a group, not a dataset: extract again")
         if found.dtype.kind not in kinds or found.ndim != len(axes):
             raise self._error(
@@ -206,7 +221,10 @@ class Domain:
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return
-        bad = np.argwhere(~np.isfinite(values))
+        wrong = ~np.isfinite(values)
+        if name == "logits":  # of which -inf rules a class out, as long as it leaves another
+            wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
+        bad = np.argwhere(wrong)
         if len(bad):
             row, value = int(rows[bad[0][axis]]), values[tuple(bad[0])]
             known = self.ids(np.array([row], dtype=np.int64))[0]
@@ -240,12 +258,11 @@ class FeatureFile:
 
     def __init__(self, path: Path, handle: Any = None) -> None:
         self.path = path
-        self._file = open_hdf5(path) if handle is None else handle
-        self._closes = handle is None
+        self._file = File(path, remedy=REMEDY, handle=handle)
         try:
             self.schema = self._checked_schema()
             self.classes = self._class_names()
-            self.attributes: dict[str, Any] = dict(self._file.attrs)
+            self.attributes = self._file.attrs
             self.source = SourceDomain(*self._group("source")) if "source" in self._file else None
             self.target = Domain(*self._group("target")) if "target" in self._file else None
             self._require_agreement()
@@ -267,11 +284,19 @@ class FeatureFile:
     def feature_columns(self) -> tuple[str, ...]:
         """The columns of a table that went into the model, in order; none where none are known."""
         text = self.attributes.get(FEATURE_COLUMNS)
-        return tuple(map(str, json.loads(text))) if isinstance(text, str) and text else ()
+        if not text:
+            return ()
+        try:
+            names = parsed_json(str(text))
+        except ValueError as error:
+            raise CovcalError(
+                f"{self.path}: its {FEATURE_COLUMNS} are not readable ({error}): extract again"
+            ) from error
+        return tuple(map(str, names)) if isinstance(names, list) else (str(names),)
 
     @property
-    def handle(self) -> Any:
-        """The open ``h5py.File``, for copying datasets to another file without reading them."""
+    def handle(self) -> File:
+        """The open file, for what none of the other attributes gives."""
         return self._file
 
     def sha256(self) -> str:
@@ -298,8 +323,7 @@ class FeatureFile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._closes:
-            self._file.close()
+        self._file.close()
 
     def _checked_schema(self) -> str:
         schema = self._file.attrs.get("schema")
@@ -309,7 +333,7 @@ class FeatureFile:
                 f"{self.path} has {found}; this version reads {FEATURES_SCHEMA} and "
                 f"{ADAPTED_SCHEMA}: make it with covcal extract"
             )
-        if not np.array_equal(self._file.attrs.get("complete"), 1):
+        if self._file.attrs.get("complete") != 1:
             raise CovcalError(f"{self.path} was never finished: run the step that made it again")
         return str(schema)
 
@@ -317,12 +341,9 @@ class FeatureFile:
         if "classes" not in self._file:
             raise CovcalError(f"{self.path}: /classes is missing: extract again")
         found = self._file["classes"]
-        if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind != "S":
+        if not isinstance(found, Dataset):
             raise CovcalError(f"{self.path}: /classes is no list of names: extract again")
-        try:
-            return [bytes(name).decode("utf-8") for name in found[:]]
-        except UnicodeDecodeError as error:
-            raise CovcalError(f"{self.path}: /classes is not UTF-8: extract again") from error
+        return found.texts()
 
     def _require_agreement(self) -> None:
         domains = [domain for domain in (self.source, self.target) if domain is not None]
@@ -341,8 +362,11 @@ class FeatureFile:
                     f"({' and '.join(sorted(map(str, values)))}): make it again"
                 )
 
-    def _group(self, name: str) -> tuple[Path, str, Any, int]:
-        return self.path, name, self._file[name], len(self.classes)
+    def _group(self, name: str) -> tuple[Path, str, Group, int]:
+        found = self._file[name]
+        if not isinstance(found, Group):
+            raise CovcalError(f"{self.path}: /{name} is a dataset, not a group: extract again")
+        return self.path, name, found, len(self.classes)
 
 
 def thinned(rows: Rows, most: int, seed: int) -> Rows:
@@ -354,7 +378,7 @@ def thinned(rows: Rows, most: int, seed: int) -> Rows:
 
 def read_labels(domain: Domain, rows: Rows) -> Labels:
     """Return the labels of `rows` of any domain; for `SourceDomain` and `target_labels` only."""
-    labels: Labels = _taken(domain._group["labels"], rows, axis=0).astype(np.int64, copy=False)
+    labels = _taken(domain._group["labels"], rows, axis=0)
     outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
     if len(outside):
         row = int(rows[outside[0]])
@@ -362,7 +386,7 @@ def read_labels(domain: Domain, rows: Rows) -> Labels:
             f"{domain.path}: /{domain.name}/labels row {row} is {labels[outside[0]]}; "
             f"-1 (unknown) to {domain.n_classes - 1} are allowed"
         )
-    return labels
+    return labels.astype(np.int64, copy=False)
 
 
 def columns_text(names: Sequence[str]) -> str:
@@ -377,27 +401,6 @@ def columns_text(names: Sequence[str]) -> str:
     return json.dumps([f"{len(names)} columns", f"sha256 {digest}"])
 
 
-def open_hdf5(path: Path) -> Any:
-    """Open a file for reading, or raise `CovcalError` that says what is wrong with it."""
-    require_file(path, remedy="make it with covcal extract")
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        if "truncated" in str(error):
-            size = path.stat().st_size
-            raise CovcalError(
-                f"{path} is truncated ({size} bytes are left): copy it again or make it again"
-            ) from error
-        if "lock" in str(error):
-            raise CovcalError(
-                f"{path} is locked by another program, or its file system has no locks: wait, or "
-                "set HDF5_USE_FILE_LOCKING=FALSE"
-            ) from error
-        raise CovcalError(
-            f"{path} is not a readable HDF5 file: make it with covcal extract"
-        ) from error
-
-
 def _cut(rows: Rows, width: int) -> Iterator[Rows]:
     """Cut `rows` of `width` float32 values each into runs of a few MiB."""
     size = max(_LEAST_ROWS, _BLOCK_BYTES // (4 * max(1, width)))
@@ -405,7 +408,7 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
         yield rows[start : start + size]
 
 
-def _taken(dataset: Any, rows: Rows, axis: int) -> AnyArray:
+def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
     """Read ascending `rows` as one contiguous span: far faster than HDF5's own row selection."""
     if len(rows) == 0:
         shape = list(dataset.shape)

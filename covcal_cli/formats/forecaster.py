@@ -15,7 +15,7 @@ from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
 from covcal_cli.maths.networks import Networks, aligned_logits, networks_sha256, read_networks
-from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax
+from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, with_offsets
 
 NONE = "none"  # the name of the classifier as it came
 _AGAIN = "calibrate this file itself"
@@ -217,10 +217,11 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 
 @dataclass(frozen=True)
 class ScaledLogits:
-    """Whose logits of a file a temperature scales."""
+    """Whose logits of a file a temperature scales, and the class offsets added to them after it."""
 
     forecaster: ForecasterName
     temperature: float
+    offsets: Float64s | None = None  # b, (K,)
     networks: AlignedNetworks | None = None  # that make the logits where the file lacks them
 
     @property
@@ -235,20 +236,43 @@ class ScaledLogits:
         """What tells its logits from others'."""
         return self.forecaster if self.networks is None else self.networks.sha256
 
+    def moved(self, logits: Floats) -> Floats:
+        """Return logits, shape (m, K), whose softmax at T has the offsets in it."""
+        return with_offsets(logits, self.temperature, self.offsets)
+
     def of(self, domain: Domain) -> Callable[[Rows], Floats]:
         """Return what gives these logits of a domain's rows, shape (m, K), a block at a time."""
-        return lambda rows: forecaster_logits(domain, rows, self.forecaster, self.networks).T
+        return lambda rows: self.moved(
+            forecaster_logits(domain, rows, self.forecaster, self.networks).T
+        )
 
 
-def read_named(documents: Sequence[Path], networks: Path | None = None) -> dict[str, Calibration]:
-    """Read calibrations, and name them by their method, or by their file where two share one.
+def split_names(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files of calibrations given as ``FILE`` or ``NAME=FILE``, and their names.
 
-    A calibration by none is ``none`` itself.
+    A calibration without a name has an empty one. A file that is there is one, whatever its name.
+    """
+    files, names = [], []
+    for one in given:
+        name, equals, rest = str(one).partition("=")
+        has_name = bool(equals and name and rest) and "/" not in name and not one.exists()
+        files.append(Path(rest) if has_name else one)
+        names.append(name if has_name else "")
+    return files, names
+
+
+def read_named(
+    documents: Sequence[Path], networks: Path | None = None, names: Sequence[str] = ()
+) -> dict[str, Calibration]:
+    """Read calibrations under their `names`, where those are given and not empty.
+
+    Another is named by its method, or by its file where two share one. A calibration by none is
+    ``none`` itself.
 
     Raises
     ------
     CovcalError
-        If one cannot be read, or two files share method and stem.
+        If one cannot be read, or two have one name.
     UnusedOptionError
         If `networks` are given and no calibration is of aligned logits.
     """
@@ -256,13 +280,18 @@ def read_named(documents: Sequence[Path], networks: Path | None = None) -> dict[
     if networks is not None and all(one.forecaster == "original" for one in calibrations):
         raise UnusedOptionError("--networks", "no calibration given has a use for it")
     methods = [calibration.method_used for calibration in calibrations]
-    names: dict[str, Calibration] = {}
-    for path, method, calibration in zip(documents, methods, calibrations, strict=True):
-        name = path.stem if methods.count(method) > 1 and method != NONE else method
-        if name in names or (name == NONE and method != NONE):
-            raise CovcalError(f"two calibrations would be named {name!r}: rename {path}")
-        names[name] = calibration
-    return names
+    found: dict[str, Calibration] = {}
+    for path, given, method, calibration in zip(
+        documents, names or [""] * len(documents), methods, calibrations, strict=True
+    ):
+        name = given or (path.stem if methods.count(method) > 1 and method != NONE else method)
+        if name in found or (name == NONE and method != NONE):
+            raise CovcalError(
+                f"two calibrations would be named {name!r}: rename {path}, or name it as in "
+                f"-c NAME={path}"
+            )
+        found[name] = calibration
+    return found
 
 
 def scaled_logits(
@@ -283,6 +312,7 @@ def scaled_logits(
         found[name] = ScaledLogits(
             calibration.forecaster,
             calibration.forecaster_temperature,
+            calibration.offsets,
             networks_for(calibration, document, file, given),
         )
     return found

@@ -13,6 +13,9 @@ from covcal_cli.arrays import Float64s, Floats, Labels
 
 LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
 _BLOCK_VALUES = 1 << 16
+# The negative log-likelihood of a row of which float64 holds no probability: its class is masked
+# (`covcal_cli.maths.masks`), or as good as that. About 708.
+MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 
 
 def blocks_of(logits: Floats) -> LogitBlocks:
@@ -29,11 +32,20 @@ def blocks_of(logits: Floats) -> LogitBlocks:
 def class_major(logits: Floats) -> Float64s:
     """Copy logits of shape (m, K) to float64 of shape (K, m), each row shifted to a maximum of 0.
 
-    Softmax does not see the shift, and after it no exponential overflows at any temperature.
+    Softmax does not see the shift, and after it no exponential overflows at any temperature. A
+    logit of -inf is a class of probability 0.
     """
     block = np.array(logits.T, dtype=np.float64, order="C")
     block -= block.max(axis=0)
     return block
+
+
+def with_offsets(logits: Floats, temperature: float, offsets: Float64s | None) -> Floats:
+    """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b).
+
+    `offsets` are b, shape (K,); without them the logits stay as they are.
+    """
+    return logits if offsets is None else logits + temperature * offsets
 
 
 def exp(block: Float64s) -> Float64s:
@@ -42,7 +54,8 @@ def exp(block: Float64s) -> Float64s:
     NumPy's float64 exponential is not vectorised on most machines and would take most of the time
     of every fit; the float32 one is six times faster, and sums stay in float64.
     """
-    powers = block.astype(np.float32)
+    with np.errstate(over="ignore"):  # of masks near float32's lowest number
+        powers = block.astype(np.float32)
     return np.exp(powers, out=powers).astype(np.float64)
 
 

@@ -2,30 +2,37 @@
 
 The rules and their reasons are in ARCHITECTURE, section 3.4. The loss is not unimodal in T, so a
 grid in log T finds every local minimum on some of the rows, each is refined on all of them, and the
-lowest wins; an end of the interval counts only where it is lower than every minimum inside. Nothing
-is stochastic but the seeded choice of the grid's rows. T_g (section 3.2 there) is the same fit.
+lowest wins; an end of the interval counts only where it is lower than every minimum inside, and
+T = 1 where it is lower than all of these. Nothing is stochastic but the seeded choice of the grid's
+rows. T_g (section 3.2 there) is the same fit.
+
+Exponentials are float32, with a row's highest logit at 0, and so are the sums over many classes;
+sums over rows are float64. T is good to 1e-6 in log T all the same, in a third of the time.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.maths.softmax import LogitBlocks, blocks_of, class_major, exp
+from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
+from covcal_cli.maths.masks import mask_depth, masked, spread
+from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
 MIN_ERRORS = 5  # with fewer among the labelled rows a command allows no T below 1
 _GRID_POINTS = 97
 _GRID_ROWS = 20_000
-_GRID_VALUES = 4_000_000  # bounds the grid's memory where there are many classes
+_GRID_VALUES = 1_000_000  # bounds the grid's time and memory where there are many classes
 _RANGE = 1e4
 _TOLERANCE = 1e-6
+_QUADRATIC = 2e-4  # a Newton step this short leaves an error of about its square
 _MAX_STEPS = 60
 _TIE = 1e-12
+_FEW_CLASSES = 32  # with fewer, sums across rows are fastest, and float64 costs little
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,12 @@ class TemperatureFit:
     """A fitted temperature."""
 
     temperature: float  # above 0; above 1 it softens
-    loss: float  # weighted mean at `temperature`, and at T = 1, that is, before
+    loss: float  # weighted mean at `temperature`; never above that at T = 1, that is, before
     loss_at_one: float
     at_limit: Limit | None  # the end of the search interval that T stands at, if any
     held_at_one: bool  # the best T was below 1, and sharpening was not allowed
     local_minima: int  # interior minima that were compared
+    ruled_out: int = 0  # rows whose own class is masked, which no T can help
 
 
 def fit_temperature(
@@ -54,7 +62,8 @@ def fit_temperature(
     Parameters
     ----------
     logits : array (n, K), or a callable that yields blocks (m, K) in row order
-        Finite logits of any float dtype; a callable is read several times and bounds the memory.
+        Logits of any float dtype, finite or -inf; a callable is read several times and bounds the
+        memory. Masks (`covcal_cli.maths.masks`) have probability 0 at every T.
     labels : array of int64, shape (n,)
         Classes 0 .. K-1. A class that never occurs is fine.
     weights : array of float64, shape (n,), optional
@@ -81,37 +90,55 @@ def fit_temperature(
         )
     n_classes = next(block.shape[1] for block in blocks())
     rows, copies = _sampled_rows(row_weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
-    scale, sample = _scale_and_sample(blocks, labels, row_weights, rows)
+    sample = _sample(blocks, labels, rows)
+    # Masks must not stretch the scale of the logits, which the interval is measured in.
+    depth = mask_depth(sample, copies)
+    scale = spread(sample, masked(sample, depth), copies)
+    shift = _Shift.within(depth, max(1.0, _RANGE * scale))
+    shifted = [shift(block) for block in blocks_of(sample)()]
+    on_grid = _Objective(lambda: shifted, labels[rows], copies, loss, shift.floor)
     everything = _Objective(
-        lambda: map(class_major, _cache_sized(blocks)), labels, row_weights, loss
+        lambda: map(shift, _cache_sized(blocks)), labels, row_weights, loss, shift.floor
     )
-    loss_at_one = everything.value(0.0)
-    if scale == 0:  # every row is a tie between all classes: T changes nothing
-        return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0)
+    if scale == 0:  # every row is a tie between all the classes that it allows
+        _, (loss_at_one,) = everything.at([], [0.0])
+        return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0, everything.ruled_out)
     # A grid over the whole interval, on few rows, finds where the local minima are.
-    on_grid = _Objective(lambda: sample, labels[rows], copies, loss)
     low, high = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(low, high, _GRID_POINTS)
-    values = np.array([on_grid.value(log_t) for log_t in grid])
+    values = np.array(on_grid.at([], grid.tolist())[1])
     # Each is refined on the few rows first, so that the passes over all rows start close by.
-    step = float(grid[1] - grid[0])
-    interior = [
-        _refined(everything, _refined(on_grid, grid[index], step, low, high).log_t, step, low, high)
-        for index in _interior_minima(values)
+    search = _Search(low, high, float(grid[1] - grid[0]))
+    starts = [float(grid[index]) for index in _interior_minima(values)]
+    near, _ = search.refined(on_grid, starts, [])
+    ends = _lowest_ends(grid, values)
+    interior, (loss_at_one, *at_ends) = search.refined(
+        everything, [point.log_t for point in near], [0.0, *(log_t for log_t, _ in ends)]
+    )
+    limits = [
+        _Point(log_t, value, name) for (log_t, name), value in zip(ends, at_ends, strict=True)
     ]
-    candidates = [*interior, *_limits(everything, grid, values)]
+    candidates, at_one = [*interior, *limits], _Point(0.0, loss_at_one)
     held = False  # without sharpening, T = 1 takes the place of every T below it
     if not allow_sharpening:
         allowed = [point for point in candidates if point.log_t >= 0]
         held = _best(candidates) not in allowed
-        candidates = [*allowed, _Point(0.0, loss_at_one)]
+        candidates = [*allowed, at_one]
     best = _best(candidates)
+    if best.loss > loss_at_one:
+        best = at_one
     return TemperatureFit(
-        math.exp(best.log_t), best.loss, loss_at_one, best.limit, held, len(interior)
+        math.exp(best.log_t),
+        best.loss,
+        loss_at_one,
+        best.limit,
+        held,
+        len(interior),
+        everything.ruled_out,
     )
 
 
-# What is read of the rows: those of the grid, and the scale of the logits.
+# The rows of the grid, and all rows in blocks that are ready for exponentials.
 
 
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
@@ -129,31 +156,23 @@ def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float6
     return rows, copies.astype(np.float64)
 
 
-def _scale_and_sample(
-    blocks: LogitBlocks, labels: Labels, weights: Float64s, rows: Rows
-) -> tuple[float, list[Float64s]]:
-    """Return the weighted root mean square of the row-centred logits, and the logits of `rows`.
+def _sample(blocks: LogitBlocks, labels: Labels, rows: Rows) -> Floats:
+    """Return the logits of `rows`, shape (m, K), reading all blocks once.
 
     Raises ValueError if the labels are too many, too few, or no classes of these logits.
     """
-    total, start, classes = 0.0, 0, 0
+    start, classes = 0, 0
     chosen: list[Floats] = []
-    for block in _cache_sized(blocks):
-        stop = start + len(block)
-        centred = np.array(block.T, dtype=np.float64, order="C")
-        centred -= centred.mean(axis=0)
-        classes = len(centred)
-        squares = np.einsum("km,km->m", centred, centred)
-        total += float((squares * weights[start:stop]).sum()) if stop <= len(weights) else 0.0
+    for block in blocks():
+        stop, classes = start + len(block), block.shape[1]
         inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
-        chosen.append(np.asarray(block)[inside - start].astype(np.float64))
+        chosen.append(np.asarray(block)[inside - start])
         start = stop
     if start != len(labels):
         raise ValueError(f"{start} rows of logits for {len(labels)} labels")
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"a label is outside 0 .. {classes - 1}")
-    sample = [class_major(block) for block in blocks_of(np.concatenate(chosen))()]
-    return math.sqrt(total / (weights.sum() * classes)), sample
+    return np.concatenate(chosen)
 
 
 def _cache_sized(blocks: LogitBlocks) -> Iterator[Floats]:
@@ -161,31 +180,60 @@ def _cache_sized(blocks: LogitBlocks) -> Iterator[Floats]:
         yield from blocks_of(block)()
 
 
+@dataclass(frozen=True)
+class _Shift:
+    """What turns logits (m, K) into float32 of shape (K, m), each row's highest at 0."""
+
+    depth: float  # from which on a logit is a mask
+    floor: float  # what stands for one, below 0: unlike -inf it can be multiplied by 0
+
+    @classmethod
+    def within(cls, depth: float, highest_t: float) -> "_Shift":
+        """Return the shift for temperatures up to `highest_t`.
+
+        At all of them the floor has probability 0, and so has whatever is lower.
+        """
+        floor = -float(np.float32(2 * MOST_NLL * highest_t))
+        return cls(min(depth, -floor), floor)
+
+    def __call__(self, block: Floats) -> Float32s:
+        order: Literal["C", "F"] = "C" if block.shape[1] < _FEW_CLASSES else "F"
+        wide = np.float64 if block.dtype == np.float64 else np.float32
+        values: Floats = np.array(block.T, dtype=wide, order=order)
+        values -= values.max(axis=0)
+        if values.min() < -self.depth:
+            values[values < -self.depth] = self.floor
+        return values.astype(np.float32, copy=False)
+
+
 # The losses of rows, and their weighted mean as a function of log T.
 
 
 def brier_rows(
-    block: Float64s, labels: Labels, temperature: float, derivatives: bool
+    block: Floats, labels: Labels, temperature: float, derivatives: bool
 ) -> list[Float64s]:
     """Return ||p - y||^2 of every row, and its derivatives with respect to s = log T.
 
-    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d.
+    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d. Logits are class-major,
+    shape (K, m), each row's highest 0, and finite where derivatives are asked for.
     """
-    columns = np.arange(block.shape[1])
-    u, p = _softmax(block, temperature)
-    p_y = p[labels, columns]
-    squares = _sum_of_products(p, p)
+    u, e = _exponentials(block, temperature)
+    total = _sums(e)
+    p_y = e[labels, np.arange(block.shape[1])] / total
+    squares = _products(e, e) / total**2
     loss = squares - 2 * p_y + 1
     if not derivatives:
         return [loss]
-    u -= _sum_of_products(p, u)  # u is d from here on
-    d_y = u[labels, columns]
-    q = p * u
-    variance = _sum_of_products(q, u)
-    cross = _sum_of_products(p, q)
+    # Moments of u under p, and sums of p^2 u and p^2 u^2.
+    weighted = e * u
+    mean = _sums(weighted) / total
+    variance = _products(weighted, u) / total - mean**2
+    first, second = _products(e, weighted) / total**2, _products(weighted, weighted) / total**2
+    cross = first - mean * squares
+    d_y = _label_logits(block, labels) / temperature - mean
     slope = 2 * (p_y * d_y - cross)
     curvature = (
-        4 * _sum_of_products(q, q)
+        4 * (second - 2 * mean * first + mean**2 * squares)
         + 2 * cross
         - 2 * variance * squares
         - 2 * p_y * (d_y * d_y + d_y - variance)
@@ -194,72 +242,94 @@ def brier_rows(
 
 
 def nll_rows(
-    block: Float64s, labels: Labels, temperature: float, derivatives: bool
+    block: Floats, labels: Labels, temperature: float, derivatives: bool
 ) -> list[Float64s]:
-    """Return -log p_y of every row, and its derivatives with respect to s = log T."""
-    columns = np.arange(block.shape[1])
-    u, p = _softmax(block, temperature)
-    loss = np.log(exp(u).sum(axis=0)) - u[labels, columns]
+    """Return -log p_y of every row, at most `MOST_NLL`, and its derivatives as `brier_rows`."""
+    u, e = _exponentials(block, temperature)
+    total = _sums(e)
+    u_y = _label_logits(block, labels) / temperature
+    loss = np.log(total) - u_y
+    lost = loss > MOST_NLL
+    loss[lost] = MOST_NLL
     if not derivatives:
         return [loss]
-    u -= _sum_of_products(p, u)
-    d_y = u[labels, columns]
-    return [loss, d_y, _sum_of_products(p * u, u) - d_y]
+    weighted = e * u
+    mean = _sums(weighted) / total
+    variance = _products(weighted, u) / total - mean**2
+    slope = u_y - mean
+    curvature = variance - slope
+    slope[lost] = curvature[lost] = 0.0
+    return [loss, slope, curvature]
 
 
-def _softmax(block: Float64s, temperature: float) -> tuple[Float64s, Float64s]:
-    u = block / temperature
-    p = exp(u)
-    p /= p.sum(axis=0)
-    return u, p
+def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
+    """Return u = z/T and e^u; of few classes in float64, as sums of two are flat near T = oo."""
+    with np.errstate(over="ignore"):  # of a mask near float32's lowest number
+        u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")
+    e = np.exp(u)
+    return (_wide(u), _wide(e)) if len(block) < _FEW_CLASSES else (u, e)
 
 
-def _sum_of_products(left: Float64s, right: Float64s) -> Float64s:
-    products: Float64s = np.einsum("km,km->m", left, right)
-    return products
+def _sums(values: Floats) -> Float64s:
+    return _wide(np.einsum("km->m", values))
+
+
+def _products(left: Floats, right: Floats) -> Float64s:
+    return _wide(np.einsum("km,km->m", left, right))
+
+
+def _label_logits(block: Floats, labels: Labels) -> Float64s:
+    return _wide(block[labels, np.arange(block.shape[1])])
+
+
+def _wide(values: Floats) -> Float64s:
+    return values.astype(np.float64)
 
 
 # Of a class-major block, labels and T: each row's loss and, where asked for, its derivatives.
-ROW_LOSSES: dict[Loss, Callable[[Float64s, Labels, float, bool], list[Float64s]]] = {
+ROW_LOSSES: dict[Loss, Callable[[Floats, Labels, float, bool], list[Float64s]]] = {
     "brier": brier_rows,
     "nll": nll_rows,
 }
+Derivatives = tuple[float, float, float]  # the loss, its slope and its curvature in log T
 
 
 class _Objective:
-    """The weighted loss of fixed rows, in class-major blocks, as a function of log T."""
+    """The weighted loss of fixed rows, in shifted blocks, as a function of log T."""
 
     def __init__(
         self,
-        blocks: Callable[[], Iterable[Float64s]],
+        blocks: Callable[[], Iterable[Float32s]],
         labels: Labels,
         weights: Float64s,
         loss: Loss,
+        floor: float,
     ) -> None:
         self._blocks, self._labels, self._weights = blocks, labels, weights
-        self._of_rows = ROW_LOSSES[loss]
+        self._of_rows, self._floor = ROW_LOSSES[loss], floor
         self._total = float(weights.sum())
+        self.ruled_out = 0  # rows whose own class is masked, as the last pass saw
 
-    def value(self, log_t: float) -> float:
-        """Return the loss at log T."""
-        return self._sum(log_t, derivatives=False)[0]
-
-    def derivatives(self, log_t: float) -> tuple[float, float, float]:
-        """Return the loss and its first two derivatives with respect to log T."""
-        return self._sum(log_t, derivatives=True)
-
-    def _sum(self, log_t: float, *, derivatives: bool) -> tuple[float, float, float]:
-        sums = np.zeros(3)
-        start = 0
+    def at(
+        self, slopes_at: Sequence[float], values_at: Sequence[float]
+    ) -> tuple[list[Derivatives], list[float]]:
+        """Return the loss with its derivatives at some log T, and alone at others, in one pass."""
+        points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
+        sums = np.zeros((len(points), 3))
+        start = self.ruled_out = 0
         for block in self._blocks():
             stop = start + block.shape[1]
-            rows = self._of_rows(block, self._labels[start:stop], math.exp(log_t), derivatives)
-            weights = self._weights[start:stop]
-            # Not np.dot: BLAS would wake its threads for it, which a busy machine pays dearly.
-            sums[: len(rows)] += [(weights * row).sum() for row in rows]
+            labels, weights = self._labels[start:stop], self._weights[start:stop]
+            for total, (log_t, derivatives) in zip(sums, points, strict=True):
+                rows = self._of_rows(block, labels, math.exp(log_t), derivatives)
+                # Not np.dot: BLAS would wake its threads for it, which a busy machine pays dearly.
+                total[: len(rows)] += [(weights * row).sum() for row in rows]
+            lowest = (_label_logits(block, labels) <= self._floor) & (weights > 0)
+            self.ruled_out += int(np.count_nonzero(lowest))
             start = stop
-        loss, slope, curvature = (sums / self._total).tolist()
-        return loss, slope, curvature
+        means = (sums / self._total).tolist()
+        of_slopes = [(loss, slope, bend) for loss, slope, bend in means[: len(slopes_at)]]
+        return of_slopes, [loss for loss, _, _ in means[len(slopes_at) :]]
 
 
 # The search over log T.
@@ -289,36 +359,64 @@ def _interior_minima(values: Float64s) -> list[int]:
     return minima
 
 
-def _refined(objective: _Objective, start: float, step: float, low: float, high: float) -> _Point:
-    """Descend from `start` to the local minimum: Newton inside a bracket, else bisection."""
-    log_t, left, right = float(start), low, high
-    value = math.nan
-    for _ in range(_MAX_STEPS):
-        value, slope, curvature = objective.derivatives(log_t)
+@dataclass
+class _Descent:
+    """One way down to a local minimum: Newton inside a bracket, else bisection."""
+
+    log_t: float
+    left: float
+    right: float
+    loss: float = math.nan
+    done: bool = False
+
+    def move(self, derivatives: Derivatives, longest: float) -> None:
+        """Take the next step, at most `longest`, and see whether it was the last."""
+        value, slope, curvature = derivatives
         if slope < 0:
-            left = log_t
+            self.left = self.log_t
         else:
-            right = log_t
-        # Where the loss is not convex, the slope gives the direction alone; at most a grid step.
-        move = -slope / curvature if curvature > 0 else -math.copysign(step, slope)
-        move = max(-step, min(step, move))
-        if not left <= log_t + move <= right:
-            move = (left + right) / 2 - log_t
-        log_t += move
-        if abs(move) < _TOLERANCE:
-            break
-    return _Point(log_t, value)
+            self.right = self.log_t
+        # Where the loss is not convex, the slope gives the direction alone.
+        step = -slope / curvature if curvature > 0 else -math.copysign(longest, slope)
+        step = max(-longest, min(longest, step))
+        newton = curvature > 0 and self.left <= self.log_t + step <= self.right
+        if not self.left <= self.log_t + step <= self.right:
+            step = (self.left + self.right) / 2 - self.log_t
+        self.log_t += step
+        self.loss = value + step * (slope + step * curvature / 2)
+        self.done = abs(step) < (_QUADRATIC if newton else _TOLERANCE)
 
 
-def _limits(objective: _Objective, grid: Float64s, values: Float64s) -> list[_Point]:
-    """Return the ends of the grid that are its lowest point, with the loss of all rows there."""
+@dataclass(frozen=True)
+class _Search:
+    """The interval in log T, and the distance of two points of the grid."""
+
+    low: float
+    high: float
+    step: float
+
+    def refined(
+        self, objective: _Objective, starts: Sequence[float], values_at: Sequence[float]
+    ) -> tuple[list[_Point], list[float]]:
+        """Descend from all starts at once; the first pass gives the loss at `values_at` too."""
+        descents = [_Descent(start, self.low, self.high) for start in starts]
+        found, values = objective.at([descent.log_t for descent in descents], values_at)
+        moving = descents
+        for _ in range(_MAX_STEPS):
+            for descent, derivatives in zip(moving, found, strict=True):
+                descent.move(derivatives, self.step)
+            moving = [descent for descent in moving if not descent.done]
+            if not moving:
+                break
+            found, _ = objective.at([descent.log_t for descent in moving], [])
+        return [_Point(descent.log_t, descent.loss) for descent in descents], values
+
+
+def _lowest_ends(grid: Float64s, values: Float64s) -> list[tuple[float, Limit]]:
+    """Return the ends of the grid that are its lowest point."""
     lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
     ends: list[tuple[int, Limit]] = [(0, "lower"), (len(grid) - 1, "upper")]
-    return [
-        _Point(float(grid[index]), objective.value(float(grid[index])), name)
-        for index, name in ends
-        if values[index] <= lowest
-    ]
+    return [(float(grid[index]), name) for index, name in ends if values[index] <= lowest]
 
 
 def _best(points: list[_Point]) -> _Point:

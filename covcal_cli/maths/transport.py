@@ -1,15 +1,20 @@
-"""Exact optimal transport of many rows to K classes, through its K-dimensional semi-dual.
+"""Exact optimal transport of rows to K classes, through its semi-dual.
 
-Rows j = 1 .. n with mass 1/n go to classes k with mass pi_k at cost c_jk in [0, 1]. With prices v
-of the classes, D(v) = pi . v + mean_j min_k (c_jk - v_k) is concave, and its maximum is the cost of
-transport (Peyre and Cuturi, Computational Optimal Transport, section 5.1). The minimum is smoothed
-to -eps log sum_k exp((v_k - c_jk) / eps), whose gradient is pi - mean_j q_j and whose Hessian is
-(mean_j q_j q_j^T - diag(mean_j q_j)) / eps with q_j the softmax. A damped Newton iteration solves
-it for smaller and smaller eps.
+Rows j = 1 .. n of mass r_j, 1/n unless said otherwise, go to classes k of mass pi_k at cost c_jk in
+[0, 1]. With prices v of the classes, D(v) = pi . v + sum_j r_j min_k (c_jk - v_k) is concave, and
+its maximum is the cost of transport (Peyre and Cuturi, Computational Optimal Transport, section
+5.1). The minimum is smoothed to -eps log sum_k exp((v_k - c_jk) / eps), whose gradient is
+pi - sum_j r_j q_j and whose Hessian is (sum_j r_j q_j q_j^T - diag(sum_j r_j q_j)) / eps with q_j
+the softmax. A damped Newton iteration solves it for smaller and smaller eps.
+
+A step costs the cube of the number of prices. Rows and classes play the same part, so the prices
+are those of the side with fewer members: of the rows where there are more classes than rows. Those
+of the other side follow, as v_k = min_j (c_jk - u_j).
 
 No eps is trusted: D(v) of the unsmoothed problem is a lower bound, and the cost of q, plus half the
 mass that q misplaces, is an upper bound. Their gap is the accuracy, and eps falls until it is below
-8e-5, or 8e-7 K where there are more than 100 classes: far below what sampling moves the cost by.
+8e-5, or 8e-7 a price where there are more than 100 of them: far below what sampling moves the cost
+by.
 """
 
 from dataclasses import dataclass
@@ -20,7 +25,7 @@ from covcal_cli.arrays import Float32s, Float64s
 
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
-_MANY_CLASSES = 100
+_MANY_PRICES = 100
 _MISPLACED = 1e-5  # mass that may be misplaced, at least, and as a multiple of eps
 _MISPLACED_PER_SMOOTHING = 0.1
 _MAX_STEPS = 60
@@ -44,37 +49,32 @@ class Transport:
 
 @dataclass(frozen=True)
 class _State:
-    """The smoothed problem at prices v."""
+    """The smoothed problem at prices v of A members, whose partners are B."""
 
-    prices: Float64s  # v, (K,)
+    prices: Float64s  # v, (A,)
     value: float  # of the smoothed D(v), and its gradient
     slope: Float64s
-    shares: Float32s  # q, (K, n)
+    shares: Float32s  # q, (A, B)
 
 
-def transport(costs: Float32s, masses: Float64s) -> Transport:
-    """Solve the transport of n rows of equal mass to K classes.
+def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = None) -> Transport:
+    """Solve the transport of n rows to K classes.
 
-    `costs`, shape (K, n), lie between 0 and 1; `masses`, shape (K,), sum to 1.
+    `costs`, shape (K, n), lie between 0 and 1; `masses`, shape (K,), sum to 1, and so do
+    `row_masses`, shape (n,), by default all equal.
     """
     used = np.flatnonzero(masses > 0)  # a class without mass takes no row
     some, pi = costs[used], masses[used]
     n = costs.shape[1]
-    step = -(-n // _PILOT_ROWS)
-    pilot = np.ascontiguousarray(some[:, ::step])
-    prices = np.zeros(len(used))
-    for eps in _SMOOTHINGS:
-        if step > 1 and eps > _PILOT_SMOOTHING:  # far from the end, a few rows show the way
-            prices = _maximised(pilot, pi, prices, eps).prices
-            continue
-        state = _maximised(some, pi, prices, eps)
-        prices = state.prices
-        # The unsmoothed problem at these prices, and q as it is with what it misplaces put right.
-        net = (some - prices.astype(np.float32)[:, None]).min(axis=0).astype(np.float64)
-        lower = float(pi @ prices + net.mean())
-        upper = float(np.vdot(state.shares, some)) / n + 0.5 * float(np.abs(state.slope).sum())
-        if upper - lower <= _GAP * max(1.0, len(used) / _MANY_CLASSES):
-            break
+    rows = np.full(n, 1 / n) if row_masses is None else row_masses
+    if len(used) <= n:
+        prices, upper = _solved(some, pi, rows)
+    else:
+        # The rows' prices, and the classes' that follow from them.
+        of_rows, upper = _solved(np.ascontiguousarray(some.T), rows, pi)
+        prices = _net(some.T, of_rows)
+    net = _net(some, prices)
+    lower = float(pi @ prices + rows @ net)
     # Only differences of prices matter: their mean over the mass is made 0.
     level = float(pi @ prices)
     everywhere = np.zeros(len(masses))
@@ -82,14 +82,46 @@ def transport(costs: Float32s, masses: Float64s) -> Transport:
     return Transport((lower + upper) / 2, upper - lower, everywhere, net + level)
 
 
-def _maximised(costs: Float32s, masses: Float64s, prices: Float64s, eps: float) -> _State:
+def _net(costs: Float32s, prices: Float64s) -> Float64s:
+    """Return min_k (c_jk - v_k), shape (B,), of costs (A, B) and prices (A,)."""
+    net: Float32s = (costs - prices.astype(np.float32)[:, None]).min(axis=0)
+    return net.astype(np.float64)
+
+
+def _solved(costs: Float32s, masses: Float64s, partners: Float64s) -> tuple[Float64s, float]:
+    """Return the best prices, shape (A,), and an upper bound of the cost.
+
+    `costs` have shape (A, B), `masses` (A,) and those of the `partners` (B,) sum to 1.
+    """
+    step = -(-costs.shape[1] // _PILOT_ROWS)
+    pilot = np.ascontiguousarray(costs[:, ::step])
+    of_pilot = partners[::step] / partners[::step].sum()
+    prices, upper = np.zeros(len(masses)), 1.0
+    for eps in _SMOOTHINGS:
+        if step > 1 and eps > _PILOT_SMOOTHING:  # far from the end, a few rows show the way
+            prices = _maximised(pilot, masses, of_pilot, prices, eps).prices
+            continue
+        state = _maximised(costs, masses, partners, prices, eps)
+        prices = state.prices
+        # The unsmoothed problem at these prices, and q as it is with what it misplaces put right.
+        lower = float(masses @ prices + partners @ _net(costs, prices))
+        cost = float(np.einsum("ab,ab->b", state.shares, costs) @ partners)
+        upper = cost + 0.5 * float(np.abs(state.slope).sum())
+        if upper - lower <= _GAP * max(1.0, len(masses) / _MANY_PRICES):
+            break
+    return prices, upper
+
+
+def _maximised(
+    costs: Float32s, masses: Float64s, partners: Float64s, prices: Float64s, eps: float
+) -> _State:
     """Climb the smoothed semi-dual from `prices` by Newton steps damped as far as needed.
 
     Damping follows the share of the promised gain that a step brings (Marquardt). Before the last
     smoothing a rough solution will do: only the gap between the bounds has to be small, at the end.
     """
-    state = _at(costs, masses, prices, eps)
-    n = costs.shape[1]
+    state = _at(costs, masses, partners, prices, eps)
+    root = np.sqrt(partners).astype(np.float32)
     damping = 1e-3
     # The gradient is the mass that q misplaces, class by class.
     enough = max(_MISPLACED, _MISPLACED_PER_SMOOTHING * eps)
@@ -97,17 +129,16 @@ def _maximised(costs: Float32s, masses: Float64s, prices: Float64s, eps: float) 
         if np.abs(state.slope).sum() <= enough:
             break
         # eps times minus the Hessian, positive semi-definite: diag(mean q) - mean q q^T.
-        q = state.shares
-        hessian = -(q @ q.T).astype(np.float64) / n
-        mean = q.mean(axis=1, dtype=np.float64)
-        hessian[np.diag_indices_from(hessian)] += mean
+        q = state.shares * root
+        hessian = -(q @ q.T).astype(np.float64)
+        hessian[np.diag_indices_from(hessian)] += masses - state.slope  # the mean of q
         # Prices that all rise alike change nothing, so it is singular without damping, which grows
         # until a step brings part of what the quadratic model promises.
         gained = 0.0
         while damping < _MOST_DAMPING:
             damped = hessian + (damping / len(masses)) * np.eye(len(masses))
             move = eps * np.linalg.solve(damped, state.slope)
-            trial = _at(costs, masses, state.prices + move, eps)
+            trial = _at(costs, masses, partners, state.prices + move, eps)
             promised = 0.5 * float(state.slope @ move)
             gained = (trial.value - state.value) / promised
             if gained > _LEAST_GAIN:
@@ -124,13 +155,14 @@ def _maximised(costs: Float32s, masses: Float64s, prices: Float64s, eps: float) 
     return state
 
 
-def _at(costs: Float32s, masses: Float64s, prices: Float64s, eps: float) -> _State:
+def _at(
+    costs: Float32s, masses: Float64s, partners: Float64s, prices: Float64s, eps: float
+) -> _State:
     """Return the smoothed problem at `prices`, added up block by block."""
-    n = costs.shape[1]
     shares = np.empty_like(costs)
     soft_minima, placed = 0.0, np.zeros(len(prices))
     width = max(1, _BLOCK_VALUES // len(prices))
-    for start in range(0, n, width):
+    for start in range(0, costs.shape[1], width):
         part = slice(start, start + width)
         scores = (prices[:, None] - costs[:, part]) / eps  # float64: small eps magnifies rounding
         top = scores.max(axis=0)
@@ -139,7 +171,8 @@ def _at(costs: Float32s, masses: Float64s, prices: Float64s, eps: float) -> _Sta
         total = q.sum(axis=0)
         q /= total
         shares[:, part] = q
-        soft_minima -= float(top.sum()) + float(np.log(total).sum(dtype=np.float64))
-        placed += q.sum(axis=1, dtype=np.float64)
-    value = float(masses @ prices) + eps * soft_minima / n
-    return _State(prices, value, masses - placed / n, shares)
+        weights = partners[part]
+        soft_minima -= float(weights @ top + weights @ np.log(total).astype(np.float64))
+        placed += q.astype(np.float64) @ weights
+    value = float(masses @ prices) + eps * soft_minima
+    return _State(prices, value, masses - placed, shares)

@@ -135,12 +135,13 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
 #     E_target[L] <= E_source[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2],  r = (source + target) / 2
 #
 # The last term is unknown, but E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2], whose second
-# part is at least 0; leaving it out gives a bound that holds and is weaker.
+# part is at least 0; leaving it out gives a weaker bound. As g >= 1/(1+U), that is at least (1+U)/2
+# >= 1, so that it can never certify anything. And it is of the populations, were U known.
 
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The terms of Theorem 1; the bound says nothing when it is 1 or more."""
+    """The terms of Theorem 1; the bound says nothing, as it is 1 or more whatever the data."""
 
     weighted_error: float  # mean over source validation rows of (1/g - 1/2) L
     # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, the valid stand-in for E_r[(g* - g)^2].

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
 
@@ -9,6 +10,7 @@ from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.source_accuracy import SourceAccuracy
 
 MEASURES = EvaluateSettings(resamples=1000)  # of a report, unless others are asked for
 # The options of ``covcal report`` by what they set, and those of ``covcal evaluate``.
@@ -27,13 +29,26 @@ class ReportContent:
     estimation: Estimation | None  # None where the file has too little for an estimate
     attributes: Mapping[str, str]  # where the file comes from, as its root attributes say
     rows: Mapping[str, str]  # per domain, its rows by split in words
+    source_accuracy: SourceAccuracy | None  # of the classifier; None without labelled source rows
     settings: EvaluateSettings  # of what was measured
     networks: Path | None  # that were given for the calibrations
+    names: tuple[str, ...] = ()  # that were given to the calibrations; an empty one was not
 
     @property
     def name(self) -> str:
         """The calibration that the verdict is about."""
         return next(iter(self.calibrations))
+
+    @property
+    def reading(self) -> str | None:
+        """How the classifier does on its own data, in one sentence, with a doubt that it raises."""
+        if self.source_accuracy is None:
+            return None
+        doubt = self.source_accuracy.doubt
+        plain = f"The classifier gets {self.source_accuracy} right"
+        return f"{plain}: is that what training measured?" + (
+            f" Warning: {doubt}." if doubt else ""
+        )
 
     @property
     def calibration(self) -> Calibration:
@@ -48,7 +63,8 @@ def commands(content: ReportContent) -> list[str]:
     """
     attributes = content.attributes
     model = quote(attributes.get("model_name") or "MODEL")
-    adapted = content.path.name if "features_file" in attributes else None
+    is_adapted = {"features_file", "preset", "members", "seed"} <= set(attributes)
+    adapted = content.path.name if is_adapted else None
     features = attributes.get("features_file", content.path.name)
     seed = attributes.get("seed" if adapted is None else "extract_seed", "0")
     lines = [f"covcal extract {model} SOURCE TARGET -o {quote(features)}{_seed(seed)}"]
@@ -58,7 +74,10 @@ def commands(content: ReportContent) -> list[str]:
             f"--members {attributes['members']}{_seed(attributes['seed'])}"
         )
     file = quote(str(content.path))
-    given = " ".join(f"-c {quote(str(document))}" for document in content.documents)
+    given = " ".join(
+        f"-c {quote(f'{name}={document}' if name else str(document))}"
+        for name, document in zip_longest(content.names, content.documents)
+    )
     if content.networks is not None:
         given += f" --networks {quote(str(content.networks))}"
     for document, found in zip(content.documents, content.calibrations.values(), strict=True):

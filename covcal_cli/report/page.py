@@ -5,7 +5,6 @@ which survives colour blindness and a black-and-white printer; an empty bin is d
 """
 
 from collections.abc import Iterable
-from html import escape
 
 import numpy as np
 
@@ -16,10 +15,12 @@ from covcal_cli.report.content import ReportContent, commands
 from covcal_cli.report.tables import (
     candidates_table,
     class_table,
+    differences_table,
     estimates_table,
     guards_table,
     metrics_table,
     provenance_table,
+    safe,
     weights_table,
 )
 from covcal_cli.report.verdict import verdict
@@ -76,17 +77,18 @@ def page(content: ReportContent) -> str:
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(title)}</title>",
+        f"<title>{safe(title)}</title>",
         f"<style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="origin">{escape(_origin(content))}</p>',
+        f"<h1>{safe(title)}</h1>",
+        f'<p class="origin">{safe(_origin(content))}</p>',
+        "" if content.reading is None else f"<p>{safe(content.reading)}</p>",
         _verdict(content),
         *_measured(content),
         *_expected(content),
         *_calibrations(content),
         _section("Where it comes from", provenance_table(content)),
-        _section("Commands", f"<pre>{escape(chr(10).join(commands(content)))}</pre>"),
-        f'<p class="origin">covcal {escape(__version__)}</p>',
+        _section("Commands", f"<pre>{chr(10).join(map(safe, commands(content)))}</pre>"),
+        f'<p class="origin">covcal {safe(__version__)}</p>',
         "</body></html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
@@ -101,9 +103,9 @@ def _origin(content: ReportContent) -> str:
 
 def _verdict(content: ReportContent) -> str:
     found = verdict(content)
-    sentences = "".join(f"<p>{escape(text)}</p>" for text in found.sentences)
+    sentences = "".join(f"<p>{safe(text)}</p>" for text in found.sentences)
     return (
-        f'<div class="verdict {found.tone}"><strong>{escape(found.headline)}</strong>'
+        f'<div class="verdict {found.tone}"><strong>{safe(found.headline)}</strong>'
         f"{sentences}</div>"
     )
 
@@ -113,7 +115,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
     if evaluation is None:
         return
     diagrams = "\n".join(
-        f"<figure><figcaption>{escape(name)}: ECE {100 * entry.ece:.2f} %</figcaption>"
+        f"<figure><figcaption>{safe(name)}: ECE {100 * entry.ece:.2f} %</figcaption>"
         f"{_reliability_diagram(name, entry)}</figure>"
         for name, entry in evaluation.metrics.items()
     )
@@ -125,12 +127,19 @@ def _measured(content: ReportContent) -> Iterable[str]:
         "<p>Rows are grouped by how sure the model was. A bar shows how often it was right; an "
         "honest confidence ends on the dashed line.</p>",
     )
-    note = (
-        f"<p>Target {escape(evaluation.split)} rows. In parentheses 95 % intervals"
-        f"{f' from {evaluation.resamples} resamples' if evaluation.resamples else ''}; an ECE "
-        "holds the part of chance that its interval takes away.</p>"
-    )
-    yield _section("Metrics", metrics_table(evaluation) + note)
+    level = f"{100 * evaluation.level:.4g} %"
+    texts = [f"Target {evaluation.split} rows.", *(f"Note: {text}." for text in evaluation.notes)]
+    if evaluation.resamples:
+        texts[0] += (
+            f" In parentheses {level} intervals from {evaluation.resamples} resamples, for the "
+            "calibration as it was fitted; an ECE as found holds the part of chance that its "
+            "interval takes away."
+        )
+    notes = "".join(f"<p>{safe(text)}</p>" for text in texts)
+    yield _section("Metrics", metrics_table(evaluation) + notes)
+    if evaluation.differences:
+        note = f"<p>Paired differences with {level} intervals; above 0 is worse.</p>"
+        yield _section("On the same rows", differences_table(evaluation) + note)
     groups = evaluation.classes.get(content.name)
     if groups:
         table, left_out = class_table(groups)
@@ -157,7 +166,7 @@ def _calibrations(content: ReportContent) -> Iterable[str]:
         texts = [f"{asked}Method {found.method_used}: {found.reason}"]
         texts += [f"Warning: {text}" for text in found.warnings]
         texts += [f"Note: {text}" for text in found.notes]
-        body = "".join(f"<p>{escape(text)}</p>" for text in texts)
+        body = "".join(f"<p>{safe(text)}</p>" for text in texts)
         yield _section(f"The calibration: {name}", body + "".join(filter(None, tables)))
 
 
@@ -169,7 +178,7 @@ def _swatch(kind: str) -> str:
 
 
 def _section(heading: str, body: str) -> str:
-    return f"<section><h2>{escape(heading)}</h2>\n{body}</section>"
+    return f"<section><h2>{safe(heading)}</h2>\n{body}</section>"
 
 
 # The reliability diagram as SVG.
@@ -181,7 +190,7 @@ def _reliability_diagram(name: str, metrics: Metrics) -> str:
     most = int(bins.counts.max())
     parts = [
         f'<svg class="diagram" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
-        f"<title>{escape(_in_words(name, metrics))}</title>",
+        f"<title>{safe(_in_words(name, metrics))}</title>",
         *_frame(),
     ]
     for index in np.flatnonzero(bins.counts):

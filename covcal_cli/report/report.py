@@ -11,6 +11,7 @@ from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.forecaster import read_named
+from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.report.content import MEASURES, ReportContent
 from covcal_cli.report.page import page
 
@@ -21,6 +22,7 @@ def report(
     output: str | Path,
     settings: EvaluateSettings = MEASURES,
     *,
+    names: Sequence[str] = (),
     networks: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
@@ -40,6 +42,8 @@ def report(
         The page to write.
     settings, networks
         As `evaluate` has them.
+    names : sequence of str
+        What the calibrations are called; an empty one, or none, leaves it to `read_named`.
 
     Raises
     ------
@@ -54,7 +58,7 @@ def report(
     if not files:
         raise CovcalError("a report is about calibrations: give at least one")
     check_output(output, force=force, inputs=[path, *files])
-    calibrations = read_named(files, networks)
+    calibrations = read_named(files, networks, names)
     with FeatureFile(path) as file:
         attributes = {
             name: value.decode("utf-8") if isinstance(value, bytes) else str(value)
@@ -65,13 +69,14 @@ def report(
             for domain in (file.source, file.target)
             if domain is not None
         }
+        accuracy = source_accuracy(file)
     # What can be measured where there are labels, and estimated where there is enough for it.
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
         evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
     estimation: Estimation | None = None
     with suppress(TooFewRowsError):
-        estimation = expect(path, files, networks=networks).estimation
+        estimation = expect(path, files, names=names, networks=networks).estimation
     content = ReportContent(
         path=path,
         documents=tuple(files),
@@ -80,8 +85,10 @@ def report(
         estimation=estimation,
         attributes=attributes,
         rows=rows,
+        source_accuracy=accuracy,
         settings=settings,
         networks=networks,
+        names=tuple(names),
     )
     write_text(output, page(content), force=force)
     return content

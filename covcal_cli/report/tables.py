@@ -5,23 +5,48 @@ from dataclasses import dataclass
 from html import escape
 
 from covcal_cli.calibrate.estimate import Estimation
+from covcal_cli.errors import printable
 from covcal_cli.evaluate.bins import GroupMetrics
-from covcal_cli.evaluate.metrics import in_report
+from covcal_cli.evaluate.metrics import METRICS, in_report
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
 
 MAX_CLASSES = 50  # rows of the table by class
+_DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
+
+
+class Lines(str):
+    """A cell of several lines, none of them of foreign text."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, and rows of as many cells, to be drawn as text, Markdown or HTML."""
+    """Columns, and rows of as many cells, to be drawn as text, Markdown or HTML.
+
+    Cells are made printable, since names come from anywhere; `Lines` alone keep their breaks.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     texts: Collection[int] = (0,)  # columns of text, to the left; the others are numbers
+
+    def __post_init__(self) -> None:
+        """Make every cell printable."""
+        object.__setattr__(self, "columns", [printable(text) for text in self.columns])
+        rows = [
+            [cell if isinstance(cell, Lines) else printable(cell) for cell in row]
+            for row in self.rows
+        ]
+        object.__setattr__(self, "rows", rows)
+
+
+def safe(text: str) -> str:
+    """Return a text of any origin as HTML shows it."""
+    return escape(printable(text))
 
 
 def html(table: Table, *, long_words: bool = False) -> str:
@@ -59,10 +84,30 @@ def metrics_table(evaluation: Evaluation) -> str:
             interval = evaluation.intervals.get(name, {}).get(metric)
             if interval is not None:
                 low, high = (_number(end, shown.percent) for end in interval)
-                text += f"\n({low} to {high})"
+                text = Lines(f"{text}\n({low} to {high})")
             cells.append(text)
         rows.append(cells)
     return html(Table(["", *names], rows))
+
+
+def differences_table(evaluation: Evaluation) -> str:
+    """Return how much calibrations differ on the same rows."""
+    rows = []
+    for one in evaluation.differences:
+        shown = METRICS[one.metric].report
+        percent = shown is not None and shown.percent
+        value, low, high = (
+            f"{100 * number:+.2f} %" if percent else f"{number:+.4f}"
+            for number in (one.value, one.low, one.high)
+        )
+        rows.append(
+            [
+                *(one.calibration, one.against, shown.label if shown else one.metric),
+                *(value, f"{low} to {high}", _DIRECTIONS[one.direction]),
+            ]
+        )
+    header = ["calibration", "against", "", "difference", "interval", "shown"]
+    return html(Table(header, rows, texts=(0, 1, 2, 5)))
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
@@ -144,7 +189,7 @@ def estimates_table(estimation: Estimation) -> str:
             one.name,
             _percent(one.accuracy),
             f"{_percent(one.low)} to {_percent(one.high)}",
-            "yes" if one.trusted else "no",
+            "no guard" if not one.checked else "yes" if one.trusted else "no",
             one.assumption,
         ]
         for one in estimation.estimates

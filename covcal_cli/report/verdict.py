@@ -1,15 +1,19 @@
 """The verdict in words: what was found, how sure that is, and what to do.
 
-With labels, it rests on the interval of the ECE: an interval that reaches 0 does not contradict an
-honest confidence, and two that overlap do not show a difference. Without labels, it says what is
-expected and that nothing was measured.
+With labels, it rests on intervals: one of the ECE that reaches 0 does not contradict an honest
+confidence, and whether a calibration is better or worse is told by differences on the same rows.
+An average may hide a class, so every predicted class is looked at as far as its rows tell. Without
+labels, the verdict says what is expected and that nothing was measured.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from covcal_cli.evaluate.bootstrap import Interval
+from covcal_cli.evaluate.bins import GroupMetrics
+from covcal_cli.evaluate.bootstrap import Interval, wilson
 from covcal_cli.evaluate.metrics import Metrics
+from covcal_cli.evaluate.paired import Difference
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.forecaster import NONE
@@ -17,8 +21,10 @@ from covcal_cli.report.content import ReportContent
 
 Tone = Literal["good", "mixed", "bad"]
 # An interval of the ECE that starts below NEGLIGIBLE does not contradict an honest confidence; one
-# that ends above NARROW leaves room for an error that matters.
+# that ends above NARROW leaves room for an error that matters. So much is tolerated of a predicted
+# class too.
 NEGLIGIBLE, NARROW = 0.01, 0.05
+_NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}  # of what is compared
 
 
 @dataclass(frozen=True)
@@ -38,82 +44,195 @@ def verdict(content: ReportContent) -> Verdict:
 
 
 def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
-    before, after = evaluation.metrics[NONE], evaluation.metrics[content.name]
-    known = evaluation.intervals
-    old, new = known.get(NONE, {}).get("ece"), known.get(content.name, {}).get("ece")
-    compared: Tone | None = None if content.name == NONE else _compared(before, after, old, new)
+    name, level = content.name, evaluation.level
+    after, ece = evaluation.metrics[name], evaluation.intervals.get(name, {}).get("ece")
+    found = (evaluation.difference(name, NONE, metric) for metric in _NAMES)
+    differences = [one for one in found if one is not None]
+    classes = _Classes.of(evaluation.classes.get(name, ()), level)
     sentences = [
         f"Measured on {evaluation.n} labelled target rows, of which the classifier gets "
-        f"{after.accuracy:.1%} right."
+        f"{after.accuracy:.1%} right.{_left_out(evaluation)}",
+        *_off(evaluation, name),
+        *_compared(differences, level),
+        _direction(after, evaluation.intervals.get(name, {})),
+        *classes.sentences(),
     ]
-    if compared is not None:
-        sentences.append(
-            f"As the classifier came, its confidence was off by {_off(before, old)} on average "
-            f"(expected calibration error); with {content.name} it is off by {_off(after, new)}."
+    return Verdict(*_headline(differences, ece, classes, evaluation), tuple(sentences))
+
+
+def _headline(
+    differences: Sequence[Difference],
+    ece: Interval | None,
+    classes: "_Classes",
+    evaluation: Evaluation,
+) -> tuple[Tone, str]:
+    """Return tone and headline: harm first, then whether an honest confidence is contradicted."""
+    directions = {one.direction for one in differences} - {0}
+    if directions == {1}:
+        return "bad", "The calibration does harm on this data"
+    if ece is None:
+        return "mixed", "Measured, but without intervals: what is chance was not told from error"
+    if ece[0] >= NEGLIGIBLE and directions == {-1}:
+        return "mixed", "The confidence is closer to the truth, but not yet honest"
+    if ece[0] >= NEGLIGIBLE:
+        return "bad", "The confidence cannot be taken at its word"
+    if classes.off:
+        worst = classes.off[0].name
+        return "bad", f"The confidence cannot be taken at its word where {worst} is predicted"
+    points, level = 100 * ece[1], _percent(evaluation.level)
+    if ece[1] < NARROW:
+        return "good", (
+            f"The confidence can be taken at its word: at most {points:.1f} points off on average "
+            f"({level})"
         )
-        sentences.append(
-            {
-                "good": "The improvement stands out of the noise of this many rows.",
-                "mixed": "The two are too close for this many rows to tell them apart.",
-                "bad": "The calibration made the confidence worse: do not use it here.",
-            }[compared]
-        )
+    return "mixed", (
+        f"Between 0 and {points:.0f} points of miscalibration are compatible with these "
+        f"{evaluation.n} rows"
+    )
+
+
+def _left_out(evaluation: Evaluation) -> str:
+    counts = {
+        "without a label": evaluation.unlabelled,
+        "whose labels a calibration was fitted to": evaluation.left_out,
+    }
+    parts = [f"{count} {what}" for what, count in counts.items() if count]
+    return f" Left out: {' and '.join(parts)}." if parts else ""
+
+
+def _off(evaluation: Evaluation, name: str) -> list[str]:
+    """Return how far off the confidence is, before and after."""
+
+    def points(one: str) -> str:
+        text = f"{100 * evaluation.metrics[one].ece:.1f} points"
+        interval = evaluation.intervals.get(one, {}).get("ece")
+        if interval is None:
+            return text
+        low, high = (f"{100 * end:.1f}" for end in interval)
+        return f"{text} ({_percent(evaluation.level)} interval {low} to {high})"
+
+    bins = len(evaluation.metrics[name].bins.counts)
+    if name == NONE:
+        return [f"The confidence is off by {points(NONE)} on average (ECE of {bins} bins)."]
+    return [
+        f"As the classifier came, its confidence was off by {points(NONE)} on average (expected "
+        f"calibration error of {bins} bins); with {name}, as it was fitted, it is off by "
+        f"{points(name)}."
+    ]
+
+
+def _compared(differences: Sequence[Difference], level: float) -> list[str]:
+    """Return what the rows say of the calibration against the classifier as it came."""
+    if not differences:
+        return []
+    numbers = ", ".join(_difference(one) for one in differences)
+    worse, better = (
+        " and ".join(_NAMES[one.metric] for one in differences if one.direction == direction)
+        for direction in (1, -1)
+    )
+    if worse and better:
+        conclusion = f"It is better by {better} and worse by {worse}."
+    elif worse:
+        conclusion = "So the calibration made the confidence worse: do not use it here."
+    elif better:
+        conclusion = "So the improvement stands out of the noise of these rows."
     else:
-        sentences.append(f"The confidence is off by {_off(after, new)} on average.")
-    sentences.append(_direction(after))
-    # The headline: harm first, then whether the interval contradicts an honest confidence.
-    if compared == "bad":
-        return Verdict("bad", "The calibration does harm on this data", tuple(sentences))
-    if new is not None and new[0] < NEGLIGIBLE:
-        if new[1] < NARROW:
-            return Verdict("good", "The confidence can be taken at its word", tuple(sentences))
-        return Verdict(
-            "mixed",
-            f"No fault is seen, but {evaluation.n} rows leave room for {100 * new[1]:.0f} points",
-            tuple(sentences),
-        )
-    if compared == "good":
-        return Verdict(
-            "mixed", "The confidence is closer to the truth, but not yet honest", tuple(sentences)
-        )
-    return Verdict("bad", "The confidence cannot be taken at its word", tuple(sentences))
+        conclusion = "So these rows show neither that it is better nor that it is worse."
+    return [f"On the same rows it changes {numbers} ({_percent(level)}, paired). {conclusion}"]
 
 
-def _compared(before: Metrics, after: Metrics, old: Interval | None, new: Interval | None) -> Tone:
-    if old is not None and new is not None and old[0] <= new[1] and new[0] <= old[1]:
-        return "mixed"
-    return "good" if after.ece < before.ece else "bad"
+def _difference(one: Difference) -> str:
+    if one.metric == "ece":
+        value, low, high = (f"{100 * number:+.1f}" for number in (one.value, one.low, one.high))
+        return f"the ECE by {value} points [{low}, {high}]"
+    value, low, high = (f"{number:+.4f}" for number in (one.value, one.low, one.high))
+    return f"the {_NAMES[one.metric]} by {value} [{low}, {high}]"
 
 
-def _off(metrics: Metrics, interval: Interval | None) -> str:
-    text = f"{100 * metrics.ece:.1f} points"
-    if interval is None:
-        return text
-    return f"{text} (95 % interval {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
-
-
-def _direction(metrics: Metrics) -> str:
+def _direction(metrics: Metrics, intervals: dict[str, Interval]) -> str:
     gap = 100 * (metrics.mean_confidence - metrics.accuracy)
     if abs(gap) < 1:
-        return "On average it promises what it keeps, within one point."
-    word = "more" if gap > 0 else "less"
-    return f"On average it promises {abs(gap):.1f} points {word} than it keeps."
+        text = "On average it promises what it keeps, within one point"
+    else:
+        word = "more" if gap > 0 else "less"
+        text = f"On average it promises {abs(gap):.1f} points {word} than it keeps"
+    # An average hides what cancels out.
+    if all(intervals.get(part, (0.0, 0.0))[0] > 0 for part in ("over_ece", "under_ece")):
+        over, under = 100 * metrics.over_ece, 100 * metrics.under_ece
+        text += (
+            f": {over:.1f} points too much where it is over-confident, and {under:.1f} too little "
+            "where it is under-confident"
+        )
+    return f"{text}."
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """What the rows tell of each predicted class."""
+
+    off: tuple[GroupMetrics, ...]  # beyond doubt by more than NARROW, the worst first
+    unclear: int  # have too few rows to tell
+    n: int  # that are predicted at all
+
+    @classmethod
+    def of(cls, groups: Sequence[GroupMetrics], level: float) -> "_Classes":
+        """Judge every class at a level that holds for all of them together (Bonferroni)."""
+        predicted = [group for group in groups if group.n]
+        off: list[tuple[float, GroupMetrics]] = []
+        unclear = 0
+        for group in predicted:
+            if group.accuracy is None or group.mean_confidence is None:
+                continue
+            ends = wilson(group.accuracy, group.n, 1 - (1 - level) / len(predicted))
+            gaps = [group.mean_confidence - end for end in ends]
+            least = 0.0 if min(gaps) < 0 < max(gaps) else min(map(abs, gaps))
+            if least > NARROW:
+                off.append((least, group))
+            elif max(map(abs, gaps)) > NARROW:
+                unclear += 1
+        worst_first = sorted(off, key=lambda entry: -entry[0])
+        return cls(tuple(group for _, group in worst_first), unclear, len(predicted))
+
+    def sentences(self) -> list[str]:
+        """Return the worst class, or how many could not be told, for more than one class."""
+        margin = f"{100 * NARROW:.0f} points"
+        if self.off:
+            worst = self.off[0]
+            more = f" {len(self.off)} of {self.n} classes are off by more than {margin}."
+            return [
+                f"Where {worst.name} is predicted it promises {worst.mean_confidence:.0%} and "
+                f"keeps {worst.accuracy:.0%}, on {worst.n} rows.{more}"
+            ]
+        if self.unclear:
+            return [
+                f"No predicted class is shown to be off by more than {margin}, but {self.unclear} "
+                f"of {self.n} have too few rows to tell."
+            ]
+        return []
+
+
+def _percent(level: float) -> str:
+    return f"{100 * level:.4g} %"
 
 
 def _expected(content: ReportContent) -> Verdict:
     found = content.calibration
-    sentences = ["The target rows have no labels, so nothing here is measured: it is expected."]
+    sentences = [
+        f"No label of target {content.settings.split} rows is known, so nothing here is measured: "
+        "it is expected."
+    ]
     sentences += _confidences(found)
     if content.estimation is not None:
         best = content.estimation.estimates[0]
         sentences.append(
-            f"The classifier is expected to get {best.accuracy:.1%} of the target right "
-            f"({best.low:.1%} to {best.high:.1%}, which reaches as far as the other estimates lie)."
+            f"The classifier is expected to get {best.accuracy:.1%} of the target right (range "
+            f"{best.low:.1%} to {best.high:.1%}: 1.5 times as far as the other estimates lie, plus "
+            "sampling; such ranges held the truth on 84 % of the benchmark's 38 shifts)."
         )
     failed = [guard for guard in found.guards if not guard.passed]
     sentences += [f"A guard did not pass: {guard.sentence}." for guard in failed]
     sentences.append(
-        "Label a few hundred target rows and run covcal evaluate: that is the only proof."
+        "Label a few hundred target rows and run covcal evaluate: that is the only measurement."
     )
     doubtful = bool(failed or found.warnings)
     headline = (
@@ -131,5 +250,5 @@ def _confidences(found: Calibration) -> list[str]:
         return []
     return [
         f"The mean confidence on the target goes from {before:.1%} to {after:.1%}; an honest one "
-        "equals the share of right answers."
+        "equals, on average, the share of right answers."
     ]

@@ -1,4 +1,4 @@
-"""The journal of a run: which results of an earlier one still stand.
+"""The journal of a run: which results of an earlier one still stand, and what they are of.
 
 A result stands when the key of its step (its settings and the hashes of its inputs) is the one it
 was made with and the file is still the one that was made. ``covcal run`` keeps one journal per
@@ -8,22 +8,47 @@ folder, ``run.json``; it is written around every step, so that a run that was cu
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.records import Document, read_document, write_document
 
 
 @dataclass(frozen=True)
+class Said:
+    """What a step has to say; told again when its result is reused."""
+
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)  # of its result, by what they are about
+
+
+@dataclass(frozen=True)
 class Entry:
-    """One result."""
+    """One result; fields with a default are younger than others."""
 
     key: str  # hash of everything the result depends on
     sha256: str  # of the file
-    warnings: tuple[str, ...]  # what the step had to say, told again when its result is reused
+    warnings: tuple[str, ...]  # `Said`
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def said(self) -> Said:
+        """What the step had to say."""
+        return Said(self.warnings, self.notes, self.facts)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A model or data that a run was given."""
+
+    name: str  # a path relative to the folder of the results, or what else was given
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -34,6 +59,7 @@ class Results(Document):
 
     begun: Mapping[str, str]  # keys of steps that did not end
     results: Mapping[str, Entry]
+    given: Mapping[str, Given] = field(default_factory=dict)  # by role: model, source, target
 
 
 class Journal:
@@ -46,10 +72,39 @@ class Journal:
         self._path = path
         self._entries: dict[str, Entry] = {}
         self._begun: dict[str, str] = {}
+        self._given: dict[str, Given] = {}
         if path.exists():
             remedy = "name another folder, or remove this file to start anew"
             read = read_document(Results, path, remedy=remedy)
             self._entries, self._begun = dict(read.results), dict(read.begun)
+            self._given = dict(read.given)
+
+    def take(self, given: Mapping[str, Given], *, force: bool) -> None:
+        """Note whose results the folder is for, refusing those of others unless `force` is true.
+
+        A model or data are others where neither their name nor their content is the same: data
+        that changed in their place are made results of anew.
+        """
+        for role in dict.fromkeys([*self._given, *given]) if self._given and not force else ():
+            old, new = self._given.get(role), given.get(role)
+            if old == new or (old and new and (old.name == new.name or old.sha256 == new.sha256)):
+                continue
+            names = [one.name if one else "none" for one in (old, new)]
+            raise CovcalError(
+                f"{self._path.parent} holds results of another {role} ({names[0]}, not "
+                f"{names[1]}): name another folder with -o, or pass --force to replace them"
+            )
+        self._given = dict(given)
+
+    def discard_others(self, output: Path) -> None:
+        """Remove all results but `output`, on which they rest, if it is not the one recorded."""
+        entry = self._entries.get(output.name)
+        if entry is not None and entry.sha256 == sha256_of(output):
+            return
+        for name in [name for name in self._entries if name != output.name]:
+            if Path(name).name == name:  # beside this journal, and nowhere else
+                self._path.with_name(name).unlink(missing_ok=True)
+            del self._entries[name]
 
     def standing(self, output: Path, key: str) -> Entry | None:
         """Return the entry of `output` if it was made with `key` and is unchanged, else None."""
@@ -67,16 +122,16 @@ class Journal:
         self._begun[output.name] = key
         self._write()
 
-    def record(self, output: Path, key: str, warnings: Sequence[str]) -> Entry:
+    def record(self, output: Path, key: str, said: Said) -> Entry:
         """Note that `output` was made with `key`, and write the journal."""
-        entry = Entry(key, sha256_of(output), tuple(warnings))
+        entry = Entry(key, sha256_of(output), said.warnings, said.notes, said.facts)
         self._entries[output.name] = entry
         self._begun.pop(output.name, None)
         self._write()
         return entry
 
     def _write(self) -> None:
-        content = Results(self._begun, dict(sorted(self._entries.items())))
+        content = Results(self._begun, dict(sorted(self._entries.items())), self._given)
         write_document(content, self._path, force=True)
 
 

@@ -5,7 +5,9 @@ its own command would give it. It is made again only when its settings or what i
 changed, which the journal knows.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +16,7 @@ from typing import Any
 from covcal_cli import __version__
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.methods import AUTO, METHODS
+from covcal_cli.classifiers.classifier import OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
@@ -21,17 +24,18 @@ from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import ALL, FeatureFile
 from covcal_cli.formats.forecaster import read_named
+from covcal_cli.formats.source_accuracy import require_accuracy, source_accuracy
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.records import write_document
 from covcal_cli.report.report import report
-from covcal_cli.run.journal import Journal, data_digest, step_key
+from covcal_cli.run.journal import Given, Journal, Said, data_digest, step_key
 
 JOURNAL = "run.json"
 _RESAMPLES = 1000
-_RESULT_FREE = {"batch", "threads"}  # settings that change no result
-Make = Callable[[Path], Iterable[str] | None]  # writes a result; returns what is to be said of it
+_RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that change no result
+Make = Callable[[Path], Said | None]  # writes a result; returns what is to be said of it
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,16 @@ class RunSettings:
     extraction: ExtractSettings = field(default_factory=ExtractSettings)
     method: str = AUTO  # of ``covcal calibrate``
     device: str = "auto"  # of ``covcal adapt``
+    # Of the classifier on unseen source rows: with less, beyond noise, nothing is made of them.
+    expect_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        method = METHODS.get(self.method)
+        if method is not None and method.needs_prior:
+            raise CovcalError(
+                f"method {self.method} needs a target prior, and run takes none: run by another, "
+                f"then covcal calibrate its file with --method {self.method} --target-prior"
+            )
 
     @property
     def seed(self) -> int:
@@ -54,7 +68,7 @@ class Step:
 
     output: Path
     reused: bool  # whether an earlier run's still stood
-    warnings: tuple[str, ...]
+    said: Said
 
 
 @dataclass(frozen=True)
@@ -63,18 +77,19 @@ class RunReport:
 
     calibration: Calibration
     evaluation: Evaluation | None  # None where the target's test rows have no labels
-    model: Path  # calibrated
+    model: Path  # calibrated; the calibrated probabilities where the data are tables of outputs
     page: Path  # the report
 
 
 def run(
-    model: str | Path,
-    source: str | Path,
+    model: str | Path | None,
+    source: str | Path | None,
     target: str | Path,
     folder: str | Path,
     settings: RunSettings,
     *,
     tell: Callable[[Step], None],
+    begin: Callable[[str], None] = lambda _: None,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> RunReport:
@@ -82,15 +97,17 @@ def run(
 
     Parameters
     ----------
-    model : str or Path
-        The classifier: a file, or ``module:function``.
+    model : str, Path or None
+        The classifier: a file, or ``module:function``. None for tables of a classifier's outputs.
     source, target : str or Path
-        The data.
+        The data; of tables of outputs one may serve for both, and `source` is None.
     folder : str or Path
         Where the results lie; made if it is missing.
     settings : RunSettings
     tell : callable
         Called with every `Step` when it is done.
+    begin : callable, optional
+        Called with the name of a step's command before it is taken.
     force : bool
         Make every result anew.
     progress : callable, optional
@@ -101,19 +118,45 @@ def run(
     CovcalError
         If a step fails, or `folder` holds something else. What was made before stays, and the
         next run goes on there.
+    LimitExceededError
+        If the source accuracy is below the one expected; nothing is made of the features then.
     """
-    folder = Path(folder)
-    if not folder.exists():
+    source = None if source is None else Path(source)
+    with _results(Path(folder)) as folder:
+        steps = _Steps(folder, settings, tell, progress, Journal(folder / JOURNAL), force)
+        begin("extract")
+        features = steps.extract(model, source, Path(target))
+        if settings.expect_accuracy is not None:
+            with FeatureFile(features) as file:
+                require_accuracy(source_accuracy(file), settings.expect_accuracy, features)
+        begin("adapt")
+        fullest = steps.adapt(features)
+        begin("calibrate")
+        document, calibration = steps.calibrate(fullest)
+        begin("evaluate")
+        evaluation = steps.evaluate(fullest, document)
+        begin("export" if model is not None else "apply")
+        written = steps.apply(fullest, document) if model is None else steps.export(model, document)
+        begin("report")
+        page = steps.report(fullest, document)
+    return RunReport(calibration, evaluation, written, page)
+
+
+@contextmanager
+def _results(folder: Path) -> Iterator[Path]:
+    """Make the folder where it is missing, and take it away again if nothing came to lie in it."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    if missing:
         folder.mkdir(parents=True)
     elif not folder.is_dir() or (any(folder.iterdir()) and not (folder / JOURNAL).exists()):
         raise CovcalError(f"{folder} exists and covcal run did not make it: name another with -o")
-    steps = _Steps(folder, settings, tell, progress, Journal(folder / JOURNAL), force)
-    features = steps.extract(model, Path(source), Path(target))
-    file = steps.adapt(features)
-    document, calibration = steps.calibrate(file)
-    evaluation = steps.evaluate(file, document)
-    exported = steps.export(model, document)
-    return RunReport(calibration, evaluation, exported, steps.report(file, document))
+    try:
+        yield folder
+    finally:
+        if missing and {path.name for path in folder.iterdir()} <= {JOURNAL}:
+            (folder / JOURNAL).unlink(missing_ok=True)
+            for path in missing:
+                path.rmdir()
 
 
 @dataclass(frozen=True)
@@ -127,35 +170,31 @@ class _Steps:
     journal: Journal
     force: bool
 
-    def extract(self, model: str | Path, source: Path, target: Path) -> Path:
+    def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
         """Return features.h5."""
         from covcal_cli.extract.extract import extract
         from covcal_cli.extract.parts import was_stopped
-        from covcal_cli.extract.plan import base_preprocessing
 
         settings = self.settings.extraction
         # Opening the model is cheap, and its hash covers weights that lie beside it.
-        classifier = open_classifier(
-            model,
-            weights=settings.weights,
-            output=settings.model_output,
-            phi=settings.phi,
-            providers=settings.providers,
-        )
-        inputs = {"model": classifier.sha256}
-        for name, path in (("source", source), ("target", target), ("classes", settings.classes)):
+        opened = None if model is None else self._opened(model)
+        given = {}
+        if opened is not None:
+            given["model"] = Given(self._model_name(str(model)), opened.sha256)
+        for name, path in (("source", source), ("target", target)):
             if path is not None:
-                inputs[name] = data_digest(path)
-        try:
-            preprocessing, _ = base_preprocessing(classifier, settings, model)
-            inputs["preprocessing"] = preprocessing.to_json()
-        except CovcalError as error:  # which extraction raises itself, if there are images
-            inputs["preprocessing"] = str(error)
+                given[name] = Given(self._name(path), data_digest(path))
+        self.journal.take(given, force=self.force)
+        inputs = {name: one.sha256 for name, one in given.items()}
+        if settings.classes is not None:
+            inputs["classes"] = data_digest(settings.classes)
+        if opened is not None:
+            inputs["preprocessing"] = self._preprocessing(opened, model)
         kept = {name: value for name, value in asdict(settings).items() if name not in _RESULT_FREE}
         output = self.folder / "features.h5"
         goes_on = self.journal.was_begun(output, _key(inputs, kept)) and was_stopped(output)
 
-        def make(output: Path) -> Iterable[str]:
+        def make(output: Path) -> Said:
             report = extract(
                 model,
                 source,
@@ -166,10 +205,44 @@ class _Steps:
                 resume=goes_on,
                 progress=self.progress,
             )
+            # Whatever else lies here was made of other features.
+            self.journal.discard_others(output)
             skipped = (entry for domain in report.domains for entry in domain.skipped)
-            return [*report.warnings, *(f"skipped {name}: {reason}" for name, reason in skipped)]
+            warnings = (*report.warnings, *(f"skipped {name}: {why}" for name, why in skipped))
+            return Said(warnings, report.notes, report.facts)
 
         return self._step(output.name, inputs, make, kept)
+
+    def _model_name(self, model: str) -> str:
+        """Return how run.json names a model, with the weights that it was given."""
+        weights = self.settings.extraction.weights
+        name = self._name(Path(model)) if Path(model).exists() else model
+        return name if weights is None else f"{name} with {self._name(weights)}"
+
+    def _opened(self, model: str | Path) -> OpenedClassifier:
+        settings = self.settings.extraction
+        return open_classifier(
+            model,
+            weights=settings.weights,
+            output=settings.model_output,
+            phi=settings.phi,
+            providers=settings.providers,
+            trusted=settings.trust_model,
+        )
+
+    def _preprocessing(self, opened: OpenedClassifier, model: str | Path | None) -> str:
+        """Return the preprocessing that the model or the user brings along, wherever it stands."""
+        from covcal_cli.extract.plan import base_preprocessing
+
+        try:
+            found, _ = base_preprocessing(opened, self.settings.extraction, model)
+        except CovcalError as error:  # which extraction raises itself, if there are images
+            return str(error)
+        return found.to_json()
+
+    def _name(self, path: Path) -> str:
+        """Return a path relative to the folder, which may move with its data."""
+        return Path(os.path.relpath(path.resolve(), self.folder.resolve())).as_posix()
 
     def adapt(self, features: Path) -> Path:
         """Return adapted.h5, or `features` where there is nothing to adapt or no use for it."""
@@ -185,12 +258,13 @@ class _Steps:
 
         settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
 
-        def make(output: Path) -> Iterable[str]:
+        def make(output: Path) -> Said:
             from covcal_cli.adapt.adapt import adapt
             from covcal_cli.adapt.settings import AdaptSettings
 
             asked = AdaptSettings(**settings)
-            return adapt(features, output, asked, force=True, progress=self.progress).warnings
+            report = adapt(features, output, asked, force=True, progress=self.progress)
+            return Said(tuple(report.warnings))
 
         return self._step("adapted.h5", {"features": sha256_of(features)}, make, settings)
 
@@ -198,18 +272,17 @@ class _Steps:
         """Return cal.json and what it holds."""
         settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
 
-        def make(output: Path) -> Iterable[str]:
-            found = calibrate(file, CalibrateSettings(**settings))
+        def make(output: Path) -> Said:
+            found = calibrate(file, CalibrateSettings(**settings, allow_limit=self.force))
             write_document(found, output, force=True)
-            return found.warnings
+            return Said(found.warnings, found.notes)
 
         document = self._step("cal.json", {"file": sha256_of(file)}, make, settings)
         return document, read_calibration(document)
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | None:
-        """Write metrics.json and return it; None where the target's test rows have no labels."""
-        seed = self.settings.seed
-        settings = EvaluateSettings(resamples=_RESAMPLES, seed=seed)
+        """Write metrics.json and return it; None where the rows to judge have no labels."""
+        settings = self._judging(file)
         try:
             found = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
@@ -221,7 +294,7 @@ class _Steps:
             write_metrics(found, [], output, force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        self._step("metrics.json", inputs, make, {"seed": seed})
+        self._step("metrics.json", inputs, make, {"seed": settings.seed})
         return found
 
     def export(self, model: str | Path, document: Path) -> Path:
@@ -236,27 +309,40 @@ class _Steps:
                 output,
                 weights=settings.weights,
                 model_output=settings.model_output,
+                trust_model=settings.trust_model,
                 force=True,
             )
 
         name = default_output(model).name
         return self._step(name, {"calibration": sha256_of(document)}, make)
 
+    def apply(self, file: Path, document: Path) -> Path:
+        """Return calibrated probabilities of the target, where there is no model to export."""
+        from covcal_cli.apply.apply import apply
+
+        def make(output: Path) -> None:
+            apply(file, document, output, force=True, progress=self.progress)
+
+        inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
+        return self._step("probs.csv", inputs, make)
+
     def report(self, file: Path, document: Path) -> Path:
         """Return report.html."""
 
         def make(output: Path) -> None:
-            seed = self.settings.seed
-            report(
-                file,
-                [document],
-                output,
-                EvaluateSettings(resamples=_RESAMPLES, seed=seed),
-                force=True,
-            )
+            report(file, [document], output, self._judging(file), force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
         return self._step("report.html", inputs, make)
+
+    def _judging(self, file: Path) -> EvaluateSettings:
+        """Return how a calibration is judged: on test rows, or on all where there are none.
+
+        No label of any target row was read before.
+        """
+        with FeatureFile(file) as opened:
+            split = "test" if len(opened.require_target().rows("test")) else ALL
+        return EvaluateSettings(split=split, resamples=_RESAMPLES, seed=self.settings.seed)
 
     def _step(
         self,
@@ -271,8 +357,8 @@ class _Steps:
         reused = entry is not None
         if entry is None:
             self.journal.begin(output, key)
-            entry = self.journal.record(output, key, tuple(make(output) or ()))
-        self.tell(Step(output, reused, entry.warnings))
+            entry = self.journal.record(output, key, make(output) or Said())
+        self.tell(Step(output, reused, entry.said))
         return output
 
 

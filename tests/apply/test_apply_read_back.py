@@ -138,3 +138,44 @@ def test_an_applied_file_of_another_version_or_cut_short_is_refused(tmp_path: Pa
         file.attrs["schema"] = "covcal.applied/1"
         del file.attrs["complete"]
     assert "t.h5 is not complete: apply" in covcal(*arguments, cwd=tmp_path).error_line()
+
+
+@pytest.mark.parametrize(
+    ("ids", "suffix", "kind"),
+    [
+        ([7, 3, 10**12, -5], ".parquet", "int64"),
+        (["7", "3", "10", "5"], ".parquet", "string"),
+        ([7, 3, 10, 5], ".csv", "int64"),
+        (["007", "003", "010", "005"], ".csv", "string"),
+        (["a", "b", "3", "4"], ".csv", "string"),
+        (None, ".csv", "int64"),
+    ],
+)
+def test_ids_keep_their_type_in_parquet(
+    ids: list[object] | None, suffix: str, kind: str, tmp_path: Path
+) -> None:
+    """So that what was calibrated can be joined with the table that it comes from."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rng = np.random.default_rng(0)
+    for name in ("source", "target"):
+        n = 40
+        columns: dict[str, list[object]] = {"logit_a": list(rng.normal(size=n))}
+        columns["logit_b"] = list(rng.normal(size=n))
+        if ids is not None:
+            columns["id"] = (ids * 10)[:n]
+        columns["split"] = [row % 3 for row in range(n)]
+        columns["label"] = [["a", "b"][row % 2] for row in range(n)]
+        if suffix == ".parquet":
+            parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
+        else:
+            rows = zip(*columns.values(), strict=True)
+            lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+            (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    inputs = ("--logits", f"source{suffix}", f"target{suffix}")
+    covcal("extract", *inputs, cwd=tmp_path).require_success()
+    covcal("calibrate", "--method", "temp", cwd=tmp_path).require_success()
+    covcal("apply", "-o", "probs.parquet", cwd=tmp_path).require_success()
+    table = parquet.read_table(tmp_path / "probs.parquet")
+    assert str(table.schema.field("id").type) == kind
+    expected = list(range(40)) if ids is None else ids * 10
+    assert table.column("id").to_pylist() == expected

@@ -1,6 +1,7 @@
 """``calibrate --method auto``: the rule both ways, its candidates, and the reason in words."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +57,10 @@ def test_a_shift_that_does_harm_takes_cot(tmp_path: Path) -> None:
     asked, plain = (calibrate(path, CalibrateSettings(method=name)) for name in ("cot", "temp"))
     assert found.forecaster_temperature == asked.forecaster_temperature
     assert found.forecaster_temperature > 1.1 * plain.forecaster_temperature
-    assert found.reason.startswith("cot, as the estimated accuracy ")
-    assert "stands out of its noise" in found.reason
-    assert found.warnings == ()
+    assert found.reason.startswith("cot, as the 3 guards of cot's estimate ")
+    assert "standard errors (more than 2 needed)" in found.reason
+    assert "cannot be checked" in found.reason
+    assert [text.partition(" is ")[0] for text in found.warnings] == ["T = 15.33"]
 
 
 def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
@@ -77,9 +79,10 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     names = [f"class {number}" for number in range(5)]
     shares.write_text(json.dumps(dict(zip(names, SKEWED, strict=True))))
     told = calibrate(path, CalibrateSettings(target_prior=str(shares)))
-    assert told.method_used == "temp"
+    assert told.method_used == "prior"
+    assert told.forecaster_temperature == plain.forecaster_temperature
     assert "second witness" not in guards_of(told)
-    assert told.reason.startswith("temp, as the guard 'detectable shift' fails: ")
+    assert told.reason.startswith("prior, as the guard 'detectable shift' fails: ")
     assert told.target_prior["shares"] == pytest.approx(SKEWED)
 
 
@@ -150,6 +153,8 @@ def test_candidates_by_hand(tmp_path: Path, moved: float) -> None:
         assert candidate.target_confidence == pytest.approx(confidence, abs=1e-6)
         assert candidate.estimated_accuracy == accuracy
         assert candidate.expected_ece == pytest.approx(abs(confidence - accuracy), abs=1e-6)
+        assert candidate.least_ece == (None if candidate.matched else candidate.expected_ece)
+        assert candidate.matched == (bool(moved) and candidate.method in ("cot", "fl+cot"))
     chosen = [candidate.method for candidate in found.candidates if candidate.chosen]
     assert chosen == [found.method_used] == ["cot" if moved else "temp"]
 
@@ -170,7 +175,10 @@ def test_the_table_on_screen_is_that_of_cal_json(tmp_path: Path) -> None:
     found = read_calibration(tmp_path / "cal.json")
     lines = done.out.splitlines()
     assert f"reason   {found.reason}" in lines
-    table = lines[next(i for i, line in enumerate(lines) if line.startswith("candidate")) + 2 :]
+    rule = next(i for i, line in enumerate(lines) if line.startswith("──"))
+    # A reason may go on in the next line.
+    rows = re.sub(r"\n +", " ", "\n".join(lines[rule + 1 :]))
+    table = rows.splitlines()
     assert len(table) == len(found.candidates) == 4
     for line, candidate in zip(table, found.candidates, strict=True):
         words = line.split()
@@ -178,8 +186,20 @@ def test_the_table_on_screen_is_that_of_cal_json(tmp_path: Path) -> None:
         assert words[0] == candidate.method
         assert words[1] == f"{candidate.temperature:.4g}"
         assert words[2] == f"{candidate.target_confidence:.2%}"
-        assert words[4] == f"{candidate.expected_ece:.2%}"
+        assert words[4] == ("matched" if candidate.matched else f"{candidate.expected_ece:.2%}")
         assert line.endswith(candidate.why)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_table_that_argues_against_the_choice_is_answered(tmp_path: Path, seed: int) -> None:
+    """Where another candidate is nearer to the estimate, the reason says why it was not taken."""
+    source = clusters_domain("source", sizes=(300, 600, 100), seed=seed)
+    target = clusters_domain("target", sizes=(700, 500, 300), prior=SKEWED, seed=seed)
+    found = calibrate(write_features(tmp_path / "f.h5", source=source, target=target))
+    gaps = {one.method: one.expected_ece or 0.0 for one in found.candidates if not one.matched}
+    nearest = min(gaps, key=lambda name: gaps[name])
+    own = gaps.get(found.method_used, 0.0)
+    assert (f"({nearest} is nearer" in found.reason) == (own - gaps[nearest] >= 5e-5)
 
 
 def test_an_older_cal_json_has_neither_guards_nor_candidates(tmp_path: Path) -> None:

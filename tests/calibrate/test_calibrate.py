@@ -26,6 +26,7 @@ from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.records import encoded, write_document
+from tests.cli_runner import covcal
 from tests.made_files import (
     Arrays,
     adapted_domain,
@@ -307,30 +308,48 @@ def test_a_classifier_without_an_error_is_warned_about(tmp_path: Path) -> None:
         assert any("makes no error on its 500" in text for text in found.warnings)
 
 
-def test_t_at_its_upper_limit_is_a_warning(tmp_path: Path) -> None:
-    """Labels upside down: T at its upper limit, and what to check."""
+def at_a_limit(path: Path, limit: str) -> Path:
+    """Write labels upside down, or five errors of tied logits and the rest right."""
+    source = made_domain("source") if limit == "upper" else few_errors(0)
+    if limit == "upper":
+        source["labels"] = source["logits"].argmin(axis=1)
+    else:
+        source["logits"][np.flatnonzero(source["split"] == 1)[:5]] = 0
+        source["labels"][np.flatnonzero(source["split"] == 1)[:5]] = 2
+    return write_features(path, source=source)
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"), [("upper", "order of the classes"), ("lower", "no data can justify")]
+)
+def test_t_at_a_limit_is_refused_unless_forced(tmp_path: Path, limit: str, why: str) -> None:
+    """No cal.json with a T at its limit; --force writes it with a warning."""
+    path, output = at_a_limit(tmp_path / "f.h5", limit), tmp_path / "cal.json"
+    arguments = ["calibrate", str(path), "--method", "temp", "-o", str(output)]
+    refused = covcal(*arguments)
+    assert refused.code == 1
+    assert f"{limit} limit" in refused.err
+    assert why in refused.err
+    assert "--force" in refused.err
+    assert not output.exists()
+    forced = covcal(*arguments, "--force")
+    assert forced.code == 0
+    assert "do not trust" in forced.err
+    found = read_calibration(output)
+    assert found.fit["at_limit"] == limit
+    assert found.forecaster_temperature > 1000 or found.forecaster_temperature < 1e-3
+
+
+def test_t_g_at_its_upper_limit_stays_a_note(tmp_path: Path) -> None:
+    """No shift is no reason to refuse: weights of 1 are right."""
     source = made_domain("source")
-    source["labels"] = source["logits"].argmin(axis=1)
+    target = {name: values.copy() for name, values in source.items()}
     found = calibrate(
-        write_features(tmp_path / "f.h5", source=source), CalibrateSettings(method="temp")
+        write_features(tmp_path / "f.h5", source=source, target=target),
+        CalibrateSettings(method="iw+temp"),
     )
-    assert found.fit["at_limit"] == "upper"
-    assert found.forecaster_temperature > 1000
-    assert any("upper limit" in text and "class order" in text for text in found.warnings)
-
-
-def test_t_at_its_lower_limit_is_a_warning(tmp_path: Path) -> None:
-    """Five errors of tied logits and the rest right: ever sharper is better, and not believed."""
-    source = few_errors(0)
-    source["logits"][np.flatnonzero(source["split"] == 1)[:5]] = 0
-    source["labels"][np.flatnonzero(source["split"] == 1)[:5]] = 2
-    found = calibrate(
-        write_features(tmp_path / "f.h5", source=source), CalibrateSettings(method="temp")
-    )
-    assert found.fit["errors"] == 5
-    assert found.fit["at_limit"] == "lower"
-    assert found.forecaster_temperature < 1e-3
-    assert any("lower limit" in text and "do not trust" in text for text in found.warnings)
+    assert found.weights is not None
+    assert found.weights["mean_weight"] == pytest.approx(1, abs=0.05)
 
 
 def test_rows_without_a_label_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -407,6 +426,12 @@ def test_weighted_methods_say_what_they_lack(tmp_path: Path, missing: str) -> No
     assert found.weights is None
 
 
+def settings_of(method: str) -> CalibrateSettings:
+    """Return settings with a prior for what cannot do without."""
+    needs_prior = method in METHODS and METHODS[method].needs_prior
+    return CalibrateSettings(method=method, target_prior="uniform" if needs_prior else "source")
+
+
 @pytest.mark.parametrize("method", [AUTO, *METHODS])
 @pytest.mark.parametrize("change", ["scrambled", "unknown", "nonsense"])
 def test_target_labels_change_nothing_but_the_hash(
@@ -415,7 +440,7 @@ def test_target_labels_change_nothing_but_the_hash(
     """Scrambled, absent or impossible target labels: the same calibration to the last bit."""
     source, target = made_pair()
     path = write_adapted(tmp_path / "a.h5", source=source, target=target)
-    before = calibrate(path, CalibrateSettings(method=method))
+    before = calibrate(path, settings_of(method))
     labels = target["labels"]
     target["labels"] = {
         "scrambled": np.random.default_rng(0).permutation(labels),
@@ -423,9 +448,7 @@ def test_target_labels_change_nothing_but_the_hash(
         "nonsense": np.full_like(labels, 99),
     }[change]
     path.unlink()
-    after = calibrate(
-        write_adapted(path, source=source, target=target), CalibrateSettings(method=method)
-    )
+    after = calibrate(write_adapted(path, source=source, target=target), settings_of(method))
     assert document(after, inputs=False) == document(before, inputs=False)
     assert after.inputs[0].sha256 != before.inputs[0].sha256
     assert document(after)["used_target_labels"] is False
@@ -453,7 +476,7 @@ def test_the_same_file_gives_the_same_bytes(tmp_path: Path, adapted: bool) -> No
 @pytest.mark.parametrize("method", [AUTO, *METHODS])
 def test_cal_json_is_strict_json_and_reads_back_whole(tmp_path: Path, method: str) -> None:
     """What is read back equals what was written, and no NaN or Infinity is in the file."""
-    found = calibrate(write_adapted(tmp_path / "a.h5"), CalibrateSettings(method=method))
+    found = calibrate(write_adapted(tmp_path / "a.h5"), settings_of(method))
     path = tmp_path / "cal.json"
     write_document(found, path, force=False)
     content = json.loads(path.read_text(), parse_constant=refuse_constant)
@@ -475,6 +498,9 @@ def test_an_existing_cal_json_is_kept_without_force(tmp_path: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
+    "offsets of other classes": (("class_offsets",), [0.5]),
+    "an offset is text": (("class_offsets",), ["a", "b", "c"]),
+    "an offset without end": (("class_offsets",), [1e999, 0.0, 0.0]),
     "no temperatures": (("temperatures",), None),
     "temperature is null": (("temperatures", "forecaster"), None),
     "temperature is text": (("temperatures", "forecaster"), "warm"),
@@ -490,6 +516,9 @@ DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
     "a candidate is empty": (("candidates",), [{}]),
     "labelled rows without ids": (("labelled_rows",), {"n": 3}),
     "inputs are empty": (("inputs",), []),
+    "prior has no name": (("target_prior",), {}),
+    "prior is a number": (("target_prior", "name"), 3),
+    "weights are empty": (("weights",), {}),
 }
 
 
@@ -648,22 +677,28 @@ def test_splits_may_lie_in_any_order(tmp_path: Path) -> None:
 
 
 def test_other_rows_are_not_read(tmp_path: Path) -> None:
-    """Logits of source training and all test rows, even NaN, and their labels, change nothing."""
+    """Logits of source training and target test rows, even NaN, and all labels of those and of
+    source test rows, change no fit; the last are part of the source accuracy that is told."""
     source, target = made_pair()
     path = write_adapted(tmp_path / "a.h5", source=source, target=target)
     before = calibrate(path)
     with h5py.File(path, "r+") as file:
         for domain in ("source", "target"):
             split = file[f"{domain}/split"][:]
-            other = split != 1 if domain == "source" else split == 2
+            other = split == 0 if domain == "source" else split == 2
             for name in ("logits", "domain_logits"):
                 values = file[f"{domain}/{name}"][:]
                 values[other] = np.nan
                 file[f"{domain}/{name}"][:] = values
             labels = file[f"{domain}/labels"][:]
-            labels[other] = -1
+            labels[split != 1] = -1
             file[f"{domain}/labels"][:] = labels
-    assert document(calibrate(path), inputs=False) == document(before, inputs=False)
+    after = calibrate(path)
+    assert before.source_accuracy is not None
+    assert after.source_accuracy is not None
+    assert (before.source_accuracy.rows, after.source_accuracy.rows) == (700, 500)
+    told = replace(before, source_accuracy=after.source_accuracy)
+    assert document(after, inputs=False) == document(told, inputs=False)
 
 
 def test_a_path_may_be_text_and_a_file_may_be_open(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
     for one, line in zip(found.estimates, table[2:], strict=True):
         cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
         failed = [guard.name for guard in one.guards if not guard.passed]
-        trusted = f"no: {', '.join(failed)}" if failed else "yes"
+        trusted = f"no: {', '.join(failed)}" if failed else "yes" if one.guards else "not checked"
         interval = f"{one.low:.1%} to {one.high:.1%}"
         assert cells == [
             one.name,
@@ -125,6 +125,11 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
         assert one.assumption in text
         assert interval in text
     assert "no: detectable shift" in table[3]
+    assert "not checked" in next(line for line in table if line.startswith("| confidence"))
+    # What the intervals are: no noise of sampling where there is more.
+    assert f"interval: {found.estimates[0].interval}\n" in text
+    assert "32 of the benchmark's 38 shifts" in found.estimates[0].interval
+    assert {one.interval for one in found.estimates[1:]} == {"95 % for sampling alone"}
 
 
 def test_a_prior_that_is_right_undoes_a_change_of_frequencies(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -50,6 +51,18 @@ def test_the_temperature_is_that_of_its_rows(path: Path, target: Arrays) -> None
     expected = fit_temperature(target["logits"][rows], target["labels"][rows]).temperature
     assert found.forecaster_temperature == pytest.approx(expected, rel=1e-5)
     assert (found.method, found.method_used) == ("labelled", "labelled")
+
+
+def test_t_at_its_limit_is_refused_unless_forced(path: Path, tmp_path: Path) -> None:
+    """A labelled target whose labels are upside down gives no cal.json, unless it is asked for."""
+    with h5py.File(path, "r+") as file:
+        file["target/labels"][:] = file["target/logits"][:].argmin(axis=1)
+    output = tmp_path / "cal.json"
+    refused = covcal("calibrate-labelled", path, "--rows", 80, "-o", output)
+    assert "upper limit" in refused.error_line()
+    assert not output.exists()
+    covcal("calibrate-labelled", path, "--rows", 80, "-o", output, "--force").require_success()
+    assert output.exists()
 
 
 def test_the_rows_are_a_seeded_draw(path: Path) -> None:

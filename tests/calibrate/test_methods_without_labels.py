@@ -1,6 +1,7 @@
 """``calibrate`` beyond the paper's methods: each T against a computation of its own."""
 
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax, logsumexp, softmax
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrator import Calibrator
 from covcal_cli.calibrate.methods import METHODS
 from covcal_cli.calibrate.problem import EstimateSettings, Problem
 from covcal_cli.errors import CovcalError
@@ -158,6 +160,46 @@ def test_label_shift_weighs_rows_by_their_class(tmp_path: Path) -> None:
     found = calibrate(path, CalibrateSettings(method="label-shift"))
     assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
     assert "confusion condition" in {guard.name for guard in found.guards}
+    (note,) = (text for text in found.notes if text.startswith("RLLS"))
+    moved = f"{label_shift(evidence, 'rlls').moved:.1%}"
+    assert note == f"RLLS has {moved} of the target's rows in other classes than on the source"
+
+
+@pytest.mark.parametrize("classes", [3, 10, 31])
+@pytest.mark.parametrize("n", [200, 500, 2000])
+def test_label_shift_is_never_silently_temp(n: int, classes: int) -> None:
+    """From few rows of few or many classes: another T than temp's, or a note that says why not."""
+    rng = np.random.default_rng([n, classes])
+    calibrator = Calibrator(method="label-shift")
+    centres = rng.normal(size=(classes, 8))
+    shares = rng.dirichlet(np.full(classes, 2.0))
+
+    def rows(prior: Floats | None) -> tuple[Floats, NDArray[np.int64]]:
+        labels = rng.choice(classes, size=n, p=prior)
+        points = centres[labels] + rng.normal(size=(n, 8))
+        return 1.5 * (points @ centres.T - 0.5 * (centres**2).sum(axis=1)), labels
+
+    (source, labels), (target, _) = rows(None), rows(shares)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        calibrator.fit(source, labels, target, classes=np.arange(classes))
+        plain = Calibrator(method="temp").fit(source, labels, target, classes=np.arange(classes))
+    (note,) = (text for text in calibrator.notes_ if text.startswith("RLLS"))
+    is_temp = calibrator.temperature_ == plain.temperature_
+    assert is_temp == ("T is that of temp" in note)
+    if n >= 500 and classes < 31:
+        assert not is_temp
+
+
+def test_label_shift_that_finds_nothing_says_so() -> None:
+    """Logits that say nothing of the class cannot tell its frequency: T of temp, and a note."""
+    rng = np.random.default_rng(0)
+    source, target = (0.01 * rng.normal(size=(300, 4)) for _ in range(2))
+    labels = rng.integers(4, size=300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = Calibrator(method="label-shift").fit(source, labels, target)
+    assert any("T is that of temp" in text for text in found.notes_)
 
 
 @pytest.mark.parametrize("adapted", [True, False])
@@ -190,7 +232,8 @@ def test_guards_are_in_cal_json(tmp_path: Path) -> None:
     """Each guard has a name, number, threshold, verdict and sentence; those that fail are said."""
     path = write(tmp_path / "a.h5", 0.0)
     for method in METHODS:
-        found = calibrate(path, CalibrateSettings(method=method))
+        prior = "uniform" if METHODS[method].needs_prior else "source"
+        found = calibrate(path, CalibrateSettings(method=method, target_prior=prior))
         for guard in encoded(found, tmp_path / "cal.json")["guards"]:
             assert set(guard) == {"name", "value", "threshold", "passed", "sentence"}
             assert math.isfinite(guard["value"])

@@ -97,9 +97,9 @@ def test_torch_modules(name: str) -> None:
 def test_torch_files(kind: str, tmp_path: Path) -> None:
     suffix = "pt2" if kind in ("static", "dynamic") else "pt"
     path = save(torch_modules.images(), kind, tmp_path / f"model.{suffix}", rows(PIXELS, 3))
-    found = open_classifier(path, providers=("cuda",))
+    found = open_classifier(path, providers=("cuda",), trusted=True)
     batch = {found.inputs[0].name: rows(PIXELS, 7).numpy()}
-    require_same(found, open_classifier(path), batch, close=1e-5)
+    require_same(found, open_classifier(path, trusted=True), batch, close=1e-5)
 
 
 @pytest.mark.parametrize("device", marked(with_cuda, ["cpu", "cuda"]))
@@ -108,7 +108,7 @@ def test_programs_exported_on_a_gpu(device: str, tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     module = torch_modules.images().to("cuda")
     save(module, "dynamic", path, rows(PIXELS, 3).to("cuda"))
-    found = open_classifier(path, providers=(device,))
+    found = open_classifier(path, providers=(device,), trusted=True)
     batch = {found.inputs[0].name: rows(PIXELS, 7).numpy()}
     features, logits = found.prove(batch).run(batch)
     with torch.no_grad():

@@ -169,7 +169,7 @@ class TestExitCodes:
             ("calibrate-labelled",),
             ("calibrate-labelled", "--rows", "0"),
             ("evaluate", "--bins", "0"),
-            ("evaluate", "--split", "all"),
+            ("evaluate", "--split", "some"),
             ("evaluate", "--format", "xml"),
             ("evaluate", "-c"),
             ("inspect",),
@@ -430,3 +430,46 @@ class TestShortForms:
         done = covcal("calibrate", features, "-o", features, "-f", "--method", "temp")
         assert features.read_bytes() == before
         assert done.code == 1
+
+
+class TestInterruptedCode:
+    """Ctrl-C where compiled code makes another error of it, or a module is half loaded."""
+
+    @pytest.mark.parametrize(
+        "error", ["ImportError('initialization failed')", "TypeError('fromfile')", "OSError(5)"]
+    )
+    def test_another_error_of_it_is_ctrl_c(self, error: str, features: Path) -> None:
+        hook = (
+            "import sys, time, covcal_cli.inspect as inspect\n"
+            "def told(path):\n"
+            "    print('ready', file=sys.stderr, flush=True)\n"
+            "    try:\n"
+            "        time.sleep(60)\n"
+            "    except KeyboardInterrupt:\n"
+            f"        raise {error}\n"
+            "inspect.describe = told\n"
+        )
+        found = interrupted(hook, "inspect", features, cwd=features.parent)
+        assert found == (130, "interrupted: no partial output was left\n")
+
+    def test_a_module_is_loaded_to_its_end_first(self, features: Path) -> None:
+        """One that would break where it is interrupted, as compiled ones do."""
+        (features.parent / "fragile.py").write_text(
+            "import sys, time\n"
+            "try:\n"
+            "    print('ready', file=sys.stderr, flush=True)\n"
+            "    end = time.monotonic() + 1\n"
+            "    while time.monotonic() < end: pass\n"
+            "except KeyboardInterrupt:\n"
+            "    print('broken', file=sys.stderr, flush=True)\n"
+        )
+        hook = (
+            "import sys, time, covcal_cli.inspect as inspect\n"
+            "sys.path.insert(0, '.')\n"
+            "def load(path):\n"
+            "    import fragile\n"
+            "    time.sleep(60)\n"
+            "inspect.describe = load\n"
+        )
+        found = interrupted(hook, "inspect", features, cwd=features.parent)
+        assert found == (130, "interrupted: no partial output was left\n")

@@ -191,8 +191,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "nothing": ({}, "holds nothing: save the rows as x"),
     "short y": ({"x": ROWS, "y": np.zeros(9, int)}, r"y has shape \[9\] and there are 10 rows"),
     "one-hot y": (
-        {"x": ROWS, "y": np.zeros((10, 3), int)},
+        {"x": ROWS, "y": np.eye(3, dtype=int)[np.arange(10) % 3]},
         r"y has shape \[10, 3\] .*: save class numbers, with argmax where they are one-hot",
+    ),
+    "multi-hot y": (
+        {"x": ROWS, "y": np.ones((10, 3), int)},
+        r"y has shape \[10, 3\] .*: rows of several labels are not supported; each label can go in",
     ),
     "float y": ({"x": ROWS, "y": np.full(10, 0.5)}, r"y\[0\] is 0.5: save class numbers as int"),
     "infinite y": ({"x": ROWS, "y": np.full(10, np.inf)}, r"y\[0\] is inf: save class numbers"),

@@ -184,12 +184,19 @@ class TestLayoutsOfTools:
         ):
             opened(target, "probabilities")
 
-    @pytest.mark.parametrize("cell", ["[0.1, 0.9]", "52.3%"])
-    def test_texts_are_no_outputs(self, cell: str, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("cell", "remedy"),
+        [
+            ("[0.1, 0.9]", "one column of numbers prob_NAME per class"),
+            ("52.3%", "save numbers without the sign, divided by 100"),
+        ],
+    )
+    def test_texts_are_no_outputs(self, cell: str, remedy: str, tmp_path: Path) -> None:
         path = write_csv(tmp_path / "t.csv", {"probability": [cell] * N, "prediction": [1.0] * N})
         with pytest.raises(CovcalError, match="probability holds the text ") as error:
             opened(path, "probabilities")
-        assert repr(cell) in str(error.value)
+        assert f"{cell!r}: " in str(error.value)
+        assert remedy in str(error.value)
 
     @pytest.mark.parametrize("kind", ["csv", "parquet"])
     def test_a_path_names_the_row_and_nothing_else(self, kind: str, tmp_path: Path) -> None:
@@ -198,6 +205,20 @@ class TestLayoutsOfTools:
         write_table = write_csv if kind == "csv" else write_parquet
         found = opened(write_table(tmp_path / f"t.{kind}", columns), "probabilities")
         assert (found.ids, list(found.columns)) == (IDS, ["site"])
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+@pytest.mark.parametrize("name", ["preds", "y_pred", "y_score", "arr_0"])
+@pytest.mark.parametrize("truth", ["targets", "y_true", "ground_truth", "true_label"])
+def test_other_names_of_arrays_are_known(
+    name: str, truth: str, kind: OutputKind, tmp_path: Path
+) -> None:
+    values = LOGITS if kind == "logits" else softmax(LOGITS)
+    arrays: dict[str, Any] = {name: values, truth: LABELS}
+    np.savez(tmp_path / "t.npz", **arrays)
+    table = opened(tmp_path / "t.npz", kind)
+    np.testing.assert_allclose(softmax(read(table)), softmax(LOGITS), atol=1e-6)
+    assert table.labels(numbered_classes(K)).tolist() == LABELS.tolist()
 
 
 def test_a_npy_file_of_outputs_is_read(tmp_path: Path) -> None:
@@ -312,12 +333,26 @@ def test_a_row_that_is_no_distribution_is_named(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_value_that_is_not_finite_is_named(kind: str, value: float, tmp_path: Path) -> None:
     values = LOGITS.copy()
     values[30, 1] = value
     with pytest.raises(CovcalError, match=r"logit\w* of (row 30|line 32) is missing, NaN or inf"):
         opened(write(kind, tmp_path, values, "logits"), "logits")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_logit_of_minus_infinity_rules_a_class_out(kind: str, tmp_path: Path) -> None:
+    """Every format gives it as it is; a row of nothing else is refused."""
+    values = LOGITS.copy()
+    values[:, 1] = -np.inf
+    table = opened(write(kind, tmp_path, values, "logits"), "logits")
+    batches = table.batches(None, np.arange(N), size=N, threads=1)
+    assert (next(batches).inputs["logits"][:, 1] == -np.inf).all()
+    values[30] = -np.inf
+    (tmp_path / "none").mkdir()
+    with pytest.raises(CovcalError, match=r"logit\w* of (row 30|line 32) is missing, NaN or inf"):
+        opened(write(kind, tmp_path / "none", values, "logits"), "logits")
 
 
 def test_one_table_may_hold_both_domains(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """CSV and Parquet tables: which columns are what, and what is refused."""
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,21 @@ def test_a_text_for_an_input_of_numbers_is_named(tmp_path: Path) -> None:
     wanted = [ModelInput(name, (None, 1), np.dtype(np.float32)) for name in ("age", "colour")]
     with pytest.raises(CovcalError, match=r"colour holds texts \('red' in line 2\) and the model"):
         opened(path, *wanted)
+
+
+@pytest.mark.parametrize("text", ["text,label\ngood,1\nbad,0\n", "x,label\ngood,1\nbad,0\n"])
+def test_texts_alone_are_told_of_the_way_without_a_model(text: str, tmp_path: Path) -> None:
+    with pytest.raises(CovcalError, match=r"predict_proba .* with --probabilities and no model"):
+        fed(opened(table(tmp_path, text), ModelInput("x", (None, 1), np.dtype(np.float32))))
+
+
+def test_missing_values_are_for_models_that_take_them(tmp_path: Path) -> None:
+    """Infinity is for none."""
+    wanted = replace(TWO, takes_missing=True)
+    data = opened(table(tmp_path, "a,b\n1,\nnan,4\n"), wanted)
+    np.testing.assert_array_equal(fed(data), [[1, np.nan], [np.nan, 4]])
+    with pytest.raises(CovcalError, match="column b has no value in line 3"):
+        fed(opened(table(tmp_path, "a,b\n1,\n2,inf\n"), wanted))
 
 
 def test_a_table_that_is_not_utf8_is_named(tmp_path: Path) -> None:

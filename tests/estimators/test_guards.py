@@ -61,7 +61,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.detectable_shift(0.021, 0.01),
         lambda: guards.detectable_shift(0.02, 0.01),
-        "2.00 points, is within its noise",
+        "2.00 points, is 2.0 standard errors (more than 2 needed); no harm",
     ),
     (
         lambda: guards.second_witness(0.03, 0.01, 0.2),
@@ -89,6 +89,27 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
         lambda: guards.above_chance(0.19, 5),
         "guessing has 20.0%",
     ),
+    (
+        lambda: guards.prior_rows(0.3),
+        lambda: guards.prior_rows(0.5),
+        "more labelled source validation rows",
+    ),
+    (
+        lambda: guards.prior_reached(np.array([0.5, 0.5]), np.array([0.55, 0.45])),
+        lambda: guards.prior_reached(np.array([0.5, 0.5]), np.array([0.8, 0.2])),
+        "30.0% of their mass",
+    ),
+]
+# As near to its threshold as anyone can tell, and on the wrong side of it.
+CLOSE: list[tuple[Callable[[], Guard], str]] = [
+    (lambda: guards.precise(0.05503), "5.503 points either way (at most 5.5)"),
+    (lambda: guards.detectable_shift(0.019999, 0.01), "1.9999 standard errors"),
+    (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03%"),
+    (lambda: guards.above_chance(0.19998, 5), "19.998%, guessing has 20.0%"),
+    (lambda: guards.ess_count(np.r_[np.ones(49), 0.9]), "49.99 effective"),
+    (lambda: guards.domain_overlap(0.09999), "0.09999 where"),
+    (lambda: guards.pseudo_accuracy(0.49999), "49.999%"),
+    (lambda: guards.prior_rows(0.3334), "33.34%"),
 ]
 
 
@@ -117,6 +138,30 @@ def test_a_guard_has_a_number_a_threshold_and_a_sentence(
     for guard in (good(), failed):
         assert np.isfinite([guard.value, guard.threshold]).all()
         json.dumps(asdict(guard), allow_nan=False)
+
+
+@pytest.mark.parametrize(("make", "words"), CLOSE)
+def test_a_number_is_told_from_its_threshold(make: Callable[[], Guard], words: str) -> None:
+    """What fails by little does not read as if it had passed."""
+    found = make()
+    assert not found.passed
+    assert words in found.sentence
+
+
+@pytest.mark.parametrize(("_", "bad", "__"), PAIRS)
+def test_a_guard_that_fails_says_what_follows(
+    _: Callable[[], Guard], bad: Callable[[], Guard], __: str
+) -> None:
+    assert any(mark in bad().sentence for mark in (";", ":"))
+
+
+def test_an_estimate_without_a_guard_is_not_trusted_but_unchecked() -> None:
+    """To pass no guard is no distinction; the JSON has both."""
+    bare = from_variance("x", 0.5, 0.01, "an assumption")
+    assert (bare.checked, bare.trusted) == (False, False)
+    assert encoded(bare, Path("x"))["checked"] is False
+    sound = from_variance("x", 0.5, 0.01, "an assumption", (guards.precise(0.01),))
+    assert (sound.checked, sound.trusted) == (True, True)
 
 
 def test_an_estimate_is_clipped_and_speaks_json() -> None:

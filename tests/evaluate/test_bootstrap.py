@@ -161,17 +161,17 @@ class TestMeans:
         """However many resamples are drawn at once, the interval is the same."""
         counts, values = np.array([5, 10, 7]), np.array([0.0, 1.0, 4.0])
         whole = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
-        monkeypatch.setattr("covcal_cli.evaluate.bootstrap._MAX_DRAWS", 21)
+        monkeypatch.setattr("covcal_cli.evaluate.bootstrap.MAX_DRAWS", 21)
         pieces = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
         assert pieces == whole
 
-    def test_zero_and_what_rounding_leaves_below_it(self) -> None:
-        """Losses of 0, and -1e-17, land in the first cell; large ones in theirs."""
+    def test_values_of_either_sign(self) -> None:
+        """Every cell has values of one sign and size, so the mean of a difference is resampled."""
         cells = ValueCells()
-        cells.add(np.array([0.0, -1e-17, 700.0]))
+        cells.add(np.array([0.0, -1e-17, 700.0, -0.25, 0.25, -0.25]))
         counts, values = cells.filled()
-        assert counts.tolist() == [2, 1]
-        assert values == pytest.approx([0, 700])
+        assert counts.tolist() == [1, 1, 1, 1, 2]
+        assert values == pytest.approx([0, 0.25, 700, 0, -0.25])
 
 
 def made_metrics(n: int, seed: int = 0) -> Metrics:
@@ -235,3 +235,67 @@ def test_means_are_covered() -> None:
             low, high = mean_interval(*cells, resamples=100, rng=np.random.default_rng(seed))
             inside[name] += low <= getattr(truth, name) <= high
     assert all(86 <= count <= 99 for count in inside.values()), inside
+
+
+def sharp(rng: np.random.Generator, n: int) -> Float64s:
+    return np.asarray(np.clip(rng.beta(20, 0.5, size=n), 0.2, 0.9999))
+
+
+class TestMeanGap:
+    """The gap of mean confidence and accuracy, which no ECE is below (Jensen)."""
+
+    @pytest.mark.parametrize(
+        ("world", "n"),
+        [
+            (World(skewed, lambda c: c - 0.15), 200),
+            (World(skewed, lambda c: c - 0.05), 2000),
+            (World(sharp, lambda c: c - 0.05), 2000),
+        ],
+    )
+    def test_no_lower_end_is_below_its_own(self, world: World, n: int) -> None:
+        """The normal interval of the rows' confidence - correct, whatever the bins hide."""
+        above = 0
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            confidence = world.draw(rng, n)
+            correct = rng.random(n) < world.accuracy(confidence)
+            gaps = confidence - correct
+            least = max(0.0, abs(gaps.mean()) - 1.96 * gaps.std() / np.sqrt(n))
+            low, high = ece_interval(binned(confidence, correct), resamples=100, seed=seed)
+            assert low >= least - 0.002
+            assert low <= high
+            above += least > 0
+        assert above > 30  # so that there was something to see
+
+    def test_it_counts_for_the_part_on_its_side_alone(self) -> None:
+        """A world that promises too much has no lower end of too little."""
+        sample = World(skewed, lambda c: c - 0.15).sample(500, 0)
+        low = {
+            part.__name__: ece_interval(sample, resamples=100, seed=0, part=part)[0]
+            for part in (over, under)
+        }
+        assert low["over"] > 0.05
+        assert low["under"] == 0
+
+    @pytest.mark.parametrize("draw", [skewed, sharp])
+    @pytest.mark.parametrize("n", [56, 200, 2000])
+    def test_it_does_not_cost_the_coverage_of_calibrated_forecasters(
+        self, draw: Callable[[np.random.Generator, int], Float64s], n: int
+    ) -> None:
+        """0 stays in the interval, with few rows per bin too; all right is no fault."""
+        assert covered(World(draw, lambda c: c), n, 0.0, repeats=150) >= 0.88
+
+    @pytest.mark.parametrize("n", [56, 200, 2000])
+    def test_it_does_not_cost_the_coverage_of_others(self, n: int) -> None:
+        """Over-confident by 5 points, of which the mean gap is the whole."""
+        assert covered(OVERCONFIDENT, n, 0.05, repeats=150) >= 0.92
+
+
+def test_levels() -> None:
+    """A higher level holds a lower one's interval, and Wilson's is SciPy's at any."""
+    metrics = made_metrics(400)
+    narrow, wide = (intervals(metrics, resamples=400, seed=0, level=level) for level in (0.8, 0.99))
+    for name, (low, high) in narrow.items():
+        assert wide[name][0] <= low <= high <= wide[name][1], name
+    expected = stats.binomtest(7, 20).proportion_ci(0.8, method="wilson")
+    assert wilson(7 / 20, 20, 0.8) == pytest.approx((expected.low, expected.high), abs=1e-9)

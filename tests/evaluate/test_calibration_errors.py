@@ -188,17 +188,13 @@ class TestDebiased:
 
 
 def smooth_by_definition(confidence: Float64s, correct: Booleans, bandwidth: float) -> float:
-    """Return the integral of |mean residual under the reflected Gaussian|, row by row.
-
-    A row at 0 or 1 is its own mirror image, and like relplot's counts once, so half.
-    """
+    """Return the integral of |mean residual under the reflected Gaussian|, row by row."""
     t = (np.arange(4000) + 0.5) / 4000
-    total, mass = np.zeros_like(t), 0.0
+    total = np.zeros_like(t)
     for value, hit in zip(confidence.tolist(), correct.tolist(), strict=True):
-        for centre in {value, -value, 2 - value}:
+        for centre in (value, -value, 2 - value):
             total += (value - hit) * stats.norm.pdf(t, centre, bandwidth)
-        mass += 0.5 if value in (0.0, 1.0) else 1.0
-    return float(np.abs(total / mass).mean())
+    return float(np.abs(total / len(confidence)).mean())
 
 
 class TestSmoothECE:
@@ -208,6 +204,20 @@ class TestSmoothECE:
         confidence, correct = made_rows(kind, 400, gap=0.08)
         found = smooth_ece(ranked(confidence, correct))
         assert smooth_by_definition(confidence, correct, found) == pytest.approx(found, abs=1.5e-3)
+
+    def test_rows_at_the_ends_count_whole(self) -> None:
+        """Rows of confidence 1, 0.9999 and 0.9996 weigh the same beside rows in the middle."""
+        middle, hits = np.full(300, 0.5), np.arange(300) < 150
+        right = np.arange(300) < 200
+        values = [
+            smooth_ece(ranked(np.append(middle, np.full(300, sure)), np.append(hits, right)))
+            for sure in (1.0, 0.9999, 0.9996)
+        ]
+        assert values == pytest.approx([values[-1]] * 3, abs=2e-3)
+        expected = smooth_by_definition(
+            np.append(middle, np.ones(300)), np.append(hits, right), values[0]
+        )
+        assert values[0] == pytest.approx(expected, abs=1.5e-3)
 
     def test_many_rows_equal_few(self) -> None:
         """Rows gathered in cells, above 65 536, give what the rows themselves give."""

@@ -15,7 +15,7 @@ from covcal_cli.evaluate.bins import ReliabilityBins
 from covcal_cli.evaluate.diagram import accuracy_above, draw_diagram, text_diagram
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import class_major, softmax
-from tests.cli_runner import covcal
+from tests.cli_runner import covcal, covcal_process
 from tests.evaluate.made_bins import binned
 
 OVER, UNDER = "#d55e00", "#0072b2"
@@ -220,3 +220,19 @@ class TestText:
         confidence = list(np.linspace(0, 1, 5000))
         lines = text_diagram(bins_of(confidence, [True] * 5000, 15)).splitlines()
         assert max(map(len, lines[1:])) <= 80
+
+
+def test_a_matplotlibrc_of_this_folder_changes_nothing(small_files: Path, tmp_path: Path) -> None:
+    """The same numbers give the same bytes wherever they are drawn."""
+    drawn = []
+    for name, text in (("plain", ""), ("odd", "font.size: 30\ntext.usetex: True\n")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "matplotlibrc").write_text(text)
+        covcal_process(
+            *("evaluate", small_files / "adapted.h5", "-c", small_files / "temp.json"),
+            *("--diagram", "d.svg"),
+            cwd=folder,
+        ).require_success()
+        drawn.append((folder / "d.svg").read_bytes())
+    assert drawn[0] == drawn[1]

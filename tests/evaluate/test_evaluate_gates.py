@@ -27,7 +27,9 @@ def against(folder: Path, tmp_path: Path, content: dict[str, Any], *arguments: A
     path = tmp_path / "old.json"
     path.write_text(json.dumps(content))
     return covcal(
-        *("evaluate", "adapted.h5", "-c", "temp.json", "--baseline", path, *arguments), cwd=folder
+        *("evaluate", "adapted.h5", "-c", "temp.json", "--baseline", path, *arguments),
+        *("--confidence", 0),
+        cwd=folder,
     )
 
 
@@ -38,6 +40,8 @@ def with_metric(content: dict[str, Any], metric: str, value: Any) -> dict[str, A
 
 
 class TestRegression:
+    """Values as they were found; what intervals make of them is in test_gates_by_interval.py."""
+
     def test_no_change_is_no_regression(
         self, small_files: Path, tmp_path: Path, baseline: dict[str, Any]
     ) -> None:
@@ -94,6 +98,10 @@ class TestRegression:
                 "value": now,
                 "worse_by": now - 0.001,
                 "exceeded": True,
+                "baseline": "temp",
+                "low": None,
+                "high": None,
+                "same_rows": False,
             }
         ]
         assert "regression ece worse by <= 0.01 EXCEEDED by temp: 0.001 -> " in done.out
@@ -207,7 +215,7 @@ class TestJUnit:
         path = tmp_path / "junit.xml"
         done = covcal(
             *("evaluate", "adapted.h5", "-c", "temp.json", "-c", "fl+temp.json"),
-            *("--fail-above", "ece=0", "--fail-above", "brier=2", "--junit", path),
+            *("--fail-above", "nll=0", "--fail-above", "brier=2", "--junit", path),
             cwd=small_files,
         )
         assert done.code == 3
@@ -218,14 +226,14 @@ class TestJUnit:
         assert (suite.get("tests"), suite.get("failures")) == ("4", "2")
         failed = {case.get("name"): case.find("failure") is not None for case in suite}
         assert failed == {
-            "temp: ece <= 0": True,
-            "fl+temp: ece <= 0": True,
+            "temp: nll <= 0": True,
+            "fl+temp: nll <= 0": True,
             "temp: brier <= 2": False,
             "fl+temp: brier <= 2": False,
         }
         message = suite[0].find("failure")
         assert message is not None
-        assert "limit ece <= 0 EXCEEDED by temp: " in str(message.get("message"))
+        assert "limit nll <= 0 EXCEEDED by temp: " in str(message.get("message"))
 
     def test_names_that_xml_cannot_hold(self) -> None:
         """Control characters, quotes and angle brackets of a file's name leave valid XML."""

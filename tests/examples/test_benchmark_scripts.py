@@ -1,5 +1,6 @@
 """The scripts that measure extract, apply and evaluate run as they say, on little data."""
 
+import os
 import re
 import subprocess
 import sys
@@ -86,3 +87,25 @@ def test_the_memory_of_extract_by_size_and_format() -> None:
     for *_, peak, seconds in lines[2:]:
         assert 20 < float(peak) < 500
         assert float(seconds) >= 0
+
+
+@pytest.mark.parametrize("fault", ["raise ImportError('no such symbol')", "1 / 0", "estimator = 1"])
+def test_a_broken_peer_is_a_dash_with_the_reason(fault: str, tmp_path: Path) -> None:
+    """scikit-learn and torchmetrics that cannot be used cost their lines, and nothing else."""
+    for package in ("sklearn", "torchmetrics"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(fault)
+    path = os.pathsep.join([str(tmp_path), str(EXAMPLES.parent)])
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "benchmark_temperature.py"), "--rows", "500"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    lines = {line[:24].strip(): line[24:].split() for line in done.stdout.splitlines()[2:]}
+    assert float(lines["T, covcal, brier"][0]) > 0
+    assert float(lines["ECE, covcal"][0]) > 0
+    for name in ("T, scikit-learn, nll", "ECE, torchmetrics"):
+        assert lines[name][:3] == ["-", "-", "-"]
+        assert "Error" in lines[name][3]

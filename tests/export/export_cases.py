@@ -68,14 +68,18 @@ def member_logits(networks: Mapping[str, Array], features: Array) -> NDArray[np.
 
 
 def expected_probabilities(
-    logits: Array, temperature: float, networks: Mapping[str, Array] | None, features: Array | None
+    logits: Array,
+    temperature: float,
+    networks: Mapping[str, Array] | None,
+    features: Array | None,
+    offsets: Array | float = 0.0,
 ) -> NDArray[np.float64]:
-    """Return softmax of the forecaster's logits over T, by SciPy."""
+    """Return softmax of the forecaster's logits over T and the offsets, by SciPy."""
     scaled = logits.astype(np.float64)
     if networks is not None and features is not None:
         members = log_softmax(member_logits(networks, features), axis=2)
         scaled = logsumexp(members, axis=0) - np.log(len(members))
-    return np.asarray(softmax(scaled / temperature, axis=1))
+    return np.asarray(softmax(scaled / temperature + offsets, axis=1))
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class Case:
     document: Path
     networks: dict[str, Array] | None
     temperature: float
+    offsets: tuple[float, ...] = ()  # of the classes
 
     def export(self, *more: Any, output: str = "calibrated.onnx") -> Outcome:
         """Run ``covcal export``."""
@@ -127,6 +132,7 @@ def calibrated(
     classes: int = 3,
     networks: dict[str, Array] | None = None,
     temperature: float | None = None,
+    offsets: tuple[float, ...] = (),
     attributes: Mapping[str, str] | None = None,
 ) -> Case:
     """Write features.h5 or adapted.h5 and cal.json beside `model`, as the commands would.
@@ -165,8 +171,11 @@ def calibrated(
     content = json.loads(document.read_text(encoding="utf-8"))
     if temperature is not None:
         content["temperatures"]["forecaster"] = temperature
+    if temperature is not None or offsets:
+        content["class_offsets"] = list(offsets)
         document.write_text(json.dumps(content), encoding="utf-8")
-    return Case(model, document, networks, float(content["temperatures"]["forecaster"]))
+    used = float(content["temperatures"]["forecaster"])
+    return Case(model, document, networks, used, offsets)
 
 
 def _domain(name: str, width: int, classes: int) -> Arrays:
@@ -210,7 +219,8 @@ def require_right(
     if callable(phi):
         features = phi(features.astype(np.float64))
     z = z.reshape(len(x), -1)
-    expected = expected_probabilities(z, case.temperature, case.networks, features)
+    offsets = np.array(case.offsets or 0.0)
+    expected = expected_probabilities(z, case.temperature, case.networks, features, offsets)
     probabilities, label, confidence = (after[name] for name in list(after)[len(before) :])
     assert probabilities.dtype == confidence.dtype == np.float32
     assert label.dtype == np.int64

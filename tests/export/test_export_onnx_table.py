@@ -12,6 +12,7 @@ from tests.classifiers.onnx.onnx_chosen_cases import CHOSEN_CASES, TABULAR_CASES
 from tests.classifiers.onnx.onnx_float_cases import FLOAT_CASES
 from tests.classifiers.onnx.onnx_quantised_cases import QUANTISED_CASES
 from tests.classifiers.onnx.onnx_wide_cases import WIDE_CASES
+from tests.classifiers.settled import settled
 from tests.export.export_cases import (
     Array,
     calibrated,
@@ -53,7 +54,7 @@ def test_the_exported_model(name: str, fl: bool, tmp_path: Path) -> None:
     rows = inputs_of(case.graph)
     opened = open_onnx(path, **case.options)
     classifier = opened.prove(rows)
-    phi, logits = classifier.run(rows)
+    phi, logits = settled(classifier, rows)
     width = 4 if phi is None else phi.shape[1]
     networks = made_networks(width, case.classes) if fl else None
     made = calibrated(
@@ -65,7 +66,7 @@ def test_the_exported_model(name: str, fl: bool, tmp_path: Path) -> None:
         classes=case.classes,
         networks=networks,
         temperature=2.5,
-        attributes={"model_sha256": opened.sha256},
+        attributes={"model_sha256": opened.sha256, "tail": str(classifier.tail)},
     )
     output = ["--model-output", case.options["output"]] if "output" in case.options else []
     made.export(*output).require_success()

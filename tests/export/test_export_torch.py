@@ -29,9 +29,10 @@ def prepared(
     weights: Path | None = None,
     width: int = D,
     classes: int = K,
+    offsets: tuple[float, ...] = (),
 ) -> Case:
     """Calibrate a torch model on made rows, as extract would have named it."""
-    classifier = open_torch(model, weights=weights)
+    classifier = open_torch(model, weights=weights, trusted=True)
     marker = folder / "made.onnx"
     marker.write_bytes(b"not read")
     return calibrated(
@@ -43,6 +44,7 @@ def prepared(
         classes=classes,
         networks=made_networks(width, classes) if fl else None,
         temperature=1.7,
+        offsets=offsets,
         attributes={"model_sha256": classifier.sha256, "model_name": classifier.name},
     )
 
@@ -66,7 +68,8 @@ def require_right(module: Any, case: Case, x: torch.Tensor) -> dict[str, Array]:
         output = module(x.clone())
         phi = module.phi(x.clone()).numpy()
         logits = output.numpy() if module.end is None else module.head(module.phi(x)).numpy()
-    expected = expected_probabilities(logits, 1.7, case.networks, phi)
+    offsets = np.array(case.offsets or 0.0)
+    expected = expected_probabilities(logits, 1.7, case.networks, phi, offsets)
     # The fused operators of a transformer are traced one by one, and round differently.
     np.testing.assert_allclose(after["output"], output.numpy(), rtol=1e-6, atol=1e-6)
     if not any(isinstance(part, nn.TransformerEncoderLayer) for part in module.modules()):
@@ -97,6 +100,17 @@ def test_functions(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     exported(f"{ZOO}:{name}", case).require_success()
     for n in (1, 7):
         require_right(module, case, rows(shape, n))
+
+
+@pytest.mark.parametrize("fl", [False, True])
+def test_class_offsets(fl: bool, tmp_path: Path) -> None:
+    """A correction for a prior is in the program, which keeps the classifier's label."""
+    module: Any = torch_modules.in_place().eval()
+    offsets = (-13.8, *np.linspace(-1, 2, K - 1).tolist())
+    case = prepared(f"{ZOO}:in_place", tmp_path, fl=fl, offsets=offsets)
+    exported(f"{ZOO}:in_place", case).require_success()
+    after = require_right(module, case, rows(TENSOR, 7))
+    assert (after["probabilities"].argmax(axis=1) != after["label"]).any()
 
 
 @pytest.mark.parametrize("name", ["one_logit", "one_squeezed"])
@@ -143,7 +157,7 @@ def test_files(kind: str, tmp_path: Path) -> None:
     made = Plain().eval()
     path = save(made, kind, tmp_path / f"m.{'pt' if 'ed' in kind else 'pt2'}", rows(TENSOR, 3))
     case = prepared(path, tmp_path, fl=True)
-    done = exported(path, case).require_success()
+    done = exported(path, case, "--trust-model").require_success()
     assert "outputs: output (as before), probabilities, label, confidence" in done.out
     require_right(made, case, rows(TENSOR, 3))
     if kind != "static":
@@ -166,9 +180,9 @@ def test_the_file(tmp_path: Path) -> None:
     made: Any = torch_modules.mlp().eval()
     path = save(made, "dynamic", tmp_path / "m.pt2", rows(TENSOR, 3))
     case = prepared(path, tmp_path, fl=False)
-    exported(path, case).require_success()
+    exported(path, case, "--trust-model").require_success()
     first = (tmp_path / "out.pt2").read_bytes()
-    exported(path, case, "--force").require_success()
+    exported(path, case, "--trust-model", "--force").require_success()
     assert (tmp_path / "out.pt2").read_bytes() == first
     extra = {"covcal.json": ""}
     program = torch.export.load(str(tmp_path / "out.pt2"), extra_files=extra)

@@ -311,7 +311,7 @@ class TestPublicCases:
         save_torch(module, "scripted", tmp_path / "model.pt", torch.zeros(2, D_IN))
         for domain in ("src.npz", "tgt.npz"):
             rows(tmp_path, domain)
-        extract(tmp_path, model="model.pt").require_success()
+        extract(tmp_path, "--trust-model", model="model.pt").require_success()
         x = torch.from_numpy(np.load(tmp_path / "tgt.npz")["x"])
         with torch.inference_mode():
             phi = module[:2](x).numpy()

@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
-from tests.cli_runner import covcal
+from tests.cli_runner import covcal, covcal_process
 from tests.made_files import Arrays, made_domain
 
 
@@ -187,3 +187,13 @@ def test_training_rows_are_missed_only_where_something_is_trained(
     missed = "has no source train rows" in done.require_success().err
     assert missed == features
     assert "no source validation rows" not in done.err
+
+
+def test_tables_of_outputs_need_no_image_package(tmp_path: Path) -> None:
+    """In an installation for jobs that run no model."""
+    rows = "\n".join(f"0.{row % 9},{1 - row % 9 / 10:.1f},{row % 2}" for row in range(90))
+    for name in ("source.csv", "target.csv"):
+        (tmp_path / name).write_text(f"prob_0,prob_1,label\n{rows}\n")
+    without = "import sys\nfor name in ('PIL', 'onnx', 'torch'): sys.modules[name] = None\n"
+    arguments = ("extract", "--probabilities", "source.csv", "target.csv", "-q")
+    covcal_process(*arguments, cwd=tmp_path, before=without).require_success()

@@ -1,5 +1,6 @@
 """Columns that number the rows, whatever they are called, are named and never fed in silence."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.cli_runner import Outcome, covcal
 from tests.extract.named_tables import ANIMALS, N, X, Y, columns, dataset, model, outputs, save
+from tests.made_rows import parquet
 
 KINDS = ("csv", "parquet")
 COUNT: list[int] = [1000 + 7 * row for row in range(N)]
@@ -102,6 +104,26 @@ def test_the_index_of_pandas_names_the_rows_and_is_left_out(
     assert f"note: s.{kind}: {shown} is the index that pandas saved, and no feature" in done.err
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     assert dataset(tmp_path, "target/ids").tolist() == [str(v).encode() for v in SHUFFLED]
+
+
+@pytest.mark.parametrize("name", ["customer", "label", "group_no"])
+def test_a_named_index_of_pandas_is_known_by_what_the_file_says(name: str, tmp_path: Path) -> None:
+    """It is no feature; what is called like something else of the rows is that."""
+    arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
+    tables = []
+    for domain in ("source", "target"):
+        table = {name: SHUFFLED, **columns(domain)}
+        if name == "label":
+            table = {name: Y[domain].tolist(), **{k: v for k, v in table.items() if k != name}}
+        said = {b"pandas": json.dumps({"index_columns": [name]}).encode()}
+        made = arrow.table(table).replace_schema_metadata(said)
+        tables.append(f"{domain}.parquet")
+        parquet().write_table(made, tmp_path / tables[-1])
+    done = extract(tmp_path, tables).require_success()
+    assert f"source.parquet: {name} is the index that pandas saved, and no feature" in done.err
+    np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
+    ids = dataset(tmp_path, "target/ids").tolist()
+    assert (ids == [str(v).encode() for v in SHUFFLED]) == (name == "customer")
 
 
 def test_saved_twice_it_is_there_twice(tmp_path: Path) -> None:

@@ -229,8 +229,13 @@ class TestNoFeatureFileAtAll:
 
 
 class TestValues:
-    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    @pytest.mark.parametrize("name", ["features", "logits"])
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *(("features", value) for value in (np.nan, np.inf, -np.inf)),
+            *(("logits", value) for value in (np.nan, np.inf)),
+        ],
+    )
     def test_no_number_names_dataset_row_and_id(
         self, features: Path, name: str, value: float
     ) -> None:
@@ -244,6 +249,20 @@ class TestValues:
             f"{features}: /target/{name} row 200 (target/200.png) holds {value}: "
             "every value must be a finite number"
         )
+
+    def test_a_logit_of_minus_infinity_rules_a_class_out(self, features: Path) -> None:
+        """It is read as it is beside a finite one; a row of nothing else is refused."""
+        rows = np.arange(100, 300, 2)
+        with h5py.File(features, "r+") as file:
+            file["target/logits"][200, 1:] = -np.inf
+        with FeatureFile(features) as opened:
+            read = opened.require_target().logits(rows)
+        assert (read[50, 1:] == -np.inf).all()
+        assert np.isfinite(read[50, 0])
+        with h5py.File(features, "r+") as file:
+            file["target/logits"][200] = -np.inf
+        with FeatureFile(features) as opened, pytest.raises(CovcalError, match=r"row 200 .* -inf"):
+            opened.require_target().logits(rows)
 
     def test_no_number_in_a_member(self, adapted: Path) -> None:
         """The row of a member's NaN is the row of the file, not the member."""

@@ -26,6 +26,13 @@ def without_hashes(path: Path) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name != "inputs"}
 
 
+def chosen(method: str) -> tuple[str, ...]:
+    """Return the options that choose a method, with a prior where it needs one."""
+    table = methods.METHODS
+    prior = ("--target-prior", "uniform") if method in table and table[method].needs_prior else ()
+    return "--method", method, *prior
+
+
 def spoil(path: Path, value: int) -> None:
     with h5py.File(path, "r+") as file:
         file["target/labels"][...] = value
@@ -38,7 +45,7 @@ def test_calibrate_does_not_see_them(
 ) -> None:
     """Whatever stands in /target/labels, even what is no label, every calibration is the same."""
     shutil.copy(small_files / "adapted.h5", tmp_path)
-    arguments = ("calibrate", "adapted.h5", "--method", method, "-q", "-o")
+    arguments = ("calibrate", "adapted.h5", *chosen(method), "-q", "-o")
     covcal(*arguments, "before.json", cwd=tmp_path).require_success()
     spoil(tmp_path / "adapted.h5", GARBAGE[kind])
     covcal(*arguments, "after.json", cwd=tmp_path).require_success()
@@ -99,8 +106,9 @@ def test_nothing_asks_for_them(
     monkeypatch.setattr(labelled, "target_labels", read)
     covcal("estimate", small_files / "adapted.h5").require_success()
     for method in METHODS:
-        arguments = ("--method", method, "-o", tmp_path / f"{method}.json")
-        covcal("calibrate", small_files / "adapted.h5", *arguments).require_success()
+        output = tmp_path / f"{method}.json"
+        done = covcal("calibrate", small_files / "adapted.h5", *chosen(method), "-o", output)
+        done.require_success()
     labelled_rows = ("--rows", 9, "-o", "-")
     done = covcal("calibrate-labelled", small_files / "adapted.h5", *labelled_rows)
     assert "a target label was read" in done.err

@@ -207,7 +207,7 @@ def test_rows_that_are_all_right_give_the_lower_limit(loss: Loss, n: int) -> Non
     logits, _ = made_rows(n=n, classes=2)
     fit = fit_temperature(logits, logits.argmax(axis=1), loss=loss)
     assert fit.at_limit == "lower"
-    assert math.log(fit.temperature) == pytest.approx(search_interval(logits)[0])
+    assert math.log(fit.temperature) == pytest.approx(search_interval(logits)[0], abs=0.02)
 
 
 @pytest.mark.parametrize(("loss", "n"), LIMIT_CASES)
@@ -216,7 +216,7 @@ def test_logits_against_the_labels_give_the_upper_limit(loss: Loss, n: int) -> N
     logits, _ = made_rows(n=n, classes=2)
     fit = fit_temperature(logits, logits.argmin(axis=1), loss=loss)
     assert fit.at_limit == "upper"
-    assert math.log(fit.temperature) == pytest.approx(search_interval(logits)[1])
+    assert math.log(fit.temperature) == pytest.approx(search_interval(logits)[1], abs=0.02)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 from covcal_cli.evaluate.evaluate import EvaluateSettings
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.report.report import report
 from tests.cli_runner import covcal, printed_json
-from tests.made_files import clusters_domain, made_domain, write_adapted, write_features
+from tests.made_files import Arrays, clusters_domain, made_domain, write_adapted, write_features
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
@@ -123,18 +125,41 @@ def test_texts_from_outside_are_escaped(tmp_path: Path) -> None:
         assert name in page.words
 
 
+def honest_domain(n: int) -> Arrays:
+    """A target of `n` test rows whose labels are drawn from the classifier's own probabilities."""
+    target = made_domain("target", sizes=(300, 500, n), sharpness=1.0)
+    noise = np.random.default_rng(3).gumbel(size=target["logits"].shape)
+    target["labels"] = (target["logits"] + noise).argmax(axis=1).astype(np.int64)
+    return target
+
+
+def reported_on_classes(folder: Path, *, rows: int) -> Page:
+    """Report on cats and dogs of which 3 % are dogs, and which a balanced source taught."""
+    rng = np.random.default_rng(2)
+    domains = []
+    for name, share in (("source", 0.5), ("target", 0.03)):
+        domain = made_domain(name, sizes=(300, 500, rows), classes=2)
+        dogs = rng.random(800 + rows) < share
+        odds = 2 * rng.normal(loc=np.where(dogs, 1.0, -1.0))  # exact where half of all are dogs
+        domain["logits"] = np.stack([-odds / 2, odds / 2], axis=1).astype(np.float32)
+        domains.append(domain | {"labels": dogs.astype(np.int64)})
+    source, target = domains
+    names = ["cat", "dog"]
+    write_features(folder / "features.h5", source=source, target=target, class_names=names)
+    return reported(folder, "-c", str(calibrated(folder, "none")))
+
+
 class TestVerdict:
     """The words follow from the intervals."""
 
     def test_an_honest_confidence(self, tmp_path: Path) -> None:
-        rng = np.random.default_rng(3)
-        target = made_domain("target", sizes=(300, 500, 20_000), sharpness=1.0)
-        # Labels drawn from the classifier's own probabilities: calibrated by construction.
-        noise = rng.gumbel(size=target["logits"].shape)
-        target["labels"] = (target["logits"] + noise).argmax(axis=1).astype(np.int64)
-        write_features(tmp_path / "features.h5", target=target)
+        write_features(tmp_path / "features.h5", target=honest_domain(20_000))
         page = reported(tmp_path, "-c", str(calibrated(tmp_path, "none")))
-        assert "The confidence can be taken at its word" in page.words
+        assert re.search(
+            r"The confidence can be taken at its word: at most [012]\.\d points off on average "
+            r"\(95 %\)",
+            page.words,
+        )
 
     def test_an_improvement_that_is_not_enough(self, folder: Path) -> None:
         document = calibrated(folder)
@@ -142,18 +167,72 @@ class TestVerdict:
         stronger = 1.3 * content["temperatures"]["forecaster"]
         page = reported(folder, "-c", str(calibrated(folder, name="b.json", forecaster=stronger)))
         assert "closer to the truth, but not yet honest" in page.words
-        assert "stands out of the noise" in page.words
+        assert "the improvement stands out of the noise" in page.words
 
     def test_harm(self, folder: Path) -> None:
         page = reported(folder, "-c", str(calibrated(folder, forecaster=0.2)))
         assert "The calibration does harm on this data" in page.words
         assert "do not use it here" in page.words
 
+    def test_harm_that_overlapping_intervals_would_hide(self, tmp_path: Path) -> None:
+        """Rows that are judged twice tell a small harm apart."""
+        target = honest_domain(4000)
+        write_features(tmp_path / "features.h5", target=target)
+        page = reported(tmp_path, "-c", str(calibrated(tmp_path, forecaster=1.3)))
+        content = printed_json(
+            *("evaluate", "features.h5", "-c", "cal.json", "--bootstrap", 1000), cwd=tmp_path
+        )
+        before, after = (content["intervals"][name]["brier"] for name in ("none", "temp"))
+        assert after[0] < before[1]
+        assert "The calibration does harm on this data" in page.words
+        shown = {one["metric"]: one for one in content["differences"]}
+        assert shown["brier"]["low"] > 0
+        for metric, name in (("brier", "Brier score"), ("nll", "log loss")):
+            value, low, high = (f"{shown[metric][key]:+.4f}" for key in ("value", "low", "high"))
+            assert f"the {name} by {value} [{low}, {high}]" in page.words
+
+    def test_no_difference_is_no_verdict(self, tmp_path: Path) -> None:
+        write_features(tmp_path / "features.h5", target=honest_domain(300))
+        page = reported(tmp_path, "-c", str(calibrated(tmp_path, forecaster=1.01)))
+        assert "neither that it is better nor that it is worse" in page.words
+
+    def test_a_class_that_an_average_hides(self, tmp_path: Path) -> None:
+        """A rare class is promised at the rate of a balanced source: on average all is well."""
+        page = reported_on_classes(tmp_path, rows=8000)
+        assert "The confidence cannot be taken at its word where dog is predicted" in page.words
+        assert re.search(r"Where dog is predicted it promises 7\d% and keeps 1\d%", page.words)
+
+    def test_a_class_of_few_rows_is_not_judged(self, tmp_path: Path) -> None:
+        """It is said that it could not be."""
+        page = reported_on_classes(tmp_path, rows=20)
+        assert "where dog is predicted" not in page.words
+        assert "have too few rows to tell" in page.words
+
+    def test_what_cancels_out_is_said(self, tmp_path: Path) -> None:
+        """Too much where the classifier is sure and too little where it is not."""
+        target = honest_domain(20_000)
+        rows = np.arange(20_800)
+        target["logits"][rows % 2 == 0] *= 1.6
+        target["logits"][rows % 2 == 1] *= 0.6
+        write_features(tmp_path / "features.h5", target=target)
+        page = reported(tmp_path, "-c", str(calibrated(tmp_path, "none")))
+        assert re.search(
+            r"\d points too much where it is over-confident, and \d+\.\d too little", page.words
+        )
+
+    def test_without_intervals_nothing_is_said_of_chance(self, folder: Path) -> None:
+        page = reported(folder, "-c", str(calibrated(folder)), "--bootstrap", "0")
+        assert "Measured, but without intervals" in page.words
+        assert "On the same rows" not in page.words
+
     def test_few_rows_leave_room(self, tmp_path: Path) -> None:
         target = clusters_domain("target", sizes=(300, 500, 40))
         write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
         page = reported(tmp_path, "-c", str(calibrated(tmp_path)))
-        assert "No fault is seen, but 40 rows leave room for" in page.words
+        assert re.search(
+            r"Between 0 and \d+ points of miscalibration are compatible with these 40 rows",
+            page.words,
+        )
 
     def test_without_labels_nothing_is_called_measured(self, tmp_path: Path) -> None:
         target = clusters_domain("target", moved=0.8)
@@ -173,8 +252,8 @@ class TestVerdict:
         page = reported(tmp_path, "-c", str(calibrated(tmp_path)))
         best = printed_json("estimate", "features.h5", cwd=tmp_path)["estimates"][0]
         assert (
-            f"is expected to get {best['accuracy']:.1%} of the target right ({best['low']:.1%} to "
-            f"{best['high']:.1%}, which reaches as far as the other estimates lie)."
+            f"is expected to get {best['accuracy']:.1%} of the target right (range "
+            f"{best['low']:.1%} to {best['high']:.1%}: 1.5 times as far as the other estimates lie"
         ) in page.words
         assert "noise of sampling" not in page.words
 
@@ -276,6 +355,16 @@ def test_the_commands_name_networks_that_were_given(trained: Path, folder: Path)
     reported(folder, "-c", "fl.json", "--networks", "moved.h5")
     for command in shown_commands(folder)[-2:]:
         assert "--networks moved.h5" in " ".join(command)
+
+
+def test_the_commands_give_the_names_of_calibrations(folder: Path) -> None:
+    """A name of one's own, on the page and in the commands that lead to it."""
+    calibrated(folder)
+    page = reported(folder, "-c", "live now=cal.json", "-c", "cal.json")
+    assert "with live now, as it was fitted" in page.words
+    *_, evaluate, again = shown_commands(folder)
+    for command in (evaluate, again):
+        assert [one for one in command if "cal.json" in one] == ["live now=cal.json", "cal.json"]
 
 
 def test_without_arguments_it_reports_on_what_cal_json_names(folder: Path) -> None:
@@ -423,3 +512,15 @@ def test_a_browser_shows_it_whole(width: int, folder: Path, tmp_path: Path) -> N
     for figure in seen["figures"]:
         assert min(figure["width"], figure["height"]) > 200
         assert figure["right"] <= width
+
+
+def test_it_states_how_the_classifier_does_on_its_own_data(folder: Path) -> None:
+    """On the page and on the screen, so that a model read wrongly is seen by whoever reads it."""
+    calibrated(folder)
+    done = covcal("report", "features.h5", "-o", "read.html", cwd=folder).require_success()
+    with FeatureFile(folder / "features.h5") as file:
+        accuracy = source_accuracy(file)
+    assert accuracy is not None
+    sentence = f"The classifier gets {accuracy} right"
+    assert sentence in done.out
+    assert sentence in (folder / "read.html").read_text()

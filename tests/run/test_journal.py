@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.run.journal import Journal, data_digest, step_key
+from covcal_cli.run.journal import Journal, Said, data_digest, step_key
 
 
 def folder(path: Path) -> Path:
@@ -49,7 +49,7 @@ def test_any_change_of_the_data_changes_its_digest(change: str, tmp_path: Path) 
 def test_a_result_stands_until_its_key_or_its_file_changes(tmp_path: Path) -> None:
     output, path = tmp_path / "cal.json", tmp_path / "run.json"
     output.write_text("{}")
-    Journal(path).record(output, step_key(method="temp", seed=0), ["few rows"])
+    Journal(path).record(output, step_key(method="temp", seed=0), Said(("few rows",)))
     kept = Journal(path).standing(output, step_key(seed=0, method="temp"))
     assert kept is not None
     assert kept.warnings == ("few rows",)
@@ -66,7 +66,7 @@ def test_a_step_that_was_cut_off_is_known(tmp_path: Path) -> None:
     assert Journal(path).was_begun(output, "key")
     assert not Journal(path).was_begun(output, "another")
     output.write_text("{}")
-    Journal(path).record(output, "key", [])
+    Journal(path).record(output, "key", Said())
     assert not Journal(path).was_begun(output, "key")
 
 
@@ -76,7 +76,7 @@ def test_the_journal_is_the_same_for_the_same_results(tmp_path: Path) -> None:
         journal = Journal(tmp_path / name / "run.json")
         for output in ("b.json", "a.json"):
             (tmp_path / name / output).write_text(output)
-            journal.record(tmp_path / name / output, "key", [])
+            journal.record(tmp_path / name / output, "key", Said())
     one, two = ((tmp_path / name / "run.json").read_bytes() for name in ("one", "two"))
     assert one == two
     assert "time" not in one.decode()

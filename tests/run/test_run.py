@@ -325,3 +325,132 @@ def test_options_of_extract_that_make_no_run_are_not_taken(
     arguments = ("digits.onnx", "source.npz", "target.npz", "-o", "new", *option)
     assert option[0] in covcal("run", *arguments, cwd=folder).usage_error()
     assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_target_without_test_rows(labelled: bool, folder: Path) -> None:
+    """All its labelled rows are judged; where it has none, the run ends without figures."""
+    with np.load(folder / "target.npz") as arrays:
+        labels, split = arrays["y"], np.minimum(arrays["split"], 1)
+    edit(folder / "target.npz", y=labels if labelled else np.full_like(labels, -1), split=split)
+    done = run(folder, "--method", "temp", "--force").require_success()
+    page = (folder / "out" / "report.html").read_text()
+    assert (folder / "out" / "calibrated.onnx").exists()
+    if labelled:
+        content = json.loads((folder / "out" / "metrics.json").read_text())
+        assert (content["split"], content["n"]) == ("all", len(labels))
+        assert f"Measured on {len(labels)} labelled target rows" in page
+    else:
+        assert not (folder / "out" / "metrics.json").exists()
+        assert "nothing here is measured" in page
+    assert "wrote out/report.html" in done.err
+
+
+# What a run tells of the model, and of whom a folder is.
+
+
+def test_it_shows_what_extract_shows_and_every_note(
+    whole: tuple[Path, Outcome], folder: Path
+) -> None:
+    """The block of ``covcal extract`` and the notes of every step, whether made or reused."""
+    inputs = ("digits.onnx", "source.npz", "target.npz", "-o", "alone.h5")
+    alone = covcal("extract", *inputs, cwd=folder).require_success()
+    assert "unseen labelled source rows" in alone.out
+    notes = [line for line in alone.err.splitlines() if line.startswith("note: ")]
+    assert notes
+    for done in (whole[1], run(folder).require_success()):
+        assert done.out.startswith(alone.out)
+        assert [line for line in notes if line not in done.err] == []
+        cal = json.loads((folder / "out" / "cal.json").read_text())
+        assert all(f"note: {text}\n" in done.err for text in cal["notes"])
+        assert "step 3 of 6: calibrate" in done.err
+
+
+def test_less_accuracy_than_expected_stops_before_the_export(folder: Path) -> None:
+    done = run(folder, "-o", "new", "--expect-accuracy", "0.999")
+    assert done.code == 3
+    assert "accuracy" in done.out
+    assert done.err.splitlines()[-1].startswith("FAILED: the classifier gets 9")
+    assert sorted(path.name for path in (folder / "new").iterdir()) == ["features.h5", "run.json"]
+    run(folder, "--expect-accuracy", "0.97").require_success()
+
+
+def test_features_of_another_reading_leave_no_model_of_the_last(folder: Path) -> None:
+    """What was exported of other features is gone once these are found wanting."""
+    done = run(folder, "--mean", "0.9", "--expect-accuracy", "0.96")
+    assert done.code == 3
+    assert sorted(path.name for path in (folder / "out").iterdir()) == ["features.h5", "run.json"]
+
+
+@pytest.mark.parametrize("role", ["model", "source", "target"])
+def test_another_projects_folder_is_refused(role: str, folder: Path) -> None:
+    """By name and content; --force replaces all of it, and leaves nothing of the other."""
+    names = {"model": "digits.onnx", "source": "source.npz", "target": "target.npz"}
+    other = f"other{Path(names[role]).suffix}"
+    shutil.copy(folder / names[role], folder / other)
+    inputs = list((names | {role: other}).values())
+    covcal("run", *inputs, "-o", "out", cwd=folder).require_success()  # a copy is no other
+    if role == "model":
+        content = (folder / other).read_bytes()
+        (folder / other).write_bytes(content.replace(b"scores", b"points"))
+    else:
+        with np.load(folder / other) as found:
+            rows = {name: array[:-1] for name, array in found.items() if len(array) > 20}
+            np.savez(folder / other, **{**dict(found), **rows})
+    run(folder).require_success()
+    before = contents(folder)
+    done = covcal("run", *inputs, "-o", "out", "--method", "temp", cwd=folder)
+    line = done.error_line()
+    assert f"holds results of another {role} (../{names[role]}, not ../{other})" in line
+    assert "-o" in line
+    assert "--force" in line
+    assert contents(folder) == before
+    arguments = (*inputs, "-o", "out", "--method", "temp", "--force")
+    covcal("run", *arguments, cwd=folder).require_success()
+    assert not (folder / "out" / "adapted.h5").exists()
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        ("missing.onnx", "source.npz", "target.npz"),
+        ("digits.onnx", "missing", "target.npz"),
+        ("digits.onnx", "source.npz", "broken.npz"),
+    ],
+)
+def test_a_run_that_fails_leaves_no_empty_folder(inputs: tuple[str, ...], folder: Path) -> None:
+    (folder / "broken.npz").write_bytes(b"no archive")
+    covcal("run", *inputs, "-o", "deep/new", cwd=folder).error_line()
+    assert not (folder / "deep").exists()
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_tables_of_outputs_go_all_the_way(kind: str, labelled: bool, tmp_path: Path) -> None:
+    """There is no model to export: the calibrated probabilities are the result."""
+    rng = np.random.default_rng(0)
+    for name in ("source", "target"):
+        logits = rng.normal(size=(400, 3)) * 2
+        y = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        outputs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        values = outputs if kind == "probabilities" else logits
+        columns = [f"{'prob' if kind == 'probabilities' else 'logit'}_{k}" for k in "abc"]
+        lines = [",".join([*columns, "label"])]
+        for row, label in zip(values, y, strict=True):
+            shown = "abc"[label] if labelled or name == "source" else ""
+            lines.append(",".join([*(f"{value:.17g}" for value in row), shown]))
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    arguments = (f"--{kind}", "source.csv", "target.csv", "-o", "out")
+    covcal("run", *arguments, cwd=tmp_path).require_success()
+    made = {path.name for path in (tmp_path / "out").iterdir()}
+    assert made == {
+        "features.h5",
+        "cal.json",
+        "probs.csv",
+        "report.html",
+        "run.json",
+        *(["metrics.json"] if labelled else []),
+    }
+    assert len((tmp_path / "out/probs.csv").read_text().splitlines()) == 401
+    done = covcal("run", *arguments, cwd=tmp_path).require_success()
+    assert " made" not in done.err

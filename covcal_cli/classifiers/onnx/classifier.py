@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import (
-    SMALLEST_FLOAT32,
     AnyArray,
     Float32s,
     Float64s,
@@ -40,21 +39,14 @@ from covcal_cli.classifiers.onnx.outputs import (
 )
 from covcal_cli.classifiers.onnx.runner import Runner, exposing
 from covcal_cli.classifiers.proof import Proof, notes_on_tail
+from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
+from covcal_cli.maths.masks import valid_rows
 
 Token = int | str
-_SUM_TO_ONE = 5e-3  # half precision
 _FEW = 16  # rows, enough to tell tokens apart
 _MEAN = "mean"
-_LOGARITHMS = (
-    "the model prints probabilities alone, so logits are their logarithms: float32 holds nothing "
-    "below 1e-38, and what was smaller counts as that"
-)
-_BOUNDED = (
-    "all outputs of the first batch lie between 0 and 1 and do not add up to 1 in a row; they are "
-    "read as logits"
-)
 
 
 def open_onnx(
@@ -167,16 +159,14 @@ class Tail:
     n_scores: int  # columns of the scores, 0 if unknown
     outputs: tuple[ClassOutput, ...]  # those that may be compared; one once the kind is known
     kind: str | None = None  # one of `proof.TAILS` or `proof.ARGMAX`; None until it is recognised
-    takes_logarithm: bool = False  # whether the scores are probabilities
     is_double: bool = False  # whether they are float64
     notes: tuple[str, ...] = ()  # what the first batch shows
 
     def __post_init__(self) -> None:
-        if self.n_scores == 0 or (self.is_single and self._may_be_probabilities):
-            what = "one number per row" if self.is_single else "no number of classes"
+        if self.n_scores == 0:
             raise CovcalError(
-                f"{self.where}: output {self.head.outputs[0].name} declares {what}, and no layer "
-                "before it tells what it means: export one probability or logit per class"
+                f"{self.where}: output {self.head.outputs[0].name} declares no number of classes, "
+                "and no layer before it tells it: export one probability or logit per class"
             )
 
     @property
@@ -190,8 +180,8 @@ class Tail:
         return 2 if self.is_single else self.n_scores
 
     @property
-    def _may_be_probabilities(self) -> bool:
-        """Without a layer or a squashing operator the output itself is all there is."""
+    def is_bare(self) -> bool:
+        """Whether the output itself is all there is: no layer and no squashing operator."""
         head = self.head
         return (
             not head.layer
@@ -200,21 +190,18 @@ class Tail:
         )
 
     def seen_in(self, tensor: AnyArray) -> "Tail":
-        """Return the tail with what the scores of the first batch show."""
-        rows, seen = self._rows(tensor), replace(self, is_double=tensor.dtype == np.float64)
-        if not self._may_be_probabilities:
-            return seen
-        if _are_probabilities(rows):
-            return replace(seen, takes_logarithm=True, notes=(_LOGARITHMS,))
-        bounded = rows.min() >= 0 and rows.max() <= 1
-        return replace(seen, notes=(_BOUNDED,)) if bounded else seen
+        """Return the tail with what the scores of the first batch show.
+
+        Some boosting models declare one column of probabilities and give two.
+        """
+        n_scores = self.n_scores
+        if self.is_bare and self.is_single and tensor.ndim == 2 and tensor.shape[1]:
+            n_scores = tensor.shape[1]
+        return replace(self, n_scores=n_scores, is_double=tensor.dtype == np.float64)
 
     def scores(self, tensor: AnyArray) -> AnyArray:
         """Return the scores as one row per row, shape (m, n_scores)."""
-        rows = self._rows(tensor)
-        if self.takes_logarithm:
-            return np.log(np.maximum(rows.astype(np.float64), SMALLEST_FLOAT32))
-        return rows
+        return self._rows(tensor)
 
     def logits(self, scores: AnyArray) -> AnyArray:
         """Return one logit per class, shape (m, K)."""
@@ -271,12 +258,6 @@ class Tail:
             f"{follows}: pass --phi none to take the output as it is, or --model-output NAME to "
             "choose another"
         )
-
-
-def _are_probabilities(rows: AnyArray) -> bool:
-    """Return whether every row holds probabilities that add up to one."""
-    sums = rows.sum(axis=1, dtype=np.float64)
-    return bool(rows.min() >= 0 and np.abs(sums - 1).max() <= _SUM_TO_ONE)
 
 
 # The model as it came: what reading tensors inside it must not change.
@@ -383,14 +364,20 @@ class Reading:
         values: Mapping[str, AnyArray],
         features: Floats | None,
         scores: AnyArray,
-    ) -> float:
-        """Hold phi W^T + b to the scores; return the error that rounding explains elsewhere."""
+    ) -> tuple["Reading", float]:
+        """Hold phi W^T + b to the scores.
+
+        Return the reading, without W and b if features that the user chose do not give the scores
+        on real rows, and the error that rounding explains elsewhere.
+        """
         head = self.head
         limit = proof.tolerance(values[head.logits.tensor].dtype)
         if features is None or head.weight is None or head.bias is None:
-            return limit
+            return self, limit
         limit = max(limit, proof.tolerance(features.dtype))
         error = found.add(features, head.weight, head.bias, scores, limit, head.step)
+        if error is not None and not head.layer:
+            return replace(self, head=replace(head, weight=None, bias=None)), limit
         if error is not None:
             remedy = OVERFLOW if holds_quantised(self.graph) else ""
             raise CovcalError(
@@ -399,7 +386,7 @@ class Reading:
                 f"affine in its input: {remedy}pass --phi none to keep the logits alone, or "
                 "--phi NAME to take another tensor"
             )
-        return limit
+        return self, limit
 
     @property
     def where(self) -> str:
@@ -480,7 +467,8 @@ class OpenedOnnx:
     def _names(self, reading: Reading) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
         """Return the names of the classes, and what is to be known of the graph."""
         names, notes = class_names(self._graph, self.metadata, reading.tail.n_classes)
-        return names, (*notes, *([proof.ONE_NUMBER] if reading.tail.is_single else []))
+        is_known = reading.tail.is_single and not reading.tail.is_bare
+        return names, (*notes, *([proof.ONE_NUMBER] if is_known else []))
 
     def _proved(self, reading: Reading, batch: Inputs) -> "OnnxClassifier":
         names, notes = self._names(reading)
@@ -490,11 +478,11 @@ class OpenedOnnx:
         reading, found = reading.seen_in(values), Proof()
         features, scores = reading.read(values)
         logits = reading.tail.logits(scores)
-        if not np.isfinite(logits).all():
+        if not valid_rows(logits).all():
             # The caller knows the name of the row and reports it.
             return OnnxClassifier(reading, notes)
         # The scores are affine in phi, the output is made of them, and reading changed nothing.
-        limit = reading.prove_affine(found, values, features, scores)
+        reading, limit = reading.prove_affine(found, values, features, scores)
         tail = reading.tail.recognised(scores, values, limit)
         reading = replace(reading, tail=tail)
         compared = self._compared(reading, batch, values, limit)
@@ -569,19 +557,18 @@ class OnnxClassifier:
         compared: _Comparison | None = None,
         labels: OwnLabels | None = None,
     ) -> None:
-        head, single = reading.head, reading.tail.is_single
-        self.name, self.notes, self.reading = reading.graph.file.path.name, notes, reading
+        head, self._is_single = reading.head, reading.tail.is_single
+        self.name, self._notes, self.reading = reading.graph.file.path.name, notes, reading
         self.proof = found or Proof()
-        self.tail, self.n_classes = reading.tail.kind, reading.tail.n_classes
+        self.n_classes = reading.tail.n_classes
+        self.outputs = Outputs(
+            str(reading.graph.file.path),
+            reading.tail.kind,
+            is_single=self._is_single,
+            has_layer=not reading.tail.is_bare,
+        )
         self.n_features = reading.width
         self.features_tensor, self.logits_tensor = _features_tensor(head), head.logits.name
-        self.weight: Float32s | None = None
-        self.bias: Float32s | None = None
-        if head.weight is not None and head.bias is not None:
-            weight, bias = head.weight.astype(np.float32), head.bias.astype(np.float32)
-            # One number z stands for the logits 0 and z.
-            self.weight = np.concatenate([np.zeros_like(weight), weight]) if single else weight
-            self.bias = np.concatenate([np.zeros_like(bias), bias]) if single else bias
         self.exposure_error = compared.error if compared else None
         self.is_quantised = holds_quantised(reading.graph)
         # The model as it came, which a quantised one is held to on every batch.
@@ -589,15 +576,16 @@ class OnnxClassifier:
         self._labels = labels
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
+        """Return phi(x) and the outputs; a batch that is fixed is filled up with its last row."""
         reading, labels = self.reading, self._labels
         values = reading.runner.run([*reading.wanted, *(labels.wanted if labels else [])], batch)
         features, scores = reading.read(values)
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
         # A row that is no number is reported by the caller, who knows its name.
-        if labels is not None and np.isfinite(logits).all():
-            limit = reading.prove_affine(self.proof, values, features, scores)
+        if labels is not None and valid_rows(logits).all():
+            reading, limit = reading.prove_affine(self.proof, values, features, scores)
+            self.reading = reading
             reading.tail.hold(scores, values, limit)
             if self._original is not None:
                 has_features = features is not None
@@ -605,6 +593,33 @@ class OnnxClassifier:
             self.proof.remarks += labels.note(values, logits)
         shown = None if features is None else features.astype(np.float32)
         return shown, logits.astype(np.float32)
+
+    @property
+    def tail(self) -> str | None:
+        """What turns the logits into the model's output."""
+        return self.outputs.tail
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how the model is read."""
+        return (*self._notes, *self.outputs.notes)
+
+    @property
+    def weight(self) -> Float32s | None:
+        """W, shape (K, d)."""
+        return self._head_array(self.reading.head.weight)
+
+    @property
+    def bias(self) -> Float32s | None:
+        """The bias b, shape (K,)."""
+        return self._head_array(self.reading.head.bias)
+
+    def _head_array(self, values: Float64s | None) -> Float32s | None:
+        if values is None or self.outputs.are_logged:
+            return None
+        floats = values.astype(np.float32)
+        # One number z stands for the logits 0 and z.
+        return np.concatenate([np.zeros_like(floats), floats]) if self._is_single else floats
 
     def describe(self) -> str:
         """Return the head and its proof in one line."""
@@ -614,12 +629,12 @@ class OnnxClassifier:
             phi = f"phi {head.features[0].name} {self.n_features or '?'}"
         text = f"{head.layer}: {phi}" if head.layer else phi
         text += f", {self.n_classes} classes"
-        if head.features and head.weight is None:
+        if head.features and self.weight is None:
             text += ", no linear head"
         if self.tail is None:
             return text
         text += f", output = {proof.TAIL_TEXT[self.tail]}"
-        return text if head.weight is None else f"{text}, affine error {self.proof.error:.0e}"
+        return text if self.weight is None else f"{text}, affine error {self.proof.error:.0e}"
 
 
 def _features_tensor(head: Head) -> str | None:

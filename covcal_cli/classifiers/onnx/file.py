@@ -13,10 +13,11 @@ import onnx
 import onnxruntime
 
 from covcal_cli.classifiers.kinds import LFS_POINTER
-from covcal_cli.errors import CovcalError, one_line
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError, one_line
 from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
+_PICKLE = b"\x80"
 # What is most often taken for a model: the start of such a file, what it is, and the remedy.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
@@ -24,8 +25,9 @@ _OTHER_FORMATS = {
     b"PK\x03\x04": ("a zip archive (a torch or Keras file?)", _EXPORT),
     b"\x89HDF": ("an HDF5 file (a Keras model?)", _EXPORT),
     b"\x89PNG": ("a PNG image", _EXPORT),
-    b"\x80": ("a Python pickle", _EXPORT),
+    _PICKLE: ("a Python pickle", f"{_EXPORT}, or {OUTPUTS_AS_TABLE}"),
 }
+_PICKLES = (".pkl", ".pickle", ".joblib", ".sav")  # they may be compressed
 CPU = ("CPUExecutionProvider",)
 _SUFFIX = "ExecutionProvider"
 _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
@@ -116,7 +118,8 @@ def read_onnx(path: Path) -> OnnxFile:
     require_file(path, remedy=_EXPORT)
     data = path.read_bytes()
     for start, (kind, remedy) in _OTHER_FORMATS.items():
-        if data[:64].lstrip().startswith(start):
+        is_pickle = start == _PICKLE and path.suffix.lower() in _PICKLES
+        if is_pickle or data[:64].lstrip().startswith(start):
             raise CovcalError(f"{path} is {kind}, not an ONNX model: {remedy}")
     try:
         model = onnx.load_model_from_string(data)

@@ -1,6 +1,7 @@
 """An ONNX graph, indexed (who makes a tensor, who reads it, what is constant), and its inputs."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -8,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from covcal_cli.arrays import AnyArray, Float64s, ModelInput
 from covcal_cli.classifiers.onnx.file import OnnxFile
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 
 _RANDOM = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
@@ -18,6 +19,11 @@ _RANDOM = {
 _SHAPE_ONLY = {"Shape", "Size"}
 # Its second and third outputs say how the first is to be read; they are no path of the values.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
+# To these NaN is a missing value, and these hand it on to what reads them.
+_TAKE_MISSING = {
+    *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN"),
+}
+_HAND_ON = {"Identity", "Cast", "Concat", "Reshape", "Flatten", "FeatureVectorizer", "Scaler"}
 
 
 class OnnxGraph:
@@ -81,6 +87,11 @@ class OnnxGraph:
             for node in nodes
             if node.op_type not in _SHAPE_ONLY and within.intersection(node.output)
         ]
+
+    @property
+    def made(self) -> set[str]:
+        """Every tensor that a node makes."""
+        return {*self._maker}
 
     def has(self, tensor: str) -> bool:
         """Return whether the model has a tensor of this name whose values depend on an input."""
@@ -197,7 +208,29 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
             "parameter?): export the model without it, or give its predictions as a table with "
             "--logits"
         )
-    return inputs
+    return tuple(
+        replace(value, takes_missing=value.dtype.kind == "f" and _meets_trees(graph, value.name))
+        for value in inputs
+    )
+
+
+def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
+    """Return whether all that reads a tensor takes NaN for a missing value, as trees do."""
+    pending, seen = [tensor], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        readers = graph.readers(name, graph.made)
+        for node in readers:
+            if node.op_type in _HAND_ON:
+                pending += node.output
+            elif node.op_type not in _TAKE_MISSING:
+                return False
+        if not readers:  # it is an output
+            return False
+    return True
 
 
 def require_declared_width(
@@ -218,7 +251,7 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
     if not tensor.elem_type or tensor.elem_type == onnx.TensorProto.STRING:
         raise CovcalError(
             f"{graph.file.path}: input {value.name} is not a numeric tensor: export a model that "
-            "reads numbers"
+            f"reads numbers, or {OUTPUTS_AS_TABLE}"
         )
     if not tensor.HasField("shape"):
         raise CovcalError(

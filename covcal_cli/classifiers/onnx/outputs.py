@@ -1,7 +1,6 @@
 """The outputs of an ONNX model that may hold the classes, its own labels, and their names."""
 
 import ast
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,9 @@ import onnx
 
 from covcal_cli.arrays import AnyArray
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
-from covcal_cli.classifiers.onnx.layers import attributes_of
+from covcal_cli.classifiers.onnx.layers import attributes_of, has_fixed_weights
 from covcal_cli.errors import CovcalError
+from covcal_cli.records import parsed_json
 
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
 _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
@@ -50,12 +50,35 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
         # One number per row beside a row of scores is a loss or a by-product; labels are the last
         # resort.
         best = min(candidate.rank for candidate in found)
-        return [candidate for candidate in found if candidate.rank == best]
+        kept = [candidate for candidate in found if candidate.rank == best]
+        for other in found:
+            if (
+                other.is_vector
+                and other.rank > best
+                and all(_feeds(graph, candidate, other) for candidate in kept)
+            ):
+                rows = ", ".join(candidate.name for candidate in kept)
+                raise CovcalError(
+                    f"{graph.file.path} gives {other.name}, one number per row, by a layer that "
+                    f"reads {rows}, so either may hold the classes: choose one with --model-output "
+                    f"{other.name} or --model-output {kept[0].name}"
+                )
+        return kept
     described = ", ".join(f"{value.name} ({_kind(value)})" for value in chosen)
     raise CovcalError(
         f"{graph.file.path} is not a classifier that covcal can use: its output must be numbers of "
         f"shape [N, classes], but it gives {described}: export the logits or probabilities of "
         "every row, or choose another output with --model-output NAME"
+    )
+
+
+def _feeds(graph: OnnxGraph, inner: ClassOutput, outer: ClassOutput) -> bool:
+    """Return whether a layer makes one output of the other, as a head does of an embedding."""
+    path = graph.ancestors([outer.tensor])
+    return inner.tensor in path and any(
+        has_fixed_weights(graph, node) and inner.tensor in graph.ancestors(graph.value_inputs(node))
+        for node in graph.nodes
+        if path.intersection(node.output)
     )
 
 
@@ -231,7 +254,7 @@ def _parse(text: str) -> tuple[str, ...] | None:
 def _literal(text: str) -> Any:
     """Return the value of a JSON document or a Python literal, None if it is neither."""
     try:
-        return json.loads(text)
+        return parsed_json(text)
     except ValueError:
         pass
     try:

@@ -91,6 +91,8 @@ def affine_map(
     except CovcalError:
         return None
     weight = np.concatenate(blocks).T
+    if not weight.any():  # trees, say, are constant far from where they were trained
+        return None
     # Rows far from the unit vectors must agree, too.
     found = points @ weight.T + bias
     if not np.abs(found - values).max() <= part.close * np.abs(values).max():

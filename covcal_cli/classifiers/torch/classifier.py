@@ -20,6 +20,7 @@ from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.classifier import require_fit, require_width
 from covcal_cli.classifiers.kinds import names_a_function
 from covcal_cli.classifiers.proof import Proof
+from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.classifiers.torch.factory import open_function
 from covcal_cli.classifiers.torch.file import open_file
 from covcal_cli.classifiers.torch.head import Answer, Head, MadeRun, find_head
@@ -32,6 +33,7 @@ from covcal_cli.classifiers.torch.program import (
 )
 from covcal_cli.classifiers.torch.trace import LayerReader, Tap, Trace, open_tap, parameter_names
 from covcal_cli.errors import CovcalError
+from covcal_cli.maths.masks import valid_rows
 
 
 def open_torch(
@@ -42,6 +44,7 @@ def open_torch(
     phi: str | None = None,
     threads: int = 1,
     providers: Sequence[str] = (),
+    trusted: bool = False,
 ) -> "OpenedTorch":
     """Open a torch model; see `covcal_cli.classifiers.open.open_classifier`.
 
@@ -51,21 +54,43 @@ def open_torch(
     """
     device = device_of(providers)
     torch.set_num_threads(threads)
-    return OpenedTorch(open_program(model, weights, device), output=output, phi=phi)
+    return OpenedTorch(
+        open_program(model, weights, device, trusted=trusted), output=output, phi=phi
+    )
 
 
-def open_program(model: str | Path, weights: Path | None, device: torch.device = CPU) -> Program:
+def open_program(
+    model: str | Path,
+    weights: Path | None,
+    device: torch.device = CPU,
+    *,
+    trusted: bool = False,
+) -> Program:
     """Open a torch file, or make the module of ``module:function``; nothing is sought in it yet.
 
     Weights are read, and inputs found, on the CPU; then the module is moved to `device`.
     """
     if names_a_function(model):
-        return open_function(str(model), weights).on(device)
+        made = open_function(str(model), weights)
+        _require_numbers(made, weights)
+        return made.on(device)
     if weights is not None:
         raise CovcalError(
             f"{model} holds its own weights: drop --weights, or pass module:function as the model"
         )
-    return open_file(Path(model), device)
+    opened = open_file(Path(model), device, trusted=trusted)
+    _require_numbers(opened, None)
+    return opened
+
+
+def _require_numbers(program: Program, weights: Path | None) -> None:
+    """Refuse weights that are no numbers, as a training that diverged leaves them."""
+    for name, value in program.module.state_dict().items():
+        if value.is_floating_point() and bool(torch.isnan(value).any()):
+            raise CovcalError(
+                f"{weights or program.where}: {name} holds NaN, as of a training that diverged: "
+                "give other weights"
+            )
 
 
 # One run, from which features, logits and output are read together.
@@ -185,7 +210,7 @@ class Reading:
     @property
     def is_single(self) -> bool:
         """Whether the program gives one number z per row, read as the logits 0 and z."""
-        return isinstance(self.source, Head) and self.source.fit.is_single
+        return self.source.is_single
 
     def rows(self, batch: Inputs) -> list[Tensor]:
         """Return a batch as tensors in the order of the inputs, refusing another shape."""
@@ -314,7 +339,7 @@ def _logits_source(run: MadeRun, phi: str | None) -> Head | Answer:
             raise
         return Answer.of(answer, run.where)
     # What made rows show as plain logits may be capped where they are large.
-    plain = phi == "none" and head.tail == "none" and not head.fit.is_single
+    plain = phi == "none" and head.tail == "none" and not head.is_single
     return Answer.of(answer, run.where) if plain and head.output == name else head
 
 
@@ -327,7 +352,7 @@ def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
     values, found = reading.reader.read(rows), Proof()
     # Rows of another size than the made ones may hold another number of features.
     reading = replace(reading, n_features=_width(values))
-    if not np.isfinite(values.logits).all():
+    if not valid_rows(values.logits).all():
         return TorchClassifier(reading)
     error = reading.exposure_error(rows, values)
     reading.prove(found, values)
@@ -343,25 +368,49 @@ class TorchClassifier:
         found: Proof | None = None,  # None where nothing was proved
         exposure_error: float | None = None,
     ) -> None:
-        self.name, self.notes = reading.reader.program.name, reading.notes
+        self.name = reading.reader.program.name
         self.n_classes, self.n_features = reading.n_classes, reading.n_features
-        self.weight, self.bias = reading.weight, reading.bias
         self.features_tensor, self.logits_tensor = reading.features_tensor, reading.logits_tensor
-        self.tail = reading.source.tail if found else None
+        self.outputs = Outputs(
+            reading.where,
+            reading.source.tail if found else None,
+            is_single=reading.is_single,
+            has_layer=isinstance(reading.source, Head),
+        )
         self.proof, self.exposure_error = found or Proof(), exposure_error
         self.is_single, self.output_name = reading.is_single, reading.reader.output_name
         self._reading = reading
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the logits; a batch that is fixed is filled up with its last row."""
+        """Return phi(x) and the outputs; a batch that is fixed is filled up with its last row."""
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
         # A row that is no number is reported by the caller, who knows its name.
-        if self.tail is not None and np.isfinite(values.logits).all():
+        if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)
         return features, values.logits.astype(np.float32)
+
+    @property
+    def tail(self) -> str | None:
+        """What turns the logits into the model's output."""
+        return self.outputs.tail
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how the model is read."""
+        return (*self._reading.notes, *self.outputs.notes)
+
+    @property
+    def weight(self) -> Float32s | None:
+        """W, shape (K, d)."""
+        return None if self.outputs.are_logged else self._reading.weight
+
+    @property
+    def bias(self) -> Float32s | None:
+        """The bias b, shape (K,)."""
+        return None if self.outputs.are_logged else self._reading.bias
 
     def describe(self) -> str:
         """Return the head and its proof in one line."""

@@ -1,6 +1,8 @@
 """Torch files: programs (TorchScript, torch.export), and weights for the module of a function.
 
-Nothing that a file holds is run but its program: pickled objects are never opened.
+A program is code: loading a torch.export file may unpickle what it holds, and TorchScript may write
+files as it runs. So neither is opened unless its user trusts it. Weights are never more than
+numbers: pickled objects in them are not built.
 """
 
 import importlib
@@ -26,7 +28,7 @@ from covcal_cli.classifiers.torch.program import (
     quiet,
     without_tensor_cores,
 )
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 from covcal_cli.files import require_file, sha256_of
 
 _JIT: Any = torch.jit  # its functions have no types
@@ -38,14 +40,20 @@ _PREFIXES = ("module.", "_orig_mod.", "model.")
 _SHOWN = 3  # of the names that do not fit
 
 
-def open_file(path: Path, device: torch.device = CPU) -> Program:
-    """Open a TorchScript or torch.export file, to compute on `device`."""
+def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) -> Program:
+    """Open a TorchScript or torch.export file, if it is `trusted`, to compute on `device`."""
     require_file(path, remedy="give a TorchScript or torch.export file, or module:function")
     kind = _kind(path)
     if kind == "weights":
         raise CovcalError(
             f"{path} holds weights or a pickled object, not a program: pass module:function with "
-            f"--weights {path}"
+            f"--weights {path}, or {OUTPUTS_AS_TABLE}"
+        )
+    if not trusted:
+        raise CovcalError(
+            f"{path} is a {kind} program, which can run code and write files once it is opened: "
+            "pass --trust-model if you trust its origin, or take what holds no code, an ONNX "
+            "file, or module:function with --weights FILE.safetensors"
         )
     module = _loaded(path, kind)
     if kind == "torch.export":
@@ -82,8 +90,13 @@ def _kind(path: Path) -> str:
             return "weights"
         cut = " (it is cut short)" if start.startswith(b"PK") else ""
         raise CovcalError(f"{path} is not a readable torch file{cut}: {_EXPORT_AGAIN}")
-    with zipfile.ZipFile(path) as archive:
-        members = [name.partition("/")[2] for name in archive.namelist()]
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [name.partition("/")[2] for name in archive.namelist()]
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise CovcalError(
+            f"{path} is not a readable torch file ({cause(error)}): {_EXPORT_AGAIN}"
+        ) from error
     if "archive_format" in members:
         if any(name.endswith((".so", ".wrapper.cpp")) for name in members):
             raise CovcalError(

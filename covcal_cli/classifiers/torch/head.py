@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covcal_cli.arrays import SMALLEST_FLOAT32, Float64s
+from covcal_cli.arrays import Float64s
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.proof import ONE_NUMBER, notes_on_tail
 from covcal_cli.classifiers.torch.program import ONLY_OUTPUT, read_answer, to_array
 from covcal_cli.classifiers.torch.trace import LayerCall, Trace
 from covcal_cli.errors import CovcalError
+from covcal_cli.maths.masks import masked
 
 _OTHER_WAYS = "pass --phi NAME or input to choose the features, or --phi none for the logits alone"
 _MOST_POSITIONS = 1024
@@ -28,7 +29,7 @@ _FOLLOWERS_SHOWN = 3
 _ENOUGH_ROWS = 3  # to tell a constant that is added to the logits from the logits
 # bfloat16 keeps eight bits, so its sums of products lose more than proof.py's dtypes do.
 _BFLOAT16 = 4e-2
-_SUM = 1e-3  # how far probabilities of a row may be from adding up to 1
+_SUM = 1e-3  # how far probabilities of a made row may be from adding up to 1
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,18 @@ class Head:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know."""
-        single = self.fit.is_single
+        single = self.is_single
         return (*([ONE_NUMBER] if single else []), *notes_on_tail(self.tail, is_single=single))
 
     @property
     def tail(self) -> str:
         """What makes the output of the logits."""
         return self.fit.tail
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a single number stands for two classes."""
+        return self.fit.is_single
 
     def reads(self, features: Float64s, logits: Float64s) -> bool:
         """Return whether the logits are W and b applied to `features`, shape (n, d)."""
@@ -127,40 +133,36 @@ class Head:
 
 @dataclass(frozen=True)
 class Answer:
-    """Logits from the output itself, for ``--phi`` with a model that has no linear head."""
+    """The output itself, for ``--phi`` with a model that has no linear head.
 
-    tail: str  # ``"none"``, or ``"softmax"`` where the output holds probabilities
-    limit: float = 1e-3  # the relative error allowed between the output and what it is said to be
+    What it holds shows in all rows alone; see `covcal_cli.classifiers.settlement`.
+    """
+
+    is_single: bool  # whether it is one number per row, for two classes
+    tail: str = "none"
+    limit: float = 1e-3  # the relative error allowed between two runs
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":
-        """Tell from a few rows what an output, shape (n, K), holds: neither indices nor a number.
+        """Tell from a few rows, shape (n, K), whether an output holds one number; not indices.
 
         `where` is the model, for errors.
         """
-        if output.ndim != 2 or output.shape[1] < 2:
+        if output.ndim != 2:
             raise CovcalError(
-                f"{where} gives one number per row, and no layer before it tells what it means: "
-                "return one probability or logit per class"
+                f"{where} gives labels alone, and no layer before them tells their scores: return "
+                "one probability or logit per class"
             )
-        sums = np.abs(output.sum(axis=1) - 1)
-        return cls("softmax" if (output >= 0).all() and (sums < _SUM).all() else "none")
+        return cls(is_single=output.shape[1] == 1)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know."""
-        if self.tail == "none":
-            return ("the output is taken as the logits",)
-        return (
-            "the logits are the logarithms of the output, whose smallest values are rounded off",
-        )
+        return ()
 
     def logits(self, output: Float64s) -> Float64s:
-        """Return the logits, shape (n, K)."""
-        if self.tail == "none":
-            return output
-        logits: Float64s = np.log(np.maximum(output, SMALLEST_FLOAT32))
-        return logits
+        """Return the output, shape (n, K), one number z as 0 and z."""
+        return proof.two_logits(output) if self.is_single else output
 
 
 # The search for a head.
@@ -339,20 +341,46 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
         return None  # so few numbers fit whatever follows the layers
     if any(result.shape != output.shape for result in results):
         return None
+    if not all(np.isfinite(values).all() for values in (*results, output)):
+        return None
     # Or one of what least squares makes of them, tried with every tail that can be undone.
     for tail, target in _before_tail(output):
         for factors, offset in _affine_maps(results, target, up_to_a_constant=tail != "none"):
             found = Fit(tail, factors, offset)
             if proof.tail_error(tail, found.logits(results), output) <= limit:
                 return found
-    return None
+    return _fitted_but_masked(results, output, limit)
+
+
+def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
+    """Return how `output` follows where the same classes are masked in every row, or None.
+
+    Their factors are 0, and their offset is the mask: the output's own number, or -inf where the
+    output is made of it.
+    """
+    same = (output == output[0]).all(axis=0)
+    out = same & (masked(output).all(axis=0) | (output[0] == 0))
+    if not out.any() or (~out).sum() < 2:
+        return None
+    inner = fitted([result[:, ~out] for result in results], output[:, ~out], limit)
+    if inner is None:
+        return None
+    offset = np.where(out, output[0] if inner.tail == "none" else -np.inf, 0.0)
+    offset[~out] = inner.offset
+    factors = []
+    for factor in inner.factors:
+        factors.append(np.zeros(len(out)))
+        factors[-1][~out] = factor
+    found = Fit(inner.tail, tuple(factors), offset)
+    matches = proof.tail_error(found.tail, found.logits(results), output) <= limit
+    return found if matches else None
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
     """Yield the tails that `output` may have, and its logits up to a constant per row."""
-    yield "none", output
     if not np.isfinite(output).all():
         return
+    yield "none", output
     if (output > 0).all() and np.allclose(output.sum(axis=1), 1, atol=_SUM):
         yield "softmax", np.log(output)
     if (output <= 0).all() and np.allclose(np.exp(output).sum(axis=1), 1, atol=_SUM):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from covcal_cli.arrays import ModelInput, Shape
 from covcal_cli.classifiers.torch.program import cause, floating_type, numpy_type, run_module
 from covcal_cli.classifiers.torch.trace import NAMES
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 
 ROWS = 4
 # The usual sizes, in the order in which they are tried; others have to be declared.
@@ -28,7 +28,7 @@ _SET_EXAMPLE = (
     "set module.example_input_array to a tensor that it takes (a tuple of tensors where it takes "
     "several)"
 )
-_EXPORT = "save it with torch.export.save, which keeps what it takes"
+_EXPORT = f"save it with torch.export.save, which keeps what it takes, or {OUTPUTS_AS_TABLE}"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The preprocessing that ``--preprocess`` names, or that a model or the files beside it state."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +12,11 @@ from covcal_cli.data.preprocessing.hubs import (
     is_timm,
     timm_preprocessing,
 )
-from covcal_cli.data.preprocessing.pixels import Resize
+from covcal_cli.data.preprocessing.pixels import LARGEST_SIDE, Resize
 from covcal_cli.data.preprocessing.presets import similar_presets, torchvision_preset
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError, one_line
-from covcal_cli.records import parsed_json
+from covcal_cli.records import json_of, parsed_json
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _FILES = ("preprocessor_config.json", "processor_config.json", "config.json")
@@ -123,7 +122,7 @@ def _from_file(path: Path) -> Preprocessing:
 def _content(path: Path) -> dict[str, Any]:
     """Return a JSON file's object, or that of the image processor within it."""
     try:
-        content = parsed_json(path.read_text(encoding="utf-8"))
+        content = json_of(path)
     except (OSError, ValueError) as error:
         raise CovcalError(
             f"{path} is not readable JSON ({one_line(error)}): pass another --preprocess, or none"
@@ -163,8 +162,10 @@ def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
             "another --preprocess"
         )
     try:
-        size = json.loads(metadata["imgsz"])
+        size = parsed_json(metadata["imgsz"])
         height, width = (size, size) if isinstance(size, int) else map(int, size)
+        if not 1 <= min(height, width) <= max(height, width) <= LARGEST_SIDE:
+            raise ValueError
     except (ValueError, TypeError) as error:
         raise CovcalError(
             f"the model's metadata have the image size {metadata['imgsz']!r}: pass --size"

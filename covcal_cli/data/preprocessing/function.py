@@ -12,17 +12,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from covcal_cli.arrays import AnyArray, Shape
 from covcal_cli.data.domain import RowShape
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import sha256_of
 
-RowFunction = Callable[[Image.Image], Any]
+if TYPE_CHECKING:
+    from PIL import Image
+
+RowFunction = Callable[["Image.Image"], Any]
 _PROBE_SIDE = 256
 
 
@@ -56,6 +58,8 @@ class FunctionPipeline:
         declared = shape[1:]
         known = tuple(size for size in declared if size is not None)
         if len(known) < len(declared):
+            from PIL import Image
+
             probe = Image.new("RGB", (_PROBE_SIDE, _PROBE_SIDE), (120, 130, 140))
             known = _called(function, probe).shape
             if len(known) != len(declared):
@@ -74,7 +78,7 @@ class FunctionPipeline:
             sort_keys=True,
         )
 
-    def write(self, image: Image.Image, out: AnyArray) -> None:
+    def write(self, image: "Image.Image", out: AnyArray) -> None:
         """Write what the function makes of an image, in place."""
         image.load()  # a broken file is left out; what fails from here on is the function
         row = _called(self.function, image)
@@ -131,7 +135,7 @@ def _source_sha256(text: str, function: Any, module_name: str) -> str:
     return sha256_of(Path(source))
 
 
-def _called(function: ImageFunction, image: Image.Image) -> AnyArray:
+def _called(function: ImageFunction, image: "Image.Image") -> AnyArray:
     try:
         row: AnyArray = np.asarray(function.call(image))
     except Exception as error:  # code of the user's own: anything can go wrong

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from covcal_cli.data.preprocessing.pixels import Resample, Resize, Size
+from covcal_cli.data.preprocessing.pixels import LARGEST_SIDE, Resample, Resize, Size
 from covcal_cli.data.preprocessing.presets import HALF, IMAGENET_MEAN, IMAGENET_STD
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, shown
 
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -134,7 +134,7 @@ class _Reader:
         code = values.get("resample")
         if code is None:
             code = self._default("resample", family.resample)
-        if not isinstance(code, int) or code not in range(len(_FILTERS)):
+        if not _is(code, int) or code not in range(len(_FILTERS)):
             raise values.wrong("resample", "one of Pillow's codes, 0 to 5")
         return Preprocessing(
             scale=scale,
@@ -164,7 +164,7 @@ class _Reader:
         if rule == "Levit" and short is not None:
             short = int(256 / 224 * short)
         if rule == "PoolFormer":
-            share = values.number("crop_pct", 0.9)
+            share = values.share("crop_pct", 0.9)
             if short is None and size[0] != size[1]:
                 raise values.wrong("size", "the shorter side, or as high as wide")
             short = int((short or size[0]) / share)
@@ -181,7 +181,7 @@ class _Reader:
         square = side, side
         if side >= _WARPED_FROM:
             return Resize("squash", size=square), square
-        share = self._values.number("crop_pct", 224 / 256)
+        share = self._values.share("crop_pct", 224 / 256)
         return Resize("short", short=int(side / share)), square
 
     def _efficientnet(
@@ -256,6 +256,7 @@ class _Reader:
 
 _DEFAULT_SIZE = (3, 224, 224)
 _DEFAULT_CROP = 0.875
+_LEAST_SHARE = 0.01
 
 
 def is_timm(content: Mapping[str, Any]) -> bool:
@@ -271,7 +272,7 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
     if len(size) != 3:
         raise values.wrong("input_size", "[channels, height, width]")
     height, width = size[1:]
-    share = values.number("crop_pct", _DEFAULT_CROP) or _DEFAULT_CROP
+    share = values.share("crop_pct", _DEFAULT_CROP)
     mean = values.numbers("mean", IMAGENET_MEAN)
     scaled = math.floor(height / share), math.floor(width / share)
     mode = values.text("crop_mode", "center")
@@ -327,6 +328,13 @@ class _Values:
         """Return one number."""
         return float(self._checked(key, default, int | float, "a number"))
 
+    def share(self, key: str, default: float) -> float:
+        """Return the share of an image that is kept; 0 stands for the default."""
+        found = self.number(key, default) or default
+        if not _LEAST_SHARE <= found <= 1 / _LEAST_SHARE:
+            raise self.wrong(key, "a share of the image, above 0")
+        return found
+
     def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
         """Return one number or several."""
         value = self.get(key)
@@ -338,15 +346,15 @@ class _Values:
         return tuple(float(entry) for entry in found)
 
     def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """Return whole numbers above 0."""
+        """Return whole numbers above 0, of pixels."""
         found = self.numbers(key, default)
-        if not all(entry == int(entry) and entry > 0 for entry in found):
-            raise self.wrong(key, "whole numbers above 0")
+        if not all(entry == int(entry) and 0 < entry <= LARGEST_SIDE for entry in found):
+            raise self.wrong(key, f"whole numbers from 1 to {LARGEST_SIDE}")
         return tuple(int(entry) for entry in found)
 
     def wrong(self, key: str, wanted: str) -> CovcalError:
         """Return the error of a value that is not what it must be."""
-        return CovcalError(f"{self.origin}: {key} is {self.get(key)!r}: it must be {wanted}")
+        return CovcalError(f"{self.origin}: {key} is {shown(self.get(key))}: it must be {wanted}")
 
     def _checked(self, key: str, default: Any, kind: Any, words: str) -> Any:
         value = self.get(key)

@@ -11,31 +11,31 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 
 from covcal_cli.arrays import AnyArray
 from covcal_cli.data.domain import RowShape
 
 ResizePolicy = Literal["squash", "short", "letterbox", "none"]
 CropRule = Literal["round", "floor", "never"]
+if TYPE_CHECKING:
+    from PIL import Image
+
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 Size = tuple[int, int]
 Color = Literal["L", "RGB", "BGR"]
 Layout = Literal["NCHW", "NHWC", "NHW"]
 Pixels = NDArray[np.uint8]
-_FILTERS: dict[str, Image.Resampling] = {
-    name: Image.Resampling[name.upper()] for name in get_args(Resample)
-}
 _FORM = re.compile(
     r"(?P<none>none)|(?P<squash>squash)(?::(?P<height>\d+)(?:x(?P<width>\d+))?)?"
     r"|(?P<short>short)(?::(?P<side>\d+))?"
     r"|(?P<letterbox>letterbox)(?::(?P<fill>\d+(?:,\d+)*))?"
 )
 _WHITE = 255
+LARGEST_SIDE = 65_535  # of an image, in pixels
 # Integers of 16 bits, in the byte orders that Pillow tells apart; 65535 / 257 = 255.
 _SIXTEEN_BIT_STEP = 257
 
@@ -102,8 +102,10 @@ class Resize:
         return height, width
 
 
-def resized(image: Image.Image, resize: Resize, resample: Resample) -> Image.Image:
+def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.Image":
     """Resize an image; a ValueError if keeping the ratio would not fit into memory."""
+    from PIL import Image
+
     width, height = image.size
     height, width = resize.target(height, width)
     if image.size == (width, height):
@@ -113,18 +115,20 @@ def resized(image: Image.Image, resize: Resize, resample: Resample) -> Image.Ima
         raise ValueError(
             f"{image.height}x{image.width} pixels would become {height}x{width}: too elongated"
         )
-    return image.resize((width, height), _FILTERS[resample])
+    return image.resize((width, height), Image.Resampling[resample.upper()])
 
 
 def centred(
-    image: Image.Image, size: Size, rule: CropRule, fill: tuple[int, ...] = ()
-) -> Image.Image:
+    image: "Image.Image", size: Size, rule: CropRule, fill: tuple[int, ...] = ()
+) -> "Image.Image":
     """Crop the centre of (height, width) out of an image, or put it into the centre of a border.
 
     By `rule`, half a pixel goes to the even side (``round``, torchvision) or to the top left
     (``floor``, transformers); with ``never``, another size is a ValueError. `fill` is the border in
     the image's own channels, black when empty.
     """
+    from PIL import Image
+
     height, width = size
     if image.size == (width, height):
         return image
@@ -198,7 +202,7 @@ class PixelPipeline:
         """Return the settings as one line of JSON, the same for the same settings."""
         return json.dumps(asdict(self), sort_keys=True)
 
-    def write(self, image: Image.Image, out: AnyArray) -> None:
+    def write(self, image: "Image.Image", out: AnyArray) -> None:
         """Write one image as a row of the model's input, in place."""
         pixels = self.pixels(image)
         working = self._working
@@ -216,12 +220,14 @@ class PixelPipeline:
         if exact is not out:
             out[...] = exact
 
-    def pixels(self, image: Image.Image) -> Pixels:
+    def pixels(self, image: "Image.Image") -> Pixels:
         """Return the image's pixels in the right colour and size, shape (H, W, C) uint8.
 
         A ValueError, with which the image is left out, is raised for pixels of no fixed range
         (32-bit integers or floats), and where nothing is resized for another size.
         """
+        from PIL import ImageOps
+
         kind = image.format
         if self.exif:
             image = ImageOps.exif_transpose(image)
@@ -265,8 +271,10 @@ def numbers(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:g}" for value in unique)
 
 
-def _eight_bit(image: Image.Image, kind: str | None) -> Image.Image:
+def _eight_bit(image: "Image.Image", kind: str | None) -> "Image.Image":
     """Bring 16-bit grey to 8 bits by its range; Pillow's own conversion clips at 255."""
+    from PIL import Image
+
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PNG"):
         values = np.asarray(image).astype(np.float64) / _SIXTEEN_BIT_STEP
         return Image.fromarray(np.rint(values).astype(np.uint8))

@@ -36,6 +36,7 @@ class CSVStore(Store):
     """
 
     is_table = True
+    is_typed = False
 
     def __init__(self, path: Path, *, of_images: bool = True) -> None:
         self.path = path

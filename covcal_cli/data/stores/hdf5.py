@@ -3,17 +3,17 @@
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import h5py
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
 from covcal_cli.errors import CovcalError
+from covcal_cli.hdf5 import Dataset, File
 
 _LARGEST_CHUNK = 16 * WINDOW_BYTES
 _STEPS = {"covcal.features/": "adapt or calibrate", "covcal.adapted/": "calibrate"}
+_REMEDY = "copy it again or save it again"
 
 
 class HDF5Store(Store):
@@ -21,43 +21,39 @@ class HDF5Store(Store):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.entries: dict[str, Entry] = {}
-        with self._opened() as file:
+        with File(path, remedy=_REMEDY) as file:
             self._require_foreign(file)
-            file.visititems(self._add)
+            # Of numbers and texts; records, references and the like are for other programs.
+            self.entries = {
+                name: Entry(one.shape, np.dtype(str) if one.is_text else one.dtype)
+                for name, one in file.datasets.items()
+                if one.is_text or one.dtype.kind in "biufcS"
+            }
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole dataset."""
-        try:
-            with self._opened() as file:
-                return _texts(file[name][...])
-        except (OSError, UnicodeDecodeError) as error:
-            raise self._unreadable(error) from error
+        with File(self.path, remedy=_REMEDY) as file:
+            return self._values(file[name][...])
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen rows, a window of adjacent rows at a time."""
+        with File(self.path, remedy=_REMEDY) as file:
+            datasets = {name: file[name] for name in names}
+            window = min(_window(dataset, size) for dataset in datasets.values())
+            for start, stop, chosen in windows(rows, window):
+                span = {name: dataset[start:stop] for name, dataset in datasets.items()}
+                yield chosen, {name: self._values(span[name][chosen - start]) for name in names}
+
+    def _values(self, values: AnyArray) -> AnyArray:
+        """Return values with texts decoded."""
         try:
-            with self._opened() as file:
-                datasets = {name: file[name] for name in names}
-                window = min(_window(dataset, size) for dataset in datasets.values())
-                for start, stop, chosen in windows(rows, window):
-                    span = {name: dataset[start:stop] for name, dataset in datasets.items()}
-                    yield chosen, {name: _texts(span[name][chosen - start]) for name in names}
-        except (OSError, UnicodeDecodeError) as error:
-            raise self._unreadable(error) from error
+            return _texts(values)
+        except UnicodeDecodeError as error:
+            raise CovcalError(
+                f"{self.path} is not a readable HDF5 file ({error}): {_REMEDY}"
+            ) from error
 
-    def _opened(self) -> Any:
-        try:
-            return h5py.File(self.path, "r")
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def _add(self, name: str, found: Any) -> None:
-        if isinstance(found, h5py.Dataset) and found.shape is not None:
-            text = h5py.check_string_dtype(found.dtype) is not None
-            self.entries[name] = Entry(found.shape, np.dtype(str) if text else found.dtype)
-
-    def _require_foreign(self, file: Any) -> None:
+    def _require_foreign(self, file: File) -> None:
         schema = str(file.attrs.get("schema", ""))
         if not schema.startswith("covcal."):
             return
@@ -68,14 +64,8 @@ class HDF5Store(Store):
             f"covcal {step}"
         )
 
-    def _unreadable(self, error: Exception) -> CovcalError:
-        reason = "it is truncated" if "truncated" in str(error) else str(error)
-        return CovcalError(
-            f"{self.path} is not a readable HDF5 file ({reason}): copy it again or save it again"
-        )
 
-
-def _window(dataset: Any, size: int) -> int:
+def _window(dataset: Dataset, size: int) -> int:
     """Return rows to read at once: whole chunks, so that none is decompressed twice."""
     row_bytes = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
     window = max(size, WINDOW_BYTES // row_bytes)

@@ -4,7 +4,9 @@ The members of an ``.npz`` are streamed, so that an array of any size takes litt
 """
 
 import math
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +18,12 @@ from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
 from covcal_cli.errors import CovcalError, one_line
 
-# zipfile says NotImplementedError of a compression that it lacks.
-_UNREADABLE = (ValueError, OSError, zipfile.BadZipFile, EOFError, NotImplementedError)
+# zipfile says NotImplementedError of a compression that it lacks, RuntimeError of a password that
+# it wants; NumPy parses headers as Python.
+_UNREADABLE = (
+    *(ValueError, OSError, EOFError, NotImplementedError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError),
+)
 
 
 class NpyStore(Store):
@@ -27,7 +33,7 @@ class NpyStore(Store):
         self.path = path
         try:
             self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
+        except _UNREADABLE as error:
             raise self._unreadable(error) from error
         self.entries = {"x": Entry(self._array.shape, self._array.dtype)}
 

@@ -27,6 +27,7 @@ _OTHERS = {
     ".mat": "save its arrays with numpy.savez",
     ".pkl": "a pickle can run code: save the arrays with numpy.savez",
     ".pickle": "a pickle can run code: save the arrays with numpy.savez",
+    ".joblib": "a pickle can run code: save the arrays with numpy.savez",
     ".pt": "save the tensors with numpy.savez, as x and y",
     ".pth": "save the tensors with numpy.savez, as x and y",
     ".xlsx": "save the sheet as .csv",

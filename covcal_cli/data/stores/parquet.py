@@ -6,12 +6,11 @@ values and one of its dictionary, about 1 MB each as most writers make them, but
 files. `ParquetStore` reads them so; below it stand the parts of a table and the values of columns.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import WINDOW_BYTES, Encoded, Entry, Piece, Store, is_image_file
 from covcal_cli.errors import CovcalError
+from covcal_cli.records import parsed_json
 
 _HEAD = 8  # values that show what a column holds
 _BUFFER = 1 << 13  # without one, a whole column of a row group is read at once
@@ -84,6 +84,9 @@ class ParquetStore(Store):
             )
             for field in self._schema
         }
+        for name in pandas_index(self._schema):
+            if name in self.entries:
+                self.entries[name] = replace(self.entries[name], is_index=True)
         self._of_parts = {
             key: values
             for key, values in partition_values(parts).items()
@@ -378,11 +381,20 @@ Head = Callable[[str], list[Any]]  # returns the first values of a column, as Py
 def described_features(schema: Any) -> dict[str, dict[str, Any]]:
     """Return what Hugging Face datasets wrote into a table on its columns, by name."""
     try:
-        content = json.loads((schema.metadata or {})[b"huggingface"])
+        content = parsed_json((schema.metadata or {})[b"huggingface"].decode("utf-8"))
         features = content["info"]["features"].items()
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
     return {name: feature for name, feature in features if isinstance(feature, dict)}
+
+
+def pandas_index(schema: Any) -> tuple[str, ...]:
+    """Return the columns that pandas saved as the index of a table; none where it says nothing."""
+    try:
+        columns = parsed_json((schema.metadata or {})[b"pandas"].decode())["index_columns"]
+        return tuple(name for name in columns if isinstance(name, str))  # ranges are dictionaries
+    except (KeyError, ValueError, TypeError):
+        return ()
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import open_plain
+
+if TYPE_CHECKING:  # tables of numbers are read without Pillow
+    from PIL import Image
 
 # Some chosen rows, and their part of every array asked for.
 Piece = tuple[Rows, dict[str, AnyArray]]
@@ -29,6 +32,7 @@ class Entry:
     dtype: np.dtype[Any]  # kind "U" for texts whatever their length
     is_encoded: bool = False  # whether its values are image files, as `Encoded` has them
     class_names: tuple[str, ...] | None = None  # what its numbers stand for, if the file says so
+    is_index: bool = False  # whether the file says that it is the table's index
 
     @property
     def is_text(self) -> bool:
@@ -41,6 +45,7 @@ class Store(Protocol):
 
     path: Path
     is_table: bool = False  # whether they are columns: then plain columns of numbers are features
+    is_typed: bool = True  # whether a text that looks like a number is known to be none
     entries: dict[str, Entry]  # by name, in the order of the file
 
     def whole(self, name: str) -> AnyArray:
@@ -116,6 +121,8 @@ _USUAL = ("image", "img")
 
 def is_image_file(content: bytes) -> bool:
     """Return whether bytes are those of an image file that Pillow knows."""
+    from PIL import Image, UnidentifiedImageError
+
     try:
         Image.open(BytesIO(content)).close()
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
@@ -141,8 +148,13 @@ def image_names(store: Store, column: str) -> list[str] | None:
     return names if all(names) and len(set(names)) == len(names) else None
 
 
-def open_encoded(folder: Path, value: Encoded) -> Image.Image:
+def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
     """Open an image; a path is taken to lie below `folder`."""
+    from PIL import Image
+
     if value is None:
         raise ValueError("the table has no image there")
-    return Image.open(folder / value if isinstance(value, str) else BytesIO(value))
+    if isinstance(value, bytes):
+        return Image.open(BytesIO(value))
+    with open_plain(folder / value) as file:
+        return Image.open(BytesIO(file.read()))

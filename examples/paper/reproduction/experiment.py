@@ -112,7 +112,7 @@ def run_exact(extracted: Extracted, preset: Preset, place: Place) -> Record:
     if found := _reusable(path, key):
         return found
     start = time.perf_counter()
-    temp = calibrate(extracted.path, CalibrateSettings(method="temp"))
+    temp = calibrate(extracted.path, CalibrateSettings(method="temp", allow_limit=True))
     seconds = time.perf_counter() - start
     evaluation = evaluate(extracted.path, {"temp": temp})
     record: Record = {
@@ -182,7 +182,9 @@ def run_seed(
     fitting: dict[str, float] = {}
     for method in (*METHODS[1:], "auto"):
         start = time.perf_counter()
-        calibrations[method] = calibrate(adapted, CalibrateSettings(method=method, seed=seed))
+        calibrations[method] = calibrate(
+            adapted, CalibrateSettings(method=method, seed=seed, allow_limit=True)
+        )
         fitting[method] = time.perf_counter() - start
     evaluation = evaluate(adapted, calibrations)
     measured = {"none": None, **calibrations}

@@ -207,7 +207,7 @@ REFUSED: dict[str, Refused] = {
             constants=ROW1,
             shapes={"y": ["N", 1]},
         ),
-        "declares one number per row, and no layer before it tells what it means",
+        "gives one number per row, from -.* to .*, and no layer before it tells what it means",
         {"phi": "none"},
     ),
     "maps that are not pooled": Refused(

@@ -1,6 +1,8 @@
 """``--phi`` on models that declare little: what is learnt from the first batch instead."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +24,11 @@ from tests.classifiers.onnx.onnx_graphs import (
     D,
     Graph,
     K,
+    Node,
     node,
 )
 from tests.classifiers.onnx.onnx_wide_cases import slice_of
+from tests.classifiers.settled import settled
 
 W, B = WEIGHTS["w"], WEIGHTS["b"]
 
@@ -84,32 +88,100 @@ def test_an_affine_map_of_unknown_width_is_found_on_the_first_batch(tmp_path: Pa
     assert classifier.proof.error < 1e-5
 
 
+def moved(graph: Graph) -> list[Node]:
+    """Return the nodes, which read c in place of x."""
+    return [
+        (op, ["c" if name == "x" else name for name in inputs], output, attributes)
+        for op, inputs, output, attributes in graph.nodes
+    ]
+
+
+def natural_tree() -> Graph:
+    """A tree on columns in natural units: constant wherever made numbers lie."""
+    graph = tree()
+    op, inputs, output, attributes = graph.nodes[0]
+    values = {"nodes_values": [52000.0, 0.0, 0.0]}
+    return replace(graph, nodes=[(op, inputs, output, attributes | values)])
+
+
+CLIPPED = Graph(
+    [node("Clip", "x low high", "y")],
+    constants={"low": np.array(-1e6, np.float32), "high": np.array(1e6, np.float32)},
+    shape=("N", K),
+    shapes={"y": ["N", K]},
+)
+
+
+@pytest.mark.parametrize(("graph", "width"), [(natural_tree(), D_IN), (CLIPPED, K)])
+def test_chosen_features_that_do_not_give_the_scores_have_no_linear_head(
+    graph: Graph, width: int, tmp_path: Path
+) -> None:
+    """Made numbers may show an affine map, or a constant, where real rows show neither."""
+    x = np.random.default_rng(0).normal(scale=3, size=(9, width)).astype(np.float32)
+    classifier = open_onnx(graph.save(tmp_path), phi="input").prove({"x": x})
+    assert (classifier.weight is None) == (width == D_IN)
+    features, _ = classifier.run({"x": 1e6 * x})
+    np.testing.assert_array_equal(features, 1e6 * x)
+    assert classifier.weight is None
+    assert "no linear head" in classifier.describe()
+    assert open_onnx(graph.save(tmp_path), phi="input").prove({"x": 1e6 * x}).weight is None
+
+
 def test_probabilities_alone_become_logarithms_with_a_note(tmp_path: Path) -> None:
     opened = open_onnx(tree().save(tmp_path), phi="none")
     classifier = opened.prove(inputs_of(tree()))
-    _, logits = classifier.run(inputs_of(tree()))
+    _, logits = settled(classifier, inputs_of(tree()))
     found = {tuple(row) for row in np.round(np.exp(logits.astype(np.float64)), 6)}
     assert found == {(0.7, 0.3, 0.0), (0.0, 0.2, 0.8)}
     assert np.isfinite(logits).all()
     assert any("float32 holds nothing below 1e-38" in note for note in classifier.notes)
 
 
-def test_probabilities_that_stop_adding_up_are_refused_later(tmp_path: Path) -> None:
-    graph = Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]})
-    opened = open_onnx(graph.save(tmp_path), phi="none")
-    classifier = opened.prove({"x": np.array([[0.2, 0.3, 0.5]], np.float32)})
-    with pytest.raises(CovcalError, match="neither the logits of y nor their softmax"):
-        classifier.run({"x": np.array([[0.2, 0.9, 0.5]], np.float32)})
-
-
-def test_scores_between_zero_and_one_are_read_as_logits_with_a_note(tmp_path: Path) -> None:
+def test_scores_between_zero_and_one_are_read_as_logits_with_a_warning(tmp_path: Path) -> None:
     graph = Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]})
     opened = open_onnx(graph.save(tmp_path), phi="none")
     x = np.array([[0.2, 0.9, 0.5]], np.float32)
     classifier = opened.prove({"x": x})
-    _, logits = classifier.run({"x": x})
+    _, logits = settled(classifier, {"x": x})
     np.testing.assert_array_equal(logits, x)
-    assert any("lie between 0 and 1" in note for note in classifier.notes)
+    assert "all outputs of 1 rows lie between 0 and 1" in classifier.outputs.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("graph", "takes"),
+    [
+        (tree(), True),
+        (replace(tree(), nodes=[node("Cast", "x", "c", to=1), *moved(tree())]), True),
+        (Graph([*HIDDEN, GEMM, SOFTMAX]), False),
+        (replace(tree(), nodes=[node("Relu", "x", "c"), *moved(tree())]), False),
+        (Graph([node("Abs", "x", "y")], shape=("N", K), shapes={"y": ["N", K]}), False),
+    ],
+)
+def test_trees_take_missing_values(graph: Graph, takes: bool, tmp_path: Path) -> None:
+    assert open_onnx(graph.save(tmp_path), phi="none").inputs[0].takes_missing == takes
+
+
+@pytest.mark.parametrize("output", [None, "phi", "y"])
+def test_an_embedding_beside_the_one_logit_made_of_it_asks_which(
+    output: str | None, tmp_path: Path
+) -> None:
+    row = WEIGHTS["w"][:1]
+    nodes = [*HIDDEN, node("Gemm", "phi row", "z", transB=1), node("Squeeze", "z axis", "y")]
+    constants = {"row": row, "axis": np.array([1], np.int64)}
+    shapes: dict[str, list[Any]] = {"phi": ["N", D], "y": ["N"]}
+    graph = Graph(nodes, constants=constants, outputs=("phi", "y"), shapes=shapes)
+    path = graph.save(tmp_path)
+    if output is None:
+        with pytest.raises(CovcalError, match=r"y, one number per row, .* reads phi, .*-output y"):
+            open_onnx(path)
+        return
+    assert open_onnx(path, output=output).n_classes == (2 if output == "y" else D)
+
+
+def test_a_confidence_beside_its_scores_is_none_of_the_classes(tmp_path: Path) -> None:
+    nodes = [*HIDDEN, GEMM, node("ReduceMax", "z", "top", axes=[1], keepdims=0)]
+    graph = Graph(nodes, outputs=("z", "top"), shapes={"z": ["N", K], "top": ["N"]})
+    assert open_onnx(graph.save(tmp_path)).n_classes == K
 
 
 def test_an_opened_classifier_stays_as_it_declared_itself(tmp_path: Path) -> None:

@@ -63,6 +63,15 @@ def test_a_file_that_is_no_model_is_named_for_what_it_is(name: str, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["model.pkl", "model.joblib", "model.sav", "model.onnx"])
+def test_a_pickled_model_is_told_of_the_way_without_a_model(name: str, tmp_path: Path) -> None:
+    """Compressed pickles are told by their names."""
+    content = b"\x80\x04\x95" + bytes(99) if name == "model.onnx" else b"x\x9c" + bytes(99)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CovcalError, match=r"Python pickle.* predict_proba .*--probabilities"):
+        open_classifier(tmp_path / name)
+
+
 def test_a_model_cut_anywhere_is_refused(tmp_path: Path) -> None:
     path, data = tmp_path / "model.onnx", whole()
     for length in range(1, len(data) - 1, 17):

@@ -17,6 +17,7 @@ from sklearn.svm import SVC
 
 from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.errors import CovcalError
+from tests.classifiers.settled import settled
 
 pytestmark = [
     pytest.mark.real,
@@ -83,8 +84,7 @@ def test_without_a_linear_head_the_choice_is_named_and_works(
     with pytest.raises(CovcalError, match="--phi none"):
         open_onnx(path)
     opened = open_onnx(path, phi="none")
-    classifier = opened.prove({"X": X})
-    features, logits = classifier.run({"X": X})
+    features, logits = settled(opened.prove({"X": X}), {"X": X})
     assert features is None
     assert opened.class_names == tuple(NAMES[:classes])
     expected = ANY[name].predict_proba(X)

@@ -14,6 +14,7 @@ from covcal_cli.classifiers.classifier import OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.torch.classifier import TorchClassifier, open_torch
 from covcal_cli.errors import CovcalError
+from tests.classifiers.settled import settled
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, D, K, rows, save
 
@@ -132,9 +133,11 @@ def test_one_number_per_row_stands_for_two_classes(name: str) -> None:
 
 
 def test_one_number_without_a_layer_is_refused() -> None:
-    """Whether it is a logit or a probability cannot be told."""
+    """Beyond [0, 1] it is no probability, and whose logit it is cannot be told."""
+    x = {"x": 100 * rows(TENSOR).numpy()}
+    classifier = open_torch(f"{ZOO}:one_relu", phi="none").prove(x)
     with pytest.raises(CovcalError, match="no layer before it tells what it means: return one"):
-        open_torch(f"{ZOO}:one_relu", phi="none")
+        settled(classifier, x)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_files_give_what_the_module_gives(kind: str, tmp_path: Path) -> None:
     module = nn.Sequential(pooled, made.head, nn.Softmax(dim=1)).eval()
     suffix = "pt2" if kind in ("static", "dynamic") else "pt"
     path = save(module, kind, tmp_path / f"model.{suffix}", rows(PIXELS, 3))
-    opened = open_classifier(path)
+    opened = open_classifier(path, trusted=True)
     assert opened.fixed_batch == (3 if kind == "static" else None)
     with torch.no_grad():
         for n in (7, 1, 3):
@@ -181,7 +184,7 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     """An exported program says what it is fed; a module and TorchScript get a note."""
     module = torch_modules.images()
     path = save(module, "dynamic", tmp_path / "model.pt2", rows(PIXELS, 3))
-    exported = open_torch(path)
+    exported = open_torch(path, trusted=True)
     assert exported.inputs[0].shape == (None, *PIXELS)
     assert exported.notes == ()
     assumed = open_torch(f"{ZOO}:images")
@@ -257,12 +260,12 @@ def test_phi_by_name_in_files(tmp_path: Path) -> None:
     assert isinstance(module, torch_modules.Images)
     path = save(module, "traced", tmp_path / "model.pt", rows(PIXELS, 3))
     x = rows(PIXELS)
-    classifier, features, _ = run(open_torch(path, phi="body.0"), x)
+    classifier, features, _ = run(open_torch(path, phi="body.0", trusted=True), x)
     expected = module.body.get_submodule("0")(x).mean(dim=(2, 3)).detach().numpy()
     assert relative(features, expected) < 1e-5
     assert "phi is body.0.output, averaged over its 224 x 224" in classifier.notes
     with pytest.raises(CovcalError, match=r"no linear layer body.2 for --phi: choose input, none"):
-        open_torch(path, phi="body.2")
+        open_torch(path, phi="body.2", trusted=True)
 
 
 def test_a_head_that_is_not_affine_still_gives_logits() -> None:
@@ -279,7 +282,7 @@ def test_a_head_that_is_not_affine_still_gives_logits() -> None:
         assert classifier.n_features == d
         assert (features is None) == (d is None)
         assert classifier.weight is None
-        assert "the output is taken as the logits" in classifier.notes
+        assert classifier.tail == "none"
 
 
 def test_phi_of_a_free_size_is_as_wide_as_the_first_batch_says() -> None:
@@ -366,10 +369,36 @@ def test_a_cap_that_made_rows_do_not_show_leaves_the_output_as_it_is(name: str) 
     with pytest.raises(CovcalError, match="on every batch: pass --phi none to take the output"):
         open_torch(f"{ZOO}:{name}").prove(large)
     classifier = open_torch(f"{ZOO}:{name}", phi="none").prove(large)
-    features, logits = classifier.run(large)
+    features, logits = settled(classifier, large)
     assert features is None
     with torch.no_grad():
         expected = getattr(torch_modules, name)()(torch.from_numpy(large["x"]))
     z = torch.from_numpy(logits)
     found = torch.softmax(z, dim=1) if name == "capped_softmax" else z
     assert relative(found.numpy(), expected.numpy()) < 1e-5
+
+
+MASKED = {
+    "masked_by_infinity": ("none", -np.inf),
+    "masked_by_filling": ("none", float(np.finfo(np.float32).min)),
+    "masked_before_softmax": ("softmax", -np.inf),
+    "masked_by_a_billion": ("none", -1e9),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_masked_class_is_an_offset(name: str) -> None:
+    """The other classes are affine in phi, proved to rounding, and the mask stays a mask."""
+    tail, value = MASKED[name]
+    x = rows((D_IN,))
+    classifier, features, logits = run(open_torch(f"{ZOO}:{name}"), x)
+    assert classifier.tail == tail
+    assert logits[:, 1] == pytest.approx(value, rel=1e-6)
+    assert classifier.weight is not None
+    assert classifier.bias is not None
+    others = [0, 2]
+    made = features @ classifier.weight[others].T + classifier.bias[others]
+    assert relative(made, logits[:, others]) <= 1e-5
+    # Not empty: relative to the other logits, and never above what rounding explains.
+    assert 0 < classifier.proof.error <= 1e-5
+    assert classifier.proof.largest_logit < 100

@@ -157,7 +157,7 @@ def test_zip_files_that_torch_cannot_run(tmp_path: Path) -> None:
         (damaged, f"is a TorchScript file that torch {torch.__version__} cannot load (RuntimeErr"),
     ):
         with pytest.raises(CovcalError) as error:
-            open_classifier(path)
+            open_classifier(path, trusted=True)
         assert str(error.value).startswith(f"{path} {message}")
         assert "\n" not in str(error.value)
 
@@ -204,12 +204,12 @@ def test_exported_programs_that_hide_their_head(tmp_path: Path) -> None:
     """One row cannot tell an added constant; inputs by keyword cannot be fed in order."""
     one = save(torch_modules.by_hand(), "static", tmp_path / "one.pt2", rows((D_IN,), 1))
     with pytest.raises(CovcalError, match=r"so few rows show: export it with a dynamic batch, or"):
-        open_classifier(one)
+        open_classifier(one, trusted=True)
     exporter: Any = torch.export
     named = exporter.export(torch_modules.mlp().eval(), (), {"x": rows((D_IN,))})
     exporter.save(named, tmp_path / "named.pt2")
     with pytest.raises(CovcalError, match=r"named.pt2 takes inputs by keyword \(x\): export the"):
-        open_classifier(tmp_path / "named.pt2")
+        open_classifier(tmp_path / "named.pt2", trusted=True)
 
 
 def test_a_damaged_exported_program_is_one_line(
@@ -224,5 +224,5 @@ def test_a_damaged_exported_program_is_one_line(
             archive.writestr(name, content[:40] if name.endswith(".json") else content)
     caplog.clear()
     with pytest.raises(CovcalError, match=r"damaged.pt2 is a torch.export file that .*: copy it"):
-        open_classifier(damaged)
+        open_classifier(damaged, trusted=True)
     assert caplog.records == []

@@ -369,3 +369,24 @@ def save(module: nn.Module, kind: str, path: Path, example: Tensor) -> Path:
         program = jit.trace(module, example) if kind == "traced" else jit.script(module)
         jit.save(jit.freeze(program) if kind == "frozen" else program, path)
     return path
+
+
+# Classes that are ruled out.
+
+MASK = torch.tensor([False, True, False])
+
+
+def masked_by_infinity() -> Made:
+    return Made(lambda z: z + torch.where(MASK, -torch.inf, 0.0))
+
+
+def masked_by_filling() -> Made:
+    return Made(lambda z: z.masked_fill(MASK, torch.finfo(z.dtype).min))
+
+
+def masked_before_softmax() -> Made:
+    return Made(lambda z: torch.softmax(z.masked_fill(MASK, -torch.inf), dim=1))
+
+
+def masked_by_a_billion() -> Made:
+    return Made(lambda z: z - 1e9 * MASK)

@@ -225,7 +225,7 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
         ({**VIT, "do_pad": True}, "do_pad might change pixels and covcal does not know how: pass"),
         ({**VIT, "size": {"longest_edge": 224}}, "size is .*it must be {height, width} or"),
         ({**VIT, "size": {"shortest_edge": 224}}, "nothing is cropped, so that their sizes differ"),
-        ({**VIT, "size": 0}, "size is 0: it must be whole numbers above 0"),
+        ({**VIT, "size": 0}, "size is 0: it must be whole numbers from 1 to 65535"),
         ({**VIT, "resample": 9}, "resample is 9: it must be one of Pillow's codes"),
         ({**VIT, "resample": [2]}, r"resample is \[2\]: it must be"),
         ({**VIT, "do_rescale": "yes"}, "do_rescale is 'yes': it must be true or false"),

@@ -1,0 +1,133 @@
+"""What a model's own output is taken for, settled once every row has been seen.
+
+Where a model prints what it has computed with no softmax or sigmoid in sight, that may be logits
+or probabilities, and no first batch tells for sure. So such outputs are kept as they are until
+`covcal_cli.maths.simplex.OutputEvidence` has seen all rows.
+"""
+
+import numpy as np
+
+from covcal_cli.arrays import Float32s, Floats
+from covcal_cli.errors import CovcalError
+from covcal_cli.maths.simplex import DISTRIBUTIONS, OutputEvidence, log_probabilities
+
+PLAIN, LOGGED = "none", "softmax"  # the tails that an open output is settled on
+_LOGARITHMS = (
+    "the model prints probabilities alone, so logits are their logarithms: float32 holds nothing "
+    "below 1e-38, and what was smaller counts as that"
+)
+_NO_HEAD = (
+    "every row of the last linear layer sums to 1, as probabilities do, so its output is no "
+    "logits, and what it reads are features without a linear head"
+)
+
+
+class Outputs:
+    """Outputs of a classifier, shape (m, K), on their way to logits.
+
+    One number z per row is kept as the pair 0 and z.
+    """
+
+    def __init__(
+        self,
+        where: str,  # the model, for errors
+        tail: str | None,  # what makes the output of what is read, as far as it is known
+        *,
+        is_single: bool,  # whether the model gives one number per row
+        has_layer: bool,  # whether what is read comes from a linear layer
+    ) -> None:
+        self.tail, self.is_single = tail, is_single
+        self._where, self._has_layer = where, has_layer
+        self.is_open = tail == PLAIN  # whether all rows must tell what they are
+        self.notes: tuple[str, ...] = ()  # on what they turned out to be
+        self.warnings: tuple[str, ...] = ()
+
+    def shown(self, outputs: Floats) -> Floats:
+        """Return the numbers that the model itself gives, as evidence of what they are."""
+        return outputs[:, 1:] if self.is_single else outputs
+
+    def settle(self, seen: OutputEvidence) -> None:
+        """Take them for what all rows show.
+
+        Raises
+        ------
+        CovcalError
+            If one number per row, which no layer explains, is no probability.
+        """
+        if not self.is_open:
+            if seen.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
+                self.warnings = (
+                    "what the last softmax reads sums to 1 in every row, as probabilities do: "
+                    "softmax is applied twice, which makes every confidence low; export the model "
+                    "without the second",
+                )
+            return
+        alone = self.is_single and not self._has_layer
+        if alone and seen.form != "bounded":
+            raise CovcalError(
+                f"{self._where} gives one number per row, from {seen.low:g} to {seen.high:g}, and "
+                "no layer before it tells what it means: return one probability or logit per class"
+            )
+        if seen.form not in DISTRIBUTIONS and not alone:
+            if seen.form == "bounded":
+                self.warnings = (_bounded(seen),)
+            return
+        self.tail = LOGGED
+        self.notes = (_LOGARITHMS, *([_NO_HEAD] if self._has_layer else []))
+        self.warnings = _doubts(seen)
+
+    def settle_as_extracted(self, tail: str | None, made: Floats) -> None:
+        """Take them for what an extraction took them for, or, if None, for what made rows show."""
+        if tail is None:
+            seen = OutputEvidence()
+            seen.add(self.shown(made))
+            self.settle(seen)
+        elif self.is_open and tail == LOGGED:
+            self.tail = LOGGED
+
+    @property
+    def are_logged(self) -> bool:
+        """Whether they are probabilities, whose logarithms are the logits."""
+        return self.is_open and self.tail == LOGGED
+
+    def logits(self, outputs: Floats) -> Float32s:
+        """Return the logits, shape (m, K), of outputs."""
+        found = log_probabilities(self.shown(outputs)) if self.are_logged else outputs
+        return found.astype(np.float32)
+
+
+def _bounded(seen: OutputEvidence) -> str:
+    several = "" if seen.width == 1 else " and do not add up to 1 in a row"
+    return (
+        f"all outputs of {seen.rows} rows lie between 0 and 1{several}; they are read as logits: "
+        "where they are probabilities of another kind, such as sigmoids, export the model with its "
+        "logits"
+    )
+
+
+def _doubts(seen: OutputEvidence) -> tuple[str, ...]:
+    """Return what is said aloud of outputs that are taken for probabilities."""
+    if seen.width == 1:
+        confidence = (
+            ": it is nowhere below 0.5; is it the confidence of the answer instead?"
+            if seen.may_be_confidences
+            else ""
+        )
+        return (
+            f"the model gives one number per row, in [0, 1] in all {seen.rows} rows, and it is "
+            f"taken for the probability of the second of two classes{confidence}",
+        )
+    if seen.form == "percentages":
+        return ("every row of the output sums to 100: it is read as percentages",)
+    if seen.form == "clipped":
+        least, greatest = seen.unit.sums
+        return (
+            f"the model's probabilities are clipped, from {seen.low:g} to {seen.high:g}: rows sum "
+            f"to {least:.3g} to {greatest:.3g}, and are divided by their sum",
+        )
+    if seen.may_be_squashed_twice:
+        return (
+            f"no probability is above {seen.high:.3f}, and of {seen.width} classes the softmax of "
+            "probabilities reaches no further: was softmax applied twice?",
+        )
+    return ()

@@ -1,0 +1,209 @@
+"""An earlier metrics.json, and how much worse an evaluation is.
+
+On the same rows two evaluations differ by a paired difference. That they are the same is seen, not
+taken on trust: the earlier temperature, judged again on the rows of now, gives what it gave then.
+Other rows are another sample, and the interval is that of two independent ones.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.evaluate.bins import Bins, over, under
+from covcal_cli.evaluate.bootstrap import Interval, Part, ece_interval, wilson
+from covcal_cli.evaluate.limits import Change, Limit, judged_among
+from covcal_cli.evaluate.metrics import METRICS, Metrics
+from covcal_cli.evaluate.result import Earlier, Evaluation, WrittenMetrics
+from covcal_cli.formats.forecaster import NONE
+from covcal_cli.records import read_document
+
+_TELLING = ("accuracy", "mean_confidence", "ece", "nll", "brier")  # equal on the same rows alone
+_OF_BINS: Mapping[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An earlier metrics.json."""
+
+    path: Path
+    read: WrittenMetrics
+
+    def require_settings(self, **settings: Any) -> None:
+        """Refuse other ``split``, ``predictions`` or ``bins`` than the baseline's."""
+        bins = len(self.read.edges) - 1
+        known = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
+        for name, value in settings.items():
+            if known[name] != value:
+                raise CovcalError(
+                    f"{self.path} was made with --{name} {known[name]}, not {value}, so its "
+                    f"metrics do not compare: pass --{name} {known[name]}, or make a new baseline"
+                )
+
+    def note_on_rows(self, n: int) -> str | None:
+        """Return a note where the baseline judged another number of rows than the `n` of now."""
+        if self.read.n == n:
+            return None
+        return (
+            f"{self.path} judged {self.read.n} rows, this evaluation {n}: a change may come from "
+            "the rows, not from the calibration"
+        )
+
+    def name_of(self, name: str, judged: Sequence[str]) -> str:
+        """Return what a calibration of those `judged` is called here.
+
+        That is its name, or where there is a single one on either side, whatever that is called: a
+        calibration that was made by another method last time.
+        """
+        known = [one for one in self.read.metrics if one != NONE]
+        if name in self.read.metrics:
+            return name
+        if len(judged) == len(known) == 1:
+            return known[0]
+        raise CovcalError(
+            f"{self.path} has no calibration {name!r} (it has "
+            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or name the "
+            "calibration as there, as in -c NAME=cal.json"
+        )
+
+    def earlier(self, judged: Sequence[str]) -> dict[str, Earlier]:
+        """Return what the calibrations `judged` were then, as far as the file says it."""
+        found = {}
+        for name in judged:
+            then = self.name_of(name, judged)
+            forecaster = self.read.forecasters.get(then)
+            temperature = self.read.temperatures.get(then, 0.0)
+            if forecaster is not None and temperature > 0:
+                found[name] = Earlier(forecaster, temperature)
+        return found
+
+    def judged_the_same(self, metrics: Metrics, name: str) -> bool:
+        """Return whether the calibration `name` has here what it has on the rows of now.
+
+        Then the rows were the same.
+        """
+        found = self.read.metrics[name]
+        return self.read.n == metrics.n and all(
+            isinstance(found.get(one), float) and math.isclose(found[one], value, rel_tol=1e-9)
+            for one, value in ((one, metrics.value(one)) for one in _TELLING)
+            if value is not None
+        )
+
+    def interval(self, name: str, metric: str, now: Evaluation) -> Interval:
+        """Return a metric's interval then, of the level of `now`."""
+        level = None if self.read.bootstrap is None else self.read.bootstrap.get("level")
+        found = self.read.intervals.get(name, {}).get(metric, ())
+        if level == now.level and len(found) == 2:
+            return found[0], found[1]
+        if metric == "accuracy":
+            return wilson(self.read.metrics[name][metric], self.read.n, now.level)
+        bins = self._bins(name) if metric in _OF_BINS else None
+        if bins is None:
+            raise CovcalError(
+                f"{self.path} has no interval of {now.level:.0%} for {metric} of {name}: make a "
+                "new baseline with --bootstrap 1000 and this --confidence, or pass --confidence 0"
+            )
+        settings = {"resamples": now.resamples, "seed": now.seed}
+        return ece_interval(bins, part=_OF_BINS[metric], level=now.level, **settings)
+
+    def _bins(self, name: str) -> Bins | None:
+        """Return the rows of a calibration in bins; None where they are missing or damaged."""
+        found = self.read.bins.get(name, {})
+        try:
+            counts, confidence, accuracy = (
+                np.array([0.0 if value is None else float(value) for value in found[key]])
+                for key in ("count", "confidence", "accuracy")
+            )
+            hits, sums = counts * accuracy, counts * confidence
+        except (KeyError, TypeError, ValueError):
+            return None
+        possible = all(((part >= 0) & (part <= counts)).all() for part in (hits, sums))
+        if not possible or counts.sum() != self.read.n:
+            return None
+        return Bins(counts.astype(np.int64), np.rint(hits).astype(np.int64), sums)
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read an earlier metrics.json; raise `CovcalError` if it is missing, or is none."""
+    remedy = "write it with covcal evaluate -o"
+    again = "write it again with covcal evaluate -o"
+    return Baseline(path, read_document(WrittenMetrics, path, remedy=remedy, again=again))
+
+
+def compare(
+    evaluation: Evaluation,
+    baseline: Baseline,
+    limits: Sequence[Limit],
+    given: Collection[str],
+    *,
+    confident: bool,
+) -> list[Change]:
+    """Compare every calibration given, or ``none`` where there is none, with its baseline.
+
+    Where `confident`, a change exceeds a limit with the lower end of its interval: a paired one
+    where the baseline judged the same rows, else that of two independent samples.
+
+    Raises `CovcalError` if a calibration or a metric is missing on one side, which never passes for
+    no change.
+    """
+    judged = judged_among(evaluation.metrics, given)
+    changes = []
+    for limit in limits:
+        metric = limit.metric
+        for name in judged:
+            then = baseline.name_of(name, judged)
+            before = _value(baseline.read.metrics[then].get(metric), limit, then, baseline.path)
+            now = _value(evaluation.metrics[name].value(metric), limit, name, "this evaluation")
+            sign = -1 if METRICS[metric].better == "higher" else 1
+            worse_by = sign * (now - before)
+            change = Change(metric, limit.limit, name, before, now, worse_by, False, then)
+            if confident and METRICS[metric].interval is not None:
+                change = _with_interval(change, evaluation, baseline, sign)
+            found = worse_by if change.low is None else change.low
+            changes.append(replace(change, exceeded=found > limit.limit))
+    return changes
+
+
+def _with_interval(change: Change, evaluation: Evaluation, baseline: Baseline, sign: int) -> Change:
+    """Return a change with the interval of how much worse the metric became."""
+    metric, name = change.metric, change.calibration
+    since = evaluation.since.get(name)
+    same = since is not None and baseline.judged_the_same(since.metrics, change.baseline)
+    if since is not None and same:
+        if change.worse_by == 0:
+            return replace(change, low=0.0, high=0.0, same_rows=True)
+        paired = since.differences.get(metric)
+        if paired is not None:
+            return replace(change, low=paired.low, high=paired.high, same_rows=True)
+    then = baseline.interval(change.baseline, metric, evaluation)
+    low, high = _independent(evaluation.intervals[name][metric], change.value, then, change.before)
+    ends = (low, high) if sign > 0 else (-high, -low)
+    return replace(change, low=ends[0], high=ends[1], same_rows=same)
+
+
+def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
+    """Return the interval of a difference between two independent samples.
+
+    It is the method of variance estimates recovery of Zou & Donner (2008), which takes how far each
+    interval reaches to either side. An ECE as found may lie outside its own interval, as chance
+    adds to it: then the nearest end stands for it.
+    """
+    value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
+    low = value - before - math.hypot(value - now[0], then[1] - before)
+    high = value - before + math.hypot(now[1] - value, before - then[0])
+    return low, high
+
+
+def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
+    """Return a metric's value, refusing anything that is no finite number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
+        raise CovcalError(
+            f"{limit.metric} of {name} has no value in {where}, so it cannot be compared: leave it "
+            "out, or make a new baseline"
+        )
+    return float(value)

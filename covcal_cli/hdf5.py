@@ -1,0 +1,256 @@
+"""HDF5 files of any origin, opened for reading: what a file holds is all in the file itself.
+
+An HDF5 file can name other files (links, external storage, virtual datasets), and where those are
+gone HDF5 reads zeros without a word; it can name arrays that were never written, or that take far
+more memory than the file. So a file is looked through when it is opened, and refused for any of
+these. What is damaged is one line: h5py's own errors, of many kinds, do not leave this module.
+"""
+
+import errno
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import h5py
+import numpy as np
+
+from covcal_cli.arrays import AnyArray
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import require_file
+
+Plain = str | int | float
+# Of a compressed array, in memory over on disk: deflate reaches 1030 for zeros, honest data 20.
+_LARGEST_GROWTH = 200
+_SMALL = 1 << 30  # bytes that may be made of next to nothing
+_DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
+
+
+class Dataset:
+    """An array of an open file, read by slices as h5py's is."""
+
+    def __init__(self, path: Path, name: str, raw: Any) -> None:
+        self.path, self.name, self._raw = path, name, raw
+        with _readable(path, name):
+            self.shape: tuple[int, ...] = tuple(raw.shape or ())
+            self.ndim = -1 if raw.shape is None else len(self.shape)  # -1: it has no values at all
+            self.dtype: np.dtype[Any] = raw.dtype
+            self.is_text = h5py.check_string_dtype(raw.dtype) is not None
+            self.chunks: tuple[int, ...] | None = raw.chunks
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0] if self.shape else 0
+
+    def __getitem__(self, key: Any) -> AnyArray:
+        """Return the values that a slice, or ``()``, chooses."""
+        if isinstance(key, str):
+            raise CovcalError(f"{self.path}: {self.name} is a dataset, not a group: make it again")
+        with _readable(self.path, self.name):
+            return np.asarray(self._raw[key])
+
+    def texts(self) -> list[str]:
+        """Return the values of one axis of fixed-length UTF-8 bytes."""
+        if self.ndim != 1 or self.dtype.kind != "S":
+            raise CovcalError(f"{self.path}: {self.name} is no list of texts: make it again")
+        try:
+            return [bytes(value).decode("utf-8") for value in self[:]]
+        except UnicodeDecodeError as error:
+            raise CovcalError(f"{self.path}: {self.name} is not UTF-8: make it again") from error
+
+    def copy_to(self, group: Any, name: str) -> None:
+        """Copy the dataset as it is into a group that is open for writing."""
+        with _readable(self.path, self.name):
+            self._raw.file.copy(self._raw, group, name)
+
+
+class Group(Mapping[str, Any]):
+    """A group of an open file: groups and `Dataset` by name, also by paths such as ``a/b``."""
+
+    def __init__(self, path: Path, name: str, raw: Any) -> None:
+        self.path, self.name, self._raw = path, name, raw
+
+    def __getitem__(self, name: Any) -> Any:
+        """Return what is called `name`; `CovcalError` if there is no such thing."""
+        if not isinstance(name, str):
+            raise CovcalError(f"{self.path}: {self.name} is a group, not a dataset: make it again")
+        place = f"{self.name.rstrip('/')}/{name}"
+        if name not in self:
+            raise CovcalError(f"{self.path}: {place} is missing: make it again")
+        with _readable(self.path, place):
+            found = self._raw[name]
+        kind = Group if isinstance(found, h5py.Group) else Dataset
+        return kind(self.path, place, found)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return what is called `name`, or `default` if there is no such thing."""
+        is_there = name in self
+        return self[name] if is_there else default
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a group or dataset called `name`."""
+        with _readable(self.path, self.name):
+            found = self._raw.get(name, getclass=True)
+            return found in (h5py.Group, h5py.Dataset)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of what lies in the group."""
+        with _readable(self.path, self.name):
+            names = list(self._raw)
+        return iter(names)
+
+    def __len__(self) -> int:
+        """Return how much lies in the group."""
+        with _readable(self.path, self.name):
+            return len(self._raw)
+
+
+class File(Group):
+    """An open file, looked through; a context manager.
+
+    With `handle`, an open ``h5py.File`` that stays the caller's to close, `path` is what messages
+    call it.
+
+    Raises
+    ------
+    CovcalError
+        If it is no readable HDF5 file, refers to other files or places, or holds arrays that were
+        not written or that would not fit the file.
+    """
+
+    def __init__(self, path: Path, *, remedy: str, handle: Any = None) -> None:
+        self._closes = handle is None
+        raw = _opened(path, remedy) if handle is None else handle
+        super().__init__(path, "/", raw)
+        try:
+            with _readable(path, "/"):
+                self.datasets = dict(_looked_through(path, raw))  # by path, without a first slash
+                # Root attributes that are texts or single numbers; there are no others of covcal's.
+                self.attrs: dict[str, Any] = dict(_plain_attributes(raw.attrs))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file, if this opened it."""
+        if self._closes:
+            self._raw.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _opened(path: Path, remedy: str) -> Any:
+    require_file(path, remedy=remedy)
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        text = str(error)
+        if "truncated" in text:
+            size = path.stat().st_size
+            raise CovcalError(
+                f"{path} is truncated ({size} bytes are left): copy it again or make it again"
+            ) from error
+        if "lock" in text:
+            raise CovcalError(
+                f"{path} is locked by another program, or its file system has no locks: wait, or "
+                "set HDF5_USE_FILE_LOCKING=FALSE"
+            ) from error
+        if error.errno in (errno.EMFILE, errno.ENFILE) or "errno = 24" in text:
+            raise CovcalError(
+                f"{path}: too many files are open: raise the limit with ulimit -n"
+            ) from error
+        raise CovcalError(f"{path} is not a readable HDF5 file: {remedy}") from error
+    except _DAMAGE as error:
+        raise CovcalError(f"{path} is not a readable HDF5 file: {remedy}") from error
+
+
+@contextmanager
+def _readable(path: Path, name: str) -> Iterator[None]:
+    """Make what h5py raises of a damaged file one line that names the place."""
+    try:
+        yield
+    except _DAMAGE as error:
+        reason = " ".join(str(error).split()).strip("'\"") or type(error).__name__
+        raise CovcalError(
+            f"{path}: {name} is not readable ({reason}): copy the file again or make it again"
+        ) from error
+
+
+def _looked_through(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
+    """Yield every dataset, in the order of their names, and refuse what a file must not hold."""
+    seen = set()  # several names may lead to one object, and a group into itself
+    waiting = [("", file)]
+    while waiting:
+        place, found = waiting.pop()
+        about = h5py.h5o.get_info(found.id)
+        if (about.fileno, about.addr) in seen:
+            continue
+        seen.add((about.fileno, about.addr))
+        if isinstance(found, h5py.Dataset):
+            _require_own(path, place, found)
+            if found.shape is not None:
+                yield place, Dataset(path, f"/{place}", found)
+        elif isinstance(found, h5py.Group):
+            # The last is looked at first.
+            waiting += [
+                (f"{place}/{name}".lstrip("/"), _linked(path, place, found, name))
+                for name in sorted(found, reverse=True)
+            ]
+
+
+def _linked(path: Path, place: str, group: Any, name: str) -> Any:
+    """Return what a name stands for, unless it is a link to somewhere else."""
+    where = f"{place}/{name}".lstrip("/")
+    link = group.get(name, getlink=True)
+    if not isinstance(link, h5py.HardLink):
+        target = f"{getattr(link, 'filename', '')}:{getattr(link, 'path', '')}".lstrip(":")
+        raise CovcalError(
+            f"{path}: /{where} is a link to {target}, and links are not followed: write the "
+            "values themselves into the file"
+        )
+    return group[name]
+
+
+def _require_own(path: Path, place: str, dataset: Any) -> None:
+    """Refuse a dataset whose values lie elsewhere, were never written, or are far too many."""
+    away = "virtual" if dataset.is_virtual else "stored in another file" if dataset.external else ""
+    if away:
+        raise CovcalError(
+            f"{path}: /{place} is {away}, and other files are not read: write the values "
+            "themselves into the file"
+        )
+    bytes_needed = math.prod(dataset.shape or (0,)) * dataset.dtype.itemsize
+    if bytes_needed == 0:
+        return
+    stored = dataset.id.get_storage_size()
+    if dataset.chunks is not None:
+        sides = zip(dataset.shape, dataset.chunks, strict=True)
+        chunks = math.prod(-(-side // chunk) for side, chunk in sides)
+        missing = dataset.id.get_num_chunks() < chunks
+    else:
+        missing = stored < bytes_needed
+    if missing:
+        raise CovcalError(
+            f"{path}: /{place} was never written whole, and reads as zeros: make the file again"
+        )
+    if bytes_needed > _SMALL and bytes_needed > _LARGEST_GROWTH * stored:
+        raise CovcalError(
+            f"{path}: /{place} would take {bytes_needed / 1e9:.1f} GB, from {stored} bytes: no "
+            "data compresses so; copy the file again or make it again"
+        )
+
+
+def _plain_attributes(attributes: Any) -> Iterator[tuple[str, Plain]]:
+    for name in attributes:
+        value = attributes[name]
+        if isinstance(value, bytes | np.bytes_):
+            value = bytes(value).decode("utf-8", errors="replace")
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, Plain):
+            yield name, value

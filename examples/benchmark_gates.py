@@ -1,0 +1,126 @@
+"""How often gates fail, without drift and with it, on the rows of one night.
+
+Usage: python examples/benchmark_gates.py [--draws 500] [--resamples 1000]
+
+A made classifier of two classes at a fixed temperature, whose true ECE is 2.4 %. A baseline and a
+night are two samples of the same size. Without drift they are of the same distribution, so every
+failure is a false alarm; with drift the night is of a world where the same confidence is right less
+often. Each gate is judged on the values as found (``--confidence 0``) and on intervals of 95 %
+(``--confidence 0.95``). Prints a Markdown table of the share of nights that fail.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from covcal_cli.arrays import Booleans, Float64s
+from covcal_cli.evaluate.baseline import Baseline, compare
+from covcal_cli.evaluate.bins import bin_edges, judged_rows
+from covcal_cli.evaluate.bootstrap import LEVEL, intervals
+from covcal_cli.evaluate.limits import Limit, judge
+from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
+from covcal_cli.evaluate.result import Evaluation, WrittenMetrics
+from covcal_cli.formats.forecaster import NONE
+from covcal_cli.maths.softmax import class_major, softmax
+
+BINS = 15
+SIZES = (56, 250, 1000, 2683)
+ABOVE, REGRESSION = Limit("ece", 0.05), Limit("ece", 0.005)
+HONEST = 0.855  # what the log odds that are shown are multiplied by: a true ECE of 2.4 %
+DRIFTS = {"none": HONEST, "mild": 0.62, "strong": 0.4}
+
+
+def draw(rng: np.random.Generator, n: int, honest: float) -> tuple[Float64s, Float64s]:
+    """Return the log odds that the classifier shows, shape (n,), and how likely each row is right.
+
+    `honest` times those odds are true: below 1 the classifier promises too much.
+    """
+    odds = 2.2 * np.abs(rng.normal(size=n))
+    return odds, 1 / (1 + np.exp(-honest * odds))
+
+
+def true_ece(honest: float) -> float:
+    """Return the ECE of a world, of a million rows and their true probabilities."""
+    odds, right = draw(np.random.default_rng(0), 1_000_000, honest)
+    confidence = 1 / (1 + np.exp(-odds))
+    rows = judged_rows(confidence, np.zeros(len(odds), dtype=bool), bin_edges(BINS))
+    return float(np.abs(np.bincount(rows.index, confidence - right, BINS)).sum() / len(odds))
+
+
+def measured(n: int, honest: float, seed: int) -> Metrics:
+    """Return the metrics of a sample."""
+    rng = np.random.default_rng([seed, n])
+    odds, right = draw(rng, n, honest)
+    correct: Booleans = rng.random(n) < right
+    accumulator = MetricsAccumulator(BINS, 2, keep_losses=True)
+    logits = class_major(np.stack([odds, np.zeros(n)], axis=1))
+    accumulator.add(softmax(logits, 1.0), np.zeros(n, dtype=np.int64), (~correct).astype(np.int64))
+    return accumulator.result()
+
+
+def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
+    """Return a night as ``covcal evaluate`` finds it."""
+    found = measured(n, honest, seed)
+    return Evaluation(
+        split="test",
+        predictions="original",
+        unlabelled=0,
+        left_out=0,
+        metrics={NONE: found},
+        temperatures={NONE: 1.0},
+        forecasters={NONE: "original"},
+        inputs=(),
+        resamples=resamples,
+        seed=seed,
+        intervals={NONE: intervals(found, resamples=resamples, seed=seed)},
+    )
+
+
+def as_baseline(found: Evaluation) -> Baseline:
+    """Return what a night's metrics.json says of it later."""
+    written = WrittenMetrics(
+        metrics={name: entry.to_json() for name, entry in found.metrics.items()},
+        n=found.n,
+        split=found.split,
+        predictions=found.predictions,
+        edges=tuple(bin_edges(BINS).tolist()),
+        bootstrap={"level": LEVEL},
+        intervals=found.intervals,
+    )
+    return Baseline(Path("metrics.json"), written)
+
+
+def failures(n: int, honest: float, draws: int, resamples: int) -> Float64s:
+    """Return the share of nights that fail: either gate, as found and by intervals, shape (4,)."""
+    failed = np.zeros(4)
+    for number in range(draws):
+        before = evaluation(n, HONEST, 2 * number, resamples)
+        now = evaluation(n, honest, 2 * number + 1, resamples)
+        for place, known in enumerate(({}, now.intervals)):
+            failed[place] += judge(now.metrics, [ABOVE], (), known)[0].exceeded
+            (change,) = compare(now, as_baseline(before), [REGRESSION], (), confident=bool(known))
+            failed[2 + place] += change.exceeded
+    return failed / draws
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--draws", type=int, default=500, help="nights per line")
+    parser.add_argument("--resamples", type=int, default=1000, help="behind an interval")
+    arguments = parser.parse_args()
+    gates = [f"{gate}, {how}" for gate in ("above", "worse") for how in ("as found", "95 %")]
+    print(f"| drift | true ECE | rows | {' | '.join(gates)} |")
+    print(f"|---|{'---:|' * 6}")
+    for drift, honest in DRIFTS.items():
+        for n in SIZES:
+            shares = failures(n, honest, arguments.draws, arguments.resamples)
+            cells = " | ".join(f"{share:.1%}" for share in shares)
+            print(f"| {drift} | {true_ece(honest):.1%} | {n} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Commands killed at random moments, and run again.
+
+    python -m tests.campaign.kills --count 1000 --seed 0
+
+Whatever the signal and the moment: an output is the old one or whole, inputs are as they were, and
+the same command, run again, gives the bytes of an undisturbed run and leaves nothing else behind.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.campaign.bench import prepare, run
+from tests.campaign.fuzz import OLD
+
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+_H5 = ("out.h5",)
+_RUN = "run model.onnx source.npz target.npz -o out --method temp -q"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A command and what it writes."""
+
+    command: str
+    outputs: tuple[str, ...]
+    resumes: bool = False  # whether what was done stays beside the output
+
+
+OPERATIONS = (
+    Operation("extract model.onnx source.npz target.npz -o out.h5 --batch 8 -q", _H5, True),
+    Operation("extract model.onnx source target -o out.h5 --batch 8 -q --resume", _H5, True),
+    Operation("extract --logits source-logits.csv target-logits.csv -o out.h5 -q", _H5, True),
+    Operation(
+        "extract model.pt flat-source.npz flat-target.npz --trust-model -o out.h5 -q", _H5, True
+    ),
+    Operation("merge f.h5 -o out.h5", ("out.h5",)),
+    Operation("calibrate features.h5 -o out.json -q", ("out.json",)),
+    Operation("calibrate-labelled features.h5 --rows 30 -o out.json -q", ("out.json",)),
+    Operation("estimate adapted.h5 -o out.json -q", ("out.json",)),
+    Operation(
+        "evaluate features.h5 -c cal.json -o out.json --diagram out.svg --junit out.xml "
+        "--fail-above ece=1 -q",
+        ("out.json", "out.svg", "out.xml"),
+    ),
+    Operation("apply features.h5 -c cal.json -o out.csv -q", ("out.csv",)),
+    Operation("apply features.h5 -c cal.json -o out.npz -q", ("out.npz",)),
+    Operation("apply features.h5 -c cal.json -o out.parquet -q", ("out.parquet",)),
+    Operation("export model.onnx -c f.json -o out.onnx -q", ("out.onnx",)),
+    Operation("report adapted.h5 -c auto.json -o out.html -q", ("out.html",)),
+    Operation(_RUN, ()),
+)  # fmt: skip
+
+
+def kills(count: int, seed: int) -> Counter[str]:
+    """Kill `count` commands; print what was counted, and return the faults."""
+    rng = random.Random(seed)
+    counts: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as made:
+        seeds = Path(made) / "seeds"
+        prepare(seeds)
+        expected = {}
+        for operation in OPERATIONS:
+            folder = _fresh(seeds, Path(made) / "case")
+            ended = run(tuple(operation.command.split()), folder)
+            if ended.code != 0:
+                raise RuntimeError(f"{operation.command}: {ended.err}")
+            expected[operation] = (_contents(folder, seeds), ended.seconds)
+        while counts["kills"] < count:
+            operation = rng.choice(OPERATIONS)
+            folder = _fresh(seeds, Path(made) / "case")
+            sent = rng.choice(SIGNALS)
+            found = _killed(operation, folder, seeds, expected[operation], sent, rng, counts)
+            if found:
+                faults[found.partition(":")[0]] += 1
+                print(f"{operation.command}, {sent.name}: {found}", flush=True)
+    seconds = time.monotonic() - start
+    shown = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
+    print(f"{shown}; {faults.total()} faults, {seconds:.0f} s (seed {seed})")
+    return faults
+
+
+def _killed(
+    operation: Operation,
+    folder: Path,
+    seeds: Path,
+    expected: tuple[dict[str, bytes], float],
+    sent: signal.Signals,
+    rng: random.Random,
+    counts: Counter[str],
+) -> str:
+    """Kill a command, once or several times on the way, and run it again; return what was wrong."""
+    whole, seconds = expected
+    arguments = operation.command.split()
+    if operation.outputs and rng.random() < 0.7:
+        for name in operation.outputs:
+            (folder / name).write_text(OLD)
+        arguments.append("-f")
+    elif operation.outputs:
+        arguments.append("-f")
+    for _ in range(rng.choice((1, 2, 3, 4, 5))):
+        ended = run(tuple(arguments), folder, _at_random(sent, seconds, rng))
+        too_late = ended.code == 0
+        counts["too late" if too_late else "kills"] += 1
+        counts[sent.name] += not too_late
+        if not ended.in_time:
+            return "did not end"
+        if "Traceback" in ended.err or "this is a bug" in ended.err:
+            return f"traceback: {ended.err.splitlines()[-1][:200]}"
+        if not too_late and ended.code not in (-sent, 130):
+            return f"ended with {ended.code}: {ended.err[-200:]}"
+        found = _contents(folder, seeds)
+        for name in operation.outputs:
+            if name in found and found[name] not in (OLD.encode(), whole[name]):
+                return f"half an output: {name}"
+            if (folder / name).exists() < (OLD.encode() in found.values()):
+                return f"lost an output: {name}"
+        if sent == signal.SIGINT and not operation.resumes and operation.outputs:
+            left = [name for name in found if name.startswith(".")]
+            if left:
+                return f"left after Ctrl-C: {left}"
+    ended = run(tuple(arguments), folder)
+    counts["reruns"] += 1
+    if ended.code != 0:
+        return f"the rerun failed: {ended.err[-200:]}"
+    found = _contents(folder, seeds)
+    if found.keys() != whole.keys():
+        return f"the rerun left other files: {sorted(found.keys() ^ whole.keys())}"
+    other = [name for name in whole if found[name] != whole[name] and name != "out/run.json"]
+    return f"the rerun has other bytes: {other}" if other else ""
+
+
+def _at_random(sent: signal.Signals, seconds: float, rng: random.Random) -> Callable[[int], None]:
+    moment = rng.uniform(0, seconds)
+
+    def kill(child: int) -> None:
+        time.sleep(moment)
+        os.kill(child, sent)  # a child that has ended is not waited for yet
+
+    return kill
+
+
+def _fresh(seeds: Path, folder: Path) -> Path:
+    """Return a folder with links to all files of the seeds."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(seeds, folder, copy_function=os.link, ignore=shutil.ignore_patterns("run"))
+    return folder
+
+
+def _contents(folder: Path, seeds: Path) -> dict[str, bytes]:
+    """Return what a folder holds beside the seeds; an input that was changed is held as well."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or "__pycache__" in path.parts:
+            continue
+        origin = seeds / path.relative_to(folder)
+        if not origin.exists() or not path.samefile(origin):
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the campaign as the command line says; 1 if there was a fault."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args(arguments)
+    return int(kills(asked.count, asked.seed).total() > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The numerical proof beside masked classes: others are held to the rest, a mask to its size."""
+
+import numpy as np
+import pytest
+
+from covcal_cli.classifiers.proof import Proof, held, relative_error, tail_error
+
+LOWEST = float(np.finfo(np.float32).min)
+MASKS = (-np.inf, LOWEST, -1e9, -1e6)
+
+
+def made(value: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return phi, W, b and logits of 20 rows, class 2 of 4 masked."""
+    rng = np.random.default_rng(0)
+    features, weight, bias = rng.normal(size=(20, 5)), rng.normal(size=(4, 5)), rng.normal(size=4)
+    weight[2], bias[2] = 0, value
+    return features, weight, bias, features @ weight.T + bias
+
+
+@pytest.mark.parametrize("value", MASKS)
+def test_a_mask_hides_no_other_error(value: float) -> None:
+    """An error of one thousandth of the largest other logit is found beside any mask."""
+    features, weight, bias, logits = made(value)
+    assert Proof().add(features, weight, bias, logits, 1e-5, 0.0) is None
+    wrong = logits.copy()
+    wrong[3, 1] += 1e-3 * float(np.abs(logits[:, [0, 1, 3]]).max())
+    error = Proof().add(features, weight, bias, wrong, 1e-5, 0.0)
+    assert error == pytest.approx(1e-3, rel=0.1)
+    assert relative_error(wrong, logits) == pytest.approx(1e-3, rel=0.1)
+
+
+@pytest.mark.parametrize("value", MASKS)
+def test_a_mask_that_is_none_is_an_error(value: float) -> None:
+    """Where the model masks and W and b do not, nothing is proved."""
+    features, weight, _, logits = made(value)
+    assert Proof().add(features, weight, np.zeros(4), logits, 1e-5, 0.0) is not None
+    assert relative_error(np.where(logits == logits.min(), 0.0, logits), logits) > 0.1
+
+
+def test_what_is_off_by_rounding_is_held_to_its_size() -> None:
+    """A mask rounded to float32 is equal, and the largest of the others is reported."""
+    logits = made(-1e9)[3]
+    moved = logits.copy()
+    moved[:, 2] += 64
+    difference, largest = held(moved, logits)
+    assert difference <= 1e-6
+    assert largest == np.abs(logits[:, [0, 1, 3]]).max()
+
+
+@pytest.mark.parametrize("tail", ["softmax", "log_softmax"])
+def test_tails_of_masked_logits(tail: str) -> None:
+    """The softmax of -inf is 0, its logarithm -inf, without a warning."""
+    logits = made(-np.inf)[3]
+    z = logits - logits.max(axis=1, keepdims=True)
+    output = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    if tail == "log_softmax":
+        output = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
+    assert tail_error(tail, logits, output) <= 1e-12

@@ -1,0 +1,95 @@
+"""What tells a label that is not known from a class that is called -1, or nan."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from covcal_cli.data.classes import ClassMap, named_classes, numbered_classes
+from covcal_cli.data.labels import RowLabels
+from covcal_cli.errors import CovcalError
+
+TYPES = ("int64", "int8", "float32", "text")
+NAMED = [("-1", "1"), ("-1", "0", "1"), ("1", "0", "-1")]
+
+
+def labels(values: list[Any], kind: str) -> RowLabels:
+    array: NDArray[Any] = np.array(values, dtype=str if kind == "text" else kind)
+    return RowLabels(array, Path("t.csv"), "label", texts_are_numbers=kind == "text")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ([-1, 1, 1, -1], 2),
+        ([-1, 0], 2),
+        ([-1, 0, 1], 3),
+        ([-1, 1], 3),
+        ([-1, 0, -1], 3),
+        ([-1, 0, 1, 2], 4),
+        ([*range(-1, 9)], 10),
+    ],
+)
+def test_minus_one_that_may_be_a_class_is_an_error(
+    values: list[int], count: int, kind: str
+) -> None:
+    message = rf"label holds -1, .* and there are {count} classes, so -1 may be .*--classes FILE"
+    with pytest.raises(CovcalError, match=message):
+        labels(values, kind).indices(numbered_classes(count))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ([-1, 0, 1], 2),
+        ([-1, 0, 2], 3),
+        ([-1, -1], 2),
+        ([-1, 0, 5, 7], 10),
+        ([-1, 1], 10),
+        ([-1, 0, 1, 3], 4),
+    ],
+)
+def test_minus_one_beside_labels_that_leave_no_doubt_is_unknown(
+    values: list[int], count: int, kind: str
+) -> None:
+    assert labels(values, kind).indices(numbered_classes(count)).tolist() == values
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("names", NAMED)
+def test_minus_one_that_the_classes_name_is_that_class(names: tuple[str, ...], kind: str) -> None:
+    values = [int(name) for name in names] * 2
+    found = labels(values, kind).indices(named_classes(names))
+    assert found.tolist() == [*range(len(names))] * 2
+
+
+@pytest.mark.parametrize("kind", ["float32", "text"])
+def test_no_value_is_unknown_where_minus_one_is_a_class(kind: str) -> None:
+    values = [-1, 1, "nan" if kind == "text" else np.nan]
+    assert labels(values, kind).indices(named_classes(("-1", "1"))).tolist() == [0, 1, -1]
+
+
+@pytest.mark.parametrize("missing", ["nan", "NaN", "None", "<NA>", "null", " nan ", ""])
+@pytest.mark.parametrize("known", [("a", "b"), ("0", "1")])
+def test_texts_for_no_value_are_unknown(missing: str, known: tuple[str, ...]) -> None:
+    found = labels([*known, missing], "text")
+    assert found.n_classes == 2
+    classes = named_classes(known)
+    assert found.indices(classes).tolist() == [0, 1, -1]
+
+
+def test_a_class_that_is_called_none_is_a_class() -> None:
+    found = labels(["None", "mild", "None"], "text")
+    assert found.indices(named_classes(("None", "mild"))).tolist() == [0, 1, 0]
+    assert found.indices(named_classes(("mild", "severe"))).tolist() == [-1, 0, -1]
+
+
+def test_minus_one_is_unknown_where_the_data_name_their_classes() -> None:
+    """Datasets with named classes document it."""
+    values = np.array([-1, 0, 1, -1])
+    found = RowLabels(values, Path("t.parquet"), "label", number_names=("a", "b", "c"))
+    assert found.indices(ClassMap(("a", "b", "c"), by_number=False)).tolist() == [-1, 0, 1, -1]

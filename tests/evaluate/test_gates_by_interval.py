@@ -1,0 +1,315 @@
+"""Gates that judge intervals: what is beyond chance fails, and nothing else does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli_runner import Argument, covcal, printed_json
+from tests.made_files import clusters_domain, made_domain, write_features
+
+EXCEEDED = 3
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with features.h5 of 600 labelled target rows and cal.json by temp."""
+    write(tmp_path)
+    calibrated(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, *, moved: float = 0.8, seed: int = 0, n: int = 600) -> None:
+    sizes = (300, 500, n)
+    write_features(
+        folder / "features.h5",
+        source=clusters_domain("source", sizes=sizes),
+        target=clusters_domain("target", sizes=sizes, moved=moved, seed=seed),
+    )
+
+
+def calibrated(
+    folder: Path, *, times: float = 1.0, name: str = "cal.json", method: str = "temp"
+) -> None:
+    """Write a calibration, its temperature multiplied."""
+    arguments = ("features.h5", "--method", method, "-o", name, "--force")
+    covcal("calibrate", *arguments, cwd=folder).require_success()
+    content = json.loads((folder / name).read_text())
+    content["temperatures"]["forecaster"] *= times
+    (folder / name).write_text(json.dumps(content))
+
+
+def judged(
+    folder: Path, *arguments: Argument, given: str = "cal.json"
+) -> tuple[int, dict[str, Any]]:
+    """Evaluate, and return the exit code and metrics.json."""
+    path = folder / "metrics.json"
+    done = covcal(
+        *("evaluate", "features.h5", "-c", given, "-o", path, "--force", *arguments), cwd=folder
+    )
+    assert done.code in (0, EXCEEDED), done.err
+    return done.code, json.loads(path.read_text())
+
+
+def baseline(folder: Path, *arguments: Argument, given: str = "cal.json") -> Path:
+    covcal(
+        *("evaluate", "features.h5", "-c", given, "-o", "old.json", "--force", *arguments),
+        cwd=folder,
+    ).require_success()
+    return folder / "old.json"
+
+
+class TestLimits:
+    def test_the_lower_end_decides(self, folder: Path) -> None:
+        """A limit between the lower end and the value is kept, and said to be undecided."""
+        _, found = judged(folder, "--fail-above", "ece=1")
+        (limit,) = found["limits"]
+        low, value, high = limit["low"], limit["value"], limit["high"]
+        assert low < value < high
+        assert [low, high] == found["intervals"]["temp"]["ece"]
+        code, _ = judged(folder, "--fail-above", f"ece={(low + value) / 2}")
+        assert code == 0
+        out = covcal(
+            *("evaluate", "features.h5", "-c", "cal.json"),
+            *("--fail-above", f"ece={(low + value) / 2}"),
+            cwd=folder,
+        ).out
+        assert "which holds the limit: 600 rows cannot tell)" in out
+        assert judged(folder, "--fail-above", f"ece={low * 0.99}")[0] == EXCEEDED
+        assert judged(folder, "--fail-above", f"ece={(low + value) / 2}", "--confidence", 0)[0]
+
+    def test_a_lower_confidence_fails_sooner(self, folder: Path) -> None:
+        """The level is that of the intervals, in the gate, the file and the sentence."""
+        ends = []
+        for level in (0.5, 0.95, 0.999):
+            _, found = judged(folder, "--fail-above", "brier=2", "--confidence", level)
+            assert found["bootstrap"]["level"] == level
+            ends.append(found["limits"][0]["low"])
+        assert ends[0] > ends[1] > ends[2]
+
+    def test_what_has_no_interval_is_judged_as_found(self, folder: Path) -> None:
+        _, found = judged(folder, "--fail-above", "smooth_ece=1")
+        assert found["limits"][0]["low"] is None
+
+    @pytest.mark.parametrize("level", [-0.1, 1, 1.5, "nan"])
+    def test_a_level_that_is_none(self, folder: Path, level: Argument) -> None:
+        run = covcal("evaluate", "features.h5", "--confidence", level, cwd=folder)
+        assert run.code in (1, 2)
+        assert "Traceback" not in run.err
+
+
+class TestSameRows:
+    def test_the_difference_is_paired(self, folder: Path) -> None:
+        """Its interval is that of evaluate with both calibrations, far narrower than either's."""
+        old = baseline(folder)
+        calibrated(folder, times=0.8, name="sharper.json")
+        both = printed_json(
+            *("evaluate", "features.h5", "-c", "old=cal.json", "-c", "new=sharper.json"),
+            *("--bootstrap", 1000),
+            cwd=folder,
+        )
+        paired = {
+            one["metric"]: one
+            for one in both["differences"]
+            if (one["calibration"], one["against"]) == ("new", "old")
+        }
+        gates = [
+            part for name in ("ece", "brier", "nll") for part in ("--fail-regression", f"{name}=1")
+        ]
+        _, found = judged(folder, "--baseline", old, *gates, given="sharper.json")
+        for change in found["regressions"]:
+            assert change["same_rows"]
+            one = paired[change["metric"]]
+            assert (change["low"], change["high"]) == (one["low"], one["high"])
+            assert change["worse_by"] == pytest.approx(one["value"], abs=1e-12)
+        brier = found["intervals"]["temp"]["brier"]
+        assert paired["brier"]["high"] - paired["brier"]["low"] < 0.3 * (brier[1] - brier[0])
+
+    def test_a_small_harm_is_found(self, folder: Path) -> None:
+        """That two intervals which overlap would pass."""
+        old = baseline(folder)
+        calibrated(folder, times=0.85)
+        code, found = judged(folder, "--baseline", old, "--fail-regression", "brier=0")
+        assert code == EXCEEDED
+        before = json.loads(old.read_text())["metrics"]["temp"]["brier"]
+        assert found["intervals"]["temp"]["brier"][0] < before
+
+    @pytest.mark.parametrize("metric", ["ece", "over_ece", "adaptive_ece", "accuracy", "brier"])
+    def test_nothing_changed(self, folder: Path, metric: str) -> None:
+        """Not even an allowance of 0 is exceeded, whatever the metric."""
+        old = baseline(folder)
+        code, found = judged(folder, "--baseline", old, "--fail-regression", f"{metric}=0")
+        assert code == 0
+        assert found["regressions"][0]["same_rows"]
+
+    def test_edited_metrics_are_not_the_same_rows(self, folder: Path) -> None:
+        """A baseline that the rows contradict is of other rows, and compared as such."""
+        old = baseline(folder, "--bootstrap", 200)
+        content = json.loads(old.read_text())
+        content["metrics"]["temp"]["nll"] += 0.01
+        old.write_text(json.dumps(content))
+        _, found = judged(folder, "--baseline", old, "--fail-regression", "nll=1")
+        assert not found["regressions"][0]["same_rows"]
+
+
+class TestOtherRows:
+    def test_noise_passes_and_drift_does_not(self, folder: Path) -> None:
+        """Five nights of the same distribution pass at an allowance of 0; a drift fails."""
+        old = baseline(folder, "--bootstrap", 1000)
+        gates = ("--baseline", old, "--fail-regression", "ece=0", "--fail-regression", "accuracy=0")
+        failed = 0
+        for seed in range(1, 6):
+            write(folder, seed=seed)
+            code, found = judged(folder, *gates)
+            failed += code == EXCEEDED
+            assert not found["regressions"][0]["same_rows"]
+        assert failed <= 1
+        write(folder, moved=2.0)
+        assert judged(folder, *gates)[0] == EXCEEDED
+
+    @pytest.mark.parametrize("metric", ["ece", "over_ece", "under_ece", "accuracy"])
+    def test_a_baseline_of_an_older_version(self, folder: Path, metric: str) -> None:
+        """Without intervals or temperatures: they follow from its bins and its rows."""
+        old = baseline(folder, "--bootstrap", 1000)
+        write(folder, seed=1)
+        gate = ("--baseline", old, "--fail-regression", f"{metric}=1")
+        _, found = judged(folder, *gate)
+        content = json.loads(old.read_text())
+        for name in ("version", "date", "name", "forecasters", "differences"):
+            del content[name]
+        old.write_text(json.dumps(content | {"bootstrap": None, "intervals": {}}))
+        _, without = judged(folder, *gate)
+        for end in ("low", "high"):
+            first, second = (one["regressions"][0][end] for one in (found, without))
+            assert first == pytest.approx(second, abs=0.01)
+
+    @pytest.mark.parametrize("count", [-1, 1e300, "1", None, []])
+    def test_bins_that_cannot_be(self, folder: Path, count: object) -> None:
+        """A baseline with such counts has no interval: one line, whatever they are."""
+        old = baseline(folder)
+        write(folder, seed=1)
+        content = json.loads(old.read_text())
+        content["bins"]["calibrations"]["temp"]["count"][-1] = count
+        old.write_text(json.dumps(content))
+        run = covcal(
+            *("evaluate", "features.h5", "-c", "cal.json", "--baseline", old),
+            *("--fail-regression", "ece=0"),
+            cwd=folder,
+        )
+        assert "has no interval of 95% for ece of temp" in run.error_line()
+
+    def test_a_mean_without_an_interval(self, folder: Path) -> None:
+        """What cannot be told of an old baseline is an error with the ways out, never a pass."""
+        old = baseline(folder)
+        write(folder, seed=1)
+        run = covcal(
+            *("evaluate", "features.h5", "-c", "cal.json", "--baseline", old),
+            *("--fail-regression", "brier=0"),
+            cwd=folder,
+        )
+        line = run.error_line()
+        assert "has no interval of 95% for brier of temp" in line
+        assert "--confidence 0" in line
+
+
+class TestNames:
+    def test_a_name_of_ones_own(self, folder: Path) -> None:
+        """In the table, in metrics.json and in the gate's sentence."""
+        code, found = judged(folder, "--fail-above", "nll=0", given="live=cal.json")
+        assert code == EXCEEDED
+        assert set(found["metrics"]) == {"none", "live"}
+        assert found["limits"][0]["calibration"] == "live"
+        content = printed_json("estimate", "features.h5", "-c", "live=cal.json", cwd=folder)
+        assert [one["name"] for one in content["calibrations"]] == ["live"]
+
+    def test_a_file_with_an_equals_sign_is_a_file(self, folder: Path) -> None:
+        calibrated(folder, name="t=1.json")
+        _, found = judged(folder, given="t=1.json")
+        assert set(found["metrics"]) == {"none", "temp"}
+
+    def test_another_method_under_one_name(self, folder: Path) -> None:
+        """A baseline by temp and a calibration by cot compare under the name of both."""
+        old = baseline(folder, given="live=cal.json")
+        covcal(
+            *("calibrate", "features.h5", "--method", "cot", "-o", "cal.json", "--force"),
+            cwd=folder,
+        ).require_success()
+        gate = ("--baseline", old, "--fail-regression", "ece=1")
+        _, found = judged(folder, *gate, given="live=cal.json")
+        assert found["regressions"][0]["baseline"] == "live"
+
+    def test_the_one_calibration_of_either_side(self, folder: Path) -> None:
+        """Without names too, where there is nothing to confuse; the sentence says both names."""
+        old = baseline(folder)
+        covcal(
+            *("calibrate", "features.h5", "--method", "cot", "-o", "cal.json", "--force"),
+            cwd=folder,
+        ).require_success()
+        _, found = judged(folder, "--baseline", old, "--fail-regression", "ece=1")
+        (change,) = found["regressions"]
+        assert (change["calibration"], change["baseline"]) == ("cot", "temp")
+
+    def test_two_that_are_not_there(self, folder: Path) -> None:
+        """Which is which cannot be guessed: an error that says how to name them."""
+        old = baseline(folder)
+        calibrated(folder, name="b.json")
+        run = covcal(
+            *("evaluate", "features.h5", "-c", "a=cal.json", "-c", "b=b.json"),
+            *("--baseline", old, "--fail-regression", "ece=1"),
+            cwd=folder,
+        )
+        assert "has no calibration 'a' (it has none, temp)" in run.error_line()
+
+
+class TestSplits:
+    def test_all_of_them(self, folder: Path) -> None:
+        found = printed_json("evaluate", "features.h5", "--split", "all", cwd=folder)
+        assert (found["split"], found["n"]) == ("all", 1400)
+
+    def test_rows_that_labels_were_read_of_are_left_out(self, folder: Path) -> None:
+        arguments = ("features.h5", "--rows", 100, "-o", "few.json")
+        covcal("calibrate-labelled", *arguments, cwd=folder).require_success()
+        found = printed_json(
+            "evaluate", "features.h5", "-c", "few.json", "--split", "all", cwd=folder
+        )
+        assert (found["n"], found["left_out"]) == (1300, 100)
+
+    def test_labels_in_one_split_alone(self, folder: Path) -> None:
+        """Those of other splits are found, or --split all is the remedy."""
+        target = clusters_domain("target", sizes=(300, 500, 600))
+        target["labels"][300:] = -1
+        write_features(folder / "features.h5", source=clusters_domain("source"), target=target)
+        run = covcal("evaluate", "features.h5", cwd=folder)
+        assert "pass --split all to judge those of other splits" in run.error_line()
+        found = printed_json("evaluate", "features.h5", "--split", "all", cwd=folder)
+        assert (found["n"], found["unlabelled"]) == (300, 1100)
+
+    @pytest.mark.parametrize("labelled", [True, False])
+    def test_no_test_rows(self, folder: Path, labelled: bool) -> None:
+        """Labels elsewhere: --split all. None at all: the report does without measured figures."""
+        target = made_domain("target", sizes=(300, 500, 0))
+        if not labelled:
+            target["labels"][:] = -1
+        write_features(folder / "features.h5", source=made_domain("source"), target=target)
+        calibrated(folder)
+        line = covcal("evaluate", "features.h5", "-c", "cal.json", cwd=folder).error_line()
+        run = covcal("report", "features.h5", "-c", "cal.json", cwd=folder)
+        if labelled:
+            assert "pass --split all" in line
+            assert "pass --split all" in run.error_line()
+            arguments = ("features.h5", "-c", "cal.json", "--split", "all")
+            run = covcal("report", *arguments, cwd=folder).require_success()
+            assert "Measured on 800 labelled target rows" in run.out
+        else:
+            assert "covcal estimate" in line
+            assert "nothing here is measured" in run.require_success().out
+
+
+def test_when_and_by_what(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """metrics.json says version, day and model; a build that fixes its time fixes the day."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    found = printed_json("evaluate", "features.h5", cwd=folder)
+    assert found["date"] == "1970-01-02"
+    assert found["version"] == printed_json("evaluate", "features.h5", cwd=folder)["version"]
+    assert found["name"] == "made.onnx"

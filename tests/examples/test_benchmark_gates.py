@@ -1,0 +1,23 @@
+"""How often the gates fail by ``examples/benchmark_gates.py``, on few nights."""
+
+import benchmark_gates
+import pytest
+
+
+@pytest.mark.parametrize("n", [56, 1000])
+def test_without_drift(n: int) -> None:
+    """At most 5 %, and two standard errors of 40 nights."""
+    shares = benchmark_gates.failures(n, benchmark_gates.HONEST, 40, 100)
+    assert shares[1] <= 0.12
+    assert shares[3] <= 0.12
+    assert shares[2] > 0.2  # what values as found do
+
+
+def test_with_drift() -> None:
+    """A drift that matters is seen with a thousand rows."""
+    shares = benchmark_gates.failures(1000, benchmark_gates.DRIFTS["strong"], 10, 100)
+    assert shares.tolist() == [1, 1, 1, 1]
+
+
+def test_the_true_ece() -> None:
+    assert benchmark_gates.true_ece(benchmark_gates.HONEST) == pytest.approx(0.024, abs=1e-3)
