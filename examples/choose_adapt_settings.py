@@ -92,7 +92,7 @@ def _steps(steps: int) -> dict[str, Any]:
 class Side:
     """One domain of a shift: features (n, d), logits (n, K), labels (n,) and split (n,)."""
 
-    features: Values
+    features: Values | None  # None: only the logits are known
     logits: Values
     labels: Values
     split: Values
@@ -259,7 +259,8 @@ def write_features(path: Path, shift: Shift) -> None:
     names = [str(number) for number in range(shift.source.logits.shape[1])]
     with HDF5Writer(path, schema=FEATURES_SCHEMA, classes=names, attributes={}) as writer:
         for domain, side in (("source", shift.source), ("target", shift.target)):
-            writer.write(f"{domain}/features", side.features)
+            if side.features is not None:
+                writer.write(f"{domain}/features", side.features)
             writer.write(f"{domain}/logits", side.logits)
             writer.write(f"{domain}/labels", side.labels.astype(np.int64))
             writer.write(f"{domain}/split", side.split)

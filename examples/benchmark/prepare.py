@@ -28,10 +28,13 @@ def features_file(case: Case, seed: int, folder: Path) -> Path:
 def adapted_file(features: Path, seed: int, folder: Path) -> Path:
     """Return the adapted file by the default setting, trained where it is not there yet.
 
+    Where only the logits are known nothing can be adapted, and the features file is returned.
     Its name holds a hash of the features, the setting, the seed and the code that trains.
     """
     with FeatureFile(features) as file:
-        sha256, n_features = file.sha256(), file.require_source().n_features or 0
+        sha256, n_features = file.sha256(), file.require_source().n_features
+    if n_features is None:
+        return features
     settings = AdaptSettings().training(n_features)
     content = {"code": _CODE_SHA256, "features": sha256, "setting": asdict(settings), "seed": seed}
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

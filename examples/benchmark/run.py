@@ -1,7 +1,7 @@
 """Compare every method of covcal on families of real shifts.
 
-    python examples/benchmark/run.py --data DIR [--output DIR] [--families digits office ...]
-        [--seeds 3] [--jobs 2] [--without-graded]
+    python examples/benchmark/run.py --data DIR [--output DIR] [--families office votes ...]
+        [--seeds 3] [--jobs 2] [--half choose] [--without-adapt]
 
 README.md beside this file says what DIR holds and how to read the table. A run that was cut off
 goes on where it was; progress goes to stderr, the table to stdout.
@@ -23,7 +23,7 @@ sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "paper")]
 from reproduction.datasets import MissingDataError  # noqa: E402
 
 from benchmark.driver import benchmark  # noqa: E402
-from benchmark.families import FAMILIES, cases  # noqa: E402
+from benchmark.families import FAMILIES, HALVES, cases  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,20 +42,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seeds", type=int, default=3, metavar="N", help="runs per shift (default: %(default)s)")
     add("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     add(
-        "--without-graded",
+        "--half",
+        choices=HALVES,
+        help="only families of this half: choose while anything is being chosen, test to judge it "
+        "once; seen are U-M, M-U, M-M, M-S and S-M",
+    )
+    add(
+        "--without-adapt",
         action="store_true",
-        help="leave out U-M, M-U, M-M, M-S and S-M, on which nothing may be chosen",
+        help="measure features files as they are, as one has them before covcal adapt",
     )
     given = parser.parse_args(arguments)
     if given.seeds < 1 or given.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
     families = list(dict.fromkeys(given.families))
     try:
-        chosen = cases(given.data, families, graded=not given.without_graded)
+        chosen = cases(given.data, families, half=given.half)
     except MissingDataError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(benchmark(chosen, given.output, seeds=given.seeds, jobs=given.jobs), end="")
+    if not chosen:
+        parser.error(f"none of the families is in the half {given.half}")
+    adapting = not given.without_adapt
+    text = benchmark(chosen, given.output, seeds=given.seeds, jobs=given.jobs, adapting=adapting)
+    print(text, end="")
     return 0
 
 

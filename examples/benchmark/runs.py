@@ -37,17 +37,24 @@ _CODE_SHA256 = [
 ]
 
 
-def run_case(case: Case, seeds: Sequence[int], folder: Path) -> list[Record]:
-    """Run a shift with every seed, or return the records of having done so."""
-    return [_run(case, seed, folder) for seed in seeds]
+def run_case(
+    case: Case, seeds: Sequence[int], folder: Path, *, adapting: bool = True
+) -> list[Record]:
+    """Run a shift with every seed, or return the records of having done so.
+
+    A file without features is measured as it is, and every file is unless `adapting`.
+    """
+    return [_run(case, seed, folder, adapting) for seed in seeds]
 
 
-def _run(case: Case, seed: int, folder: Path) -> Record:
-    adapted = adapted_file(features_file(case, seed, folder), seed, folder)
-    with FeatureFile(adapted) as file:
-        setting = [*_CODE_SHA256, file.sha256(), seed, case.family, case.used]
+def _run(case: Case, seed: int, folder: Path, adapting: bool) -> Record:
+    measured = features_file(case, seed, folder)
+    if adapting:
+        measured = adapted_file(measured, seed, folder)
+    with FeatureFile(measured) as file:
+        setting = [*_CODE_SHA256, file.sha256(), seed, case.family, case.half]
     key = hashlib.sha256(json.dumps(setting).encode()).hexdigest()
-    path = folder / "records" / f"{case.shift}-seed{seed}.json"
+    path = folder / records_folder(adapting) / f"{case.shift}-seed{seed}.json"
     if path.is_file():
         found: Record = json.loads(path.read_text("utf-8"))
         if found["key"] == key:
@@ -57,15 +64,20 @@ def _run(case: Case, seed: int, folder: Path) -> Record:
         "family": case.family,
         "shift": case.shift,
         "seed": seed,
-        "used": case.used,
-        **measure(adapted, seed),
+        "half": case.half,
+        **measure(measured, seed),
     }
     path.parent.mkdir(exist_ok=True)
     write_text(path, json.dumps(record, indent=1) + "\n", force=True)
     return record
 
 
-def measure(adapted: Path, seed: int) -> Record:
+def records_folder(adapting: bool) -> str:
+    """Return the name of the folder of records; what was not adapted has one of its own."""
+    return "records" if adapting else "records-without-adapt"
+
+
+def measure(measured: Path, seed: int) -> Record:
     """Fit every method on a file and measure it.
 
     Returns
@@ -85,14 +97,14 @@ def measure(adapted: Path, seed: int) -> Record:
         start = time.perf_counter()
         try:
             fitted[name] = calibrate(
-                adapted, CalibrateSettings(method=name, seed=seed, allow_limit=True)
+                measured, CalibrateSettings(method=name, seed=seed, allow_limit=True)
             )
         except CovcalError as error:
             refused[name] = str(error)
         seconds[name] = time.perf_counter() - start
-    evaluation = evaluate(adapted, fitted)
+    evaluation = evaluate(measured, fitted)
     truth = read_truth(
-        adapted,
+        measured,
         [1.0]
         + [one.forecaster_temperature for one in fitted.values() if one.forecaster == "original"],
     )
@@ -122,11 +134,11 @@ def measure(adapted: Path, seed: int) -> Record:
             name: getattr(truth, name)
             for name in ("source_accuracy", "prior_drift", "accuracy", "test_accuracy")
         },
-        "estimates": _estimates(adapted, seed),
+        "estimates": _estimates(measured, seed),
     }
 
 
-def _estimates(adapted: Path, seed: int) -> Record:
+def _estimates(measured: Path, seed: int) -> Record:
     return {
         one.name: {
             "accuracy": one.accuracy,
@@ -134,5 +146,5 @@ def _estimates(adapted: Path, seed: int) -> Record:
             "high": one.high,
             "trusted": one.trusted,
         }
-        for one in estimate(adapted, EstimateSettings(seed=seed)).estimates
+        for one in estimate(measured, EstimateSettings(seed=seed)).estimates
     }

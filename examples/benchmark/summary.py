@@ -1,6 +1,6 @@
 """Errors, regret, harm and coverage from the records, in percent and points.
 
-A shift's error is the mean over its seeds, a family's the mean over its shifts; over the whole
+A shift's error is the mean over its seeds, a family's the mean over its shifts; over a half of the
 benchmark every shift weighs the same.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmark.families import HALVES, Half
 from benchmark.runs import CEILINGS
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.formats.forecaster import NONE
@@ -18,7 +19,6 @@ Record = Mapping[str, Any]
 TEMP = "temp"
 # Points by which a method may be worse than the better of none and temp.
 MAX_HARM = 1.0
-EVERYTHING = "all shifts"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ShiftErrors:
 
     family: str
     shift: str
-    used: bool
+    half: Half
     seeds: int
     errors: dict[str, float]
 
@@ -89,18 +89,20 @@ def per_shift(records: Iterable[Record]) -> list[ShiftErrors]:
             name: 100 * statistics.fmean(run["methods"][name]["ece"] for run in runs)
             for name in names
         }
-        found.append(ShiftErrors(family, shift, runs[0]["used"], len(runs), errors))
+        found.append(ShiftErrors(family, shift, runs[0]["half"], len(runs), errors))
     return found
 
 
 def groups(shifts: Sequence[ShiftErrors]) -> dict[str, list[ShiftErrors]]:
-    """Return shifts by family, and all of them together where there are several families."""
-    found: dict[str, list[ShiftErrors]] = defaultdict(list)
-    for one in shifts:
-        found[one.family].append(one)
-    if len(found) > 1:
-        found[EVERYTHING] = list(shifts)
-    return dict(found)
+    """Return shifts by family, half by half, and behind its families those of the half."""
+    found: dict[str, list[ShiftErrors]] = {}
+    for half in HALVES:
+        members = [one for one in shifts if one.half == half]
+        for one in members:
+            found.setdefault(one.family, []).append(one)
+        if members:
+            found[half] = members
+    return found
 
 
 def best_single(shifts: Sequence[ShiftErrors]) -> str:

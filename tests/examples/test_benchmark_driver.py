@@ -1,7 +1,6 @@
 """The benchmark: its arithmetic recomputed from the records, its ceilings, resuming, and marks."""
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +12,11 @@ import h5py
 import numpy as np
 import pytest
 from benchmark import driver, runs
-from benchmark.families import FAMILIES, GRADED, GRADED_FAMILY, Case, cases, corrupted_digits
+from benchmark.families import FAMILIES, HALVES, Case, cases, corrupted_digits
 from benchmark.harm import harmed, to_blame
 from benchmark.run import main
 from benchmark.runs import CEILINGS, ORACLE
-from benchmark.summary import EVERYTHING, best_single, coverage, groups, per_shift, rows
+from benchmark.summary import best_single, coverage, groups, per_shift, rows
 from benchmark.table import markdown
 
 from tests.short_training import short_training
@@ -45,9 +44,9 @@ def write_made(move: float, path: Path, seed: int) -> None:
 def made_cases() -> list[Case]:
     near, far = (partial(write_made, move) for move in SHIFTS.values())
     return [
-        Case("first", "near", used=True, make=near, redrawn=True),
-        Case("first", "far", used=True, make=far, redrawn=True),
-        Case(GRADED_FAMILY, "far again", used=False, make=far),
+        Case("first", "near", "choose", make=near, redrawn=True),
+        Case("first", "far", "choose", make=far, redrawn=True),
+        Case("second", "far again", "test", make=far),
     ]
 
 
@@ -79,7 +78,7 @@ def check_resuming(patch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
 
 def records_of(folder: Path) -> list[Record]:
     document = json.loads((folder / "results.json").read_text("utf-8"))
-    assert document["schema"] == "covcal-benchmark/1"
+    assert document["schema"] == "covcal-benchmark/2"
     found: list[Record] = document["runs"]
     return found
 
@@ -103,9 +102,9 @@ def test_regret_and_harm_follow_from_the_records(finished: tuple[Path, str]) -> 
     ]
     errors = means(records)
     grouped = groups(per_shift(records))
-    assert list(grouped) == ["first", GRADED_FAMILY, EVERYTHING]
+    assert list(grouped) == ["first", "choose", "second", "test"]
     for name, members in grouped.items():
-        shifts = {"first": ["near", "far"], GRADED_FAMILY: ["far again"]}.get(name, list(errors))
+        shifts = ["near", "far"] if name in ("first", "choose") else ["far again"]
         single = [m for m in errors["near"] if m not in ("auto", "true accuracy", ORACLE)]
         assert {"none", "temp", "fl+iw+temp"} <= set(single)
         over = {m: np.mean([errors[s][m] for s in shifts]) for m in errors["near"]}
@@ -173,13 +172,13 @@ def test_no_method_on_the_classifiers_logits_beats_the_oracle(finished: tuple[Pa
         assert methods[ORACLE]["ece"] <= min(others) + 1e-12
 
 
-def test_the_table_marks_the_families_used_to_choose(finished: tuple[Path, str]) -> None:
+def test_the_table_keeps_the_halves_apart(finished: tuple[Path, str]) -> None:
     folder, text = finished
     assert text == (folder / "table.md").read_text("utf-8")
-    assert "| method | first* (2) | digits (graded) (1) | all shifts (3) |" in text
-    assert re.search(r"### first\* \(2\)\n\nUsed to choose\.", text)
-    assert re.search(r"### digits \(graded\) \(1\)\n\nNot used to choose\.", text)
-    assert re.search(r"### all shifts \(3\)\n\nPartly used to choose\.", text)
+    assert "| method | choose (2) | test (1) |" in text
+    for title in ("first (choose, 2)", "second (test, 1)"):
+        assert f"\n### {title}\n" in text
+        assert f"\n| {title} | " in text
     for record in records_of(folder):
         for method in record["methods"]:
             assert f"| {f'*{method}*' if method in CEILINGS else method} |" in text
@@ -190,7 +189,7 @@ def made_record(**changes: Any) -> Record:
         "family": "f",
         "shift": "s",
         "seed": 0,
-        "used": True,
+        "half": "choose",
         "methods": {"none": {"ece": 0.05}, "temp": {"ece": 0.04}, "auto": {"ece": 0.07}},
         "auto": {
             "method_used": "cot",
@@ -255,27 +254,59 @@ def test_a_method_that_refused_a_shift_is_no_best_method() -> None:
     assert "| cot | 1.00 / 1.00 (on 1) |" in markdown([whole, partly])
 
 
-def test_without_graded_no_graded_shift_is_a_case(tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    names = ("mnist", "usps", "svhn", "office_caltech10_efflite0", "amazon_reviews_5000")
-    models = ("park2020_lenet_mnist", "park2020_lenet_usps", "svhnnet")
-    for name in (*(f"{n}.npz" for n in names), *(f"models/{m}.onnx" for m in models)):
-        (tmp_path / name).touch()
-    everything = cases(tmp_path)
-    allowed = cases(tmp_path, graded=False)
-    assert {c.shift for c in everything} - {c.shift for c in allowed} == set(GRADED)
-    assert len({c.shift for c in everything}) == len(everything) == 6 + 12 + 12 + 8
-    assert all(case.used == (case.shift not in GRADED) for case in everything)
+def everything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
+    """Return all shifts, with empty files for the data and no package asked for."""
+    for family in FAMILIES.values():
+        for name in family.files:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).touch()
+    (folder / "models" / "park2020_lenet_usps.onnx").touch()
+    monkeypatch.setattr("benchmark.families.require_package", lambda *_: None)
+    return cases(folder)
+
+
+def test_the_halves_are_whole_families_of_every_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = everything(tmp_path, monkeypatch)
+    assert len({case.shift for case in found}) == len(found) >= 120
+    assert all(case.half == FAMILIES[case.family].half for case in found)
+    by_half = {half: cases(tmp_path, half=half) for half in HALVES}
+    assert {c.shift for c in by_half["seen"]} == {"U-M", "M-U", "M-M", "M-S", "S-M"}
+    assert sum(map(len, by_half.values())) == len(found)
+    for half in ("choose", "test"):
+        assert len(by_half[half]) >= 55
+        kinds = {FAMILIES[case.family].kind for case in by_half[half]}
+        assert kinds == {"digits", "images", "tables", "text"}
 
 
 def test_missing_data_is_named_before_any_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for family in set(FAMILIES) - {"corruptions"}:
+    for family, entry in FAMILIES.items():
+        if not (entry.files or entry.extracted):
+            continue
         asked = ["--data", str(tmp_path), "--output", str(tmp_path / "o"), "--families", family]
         assert main(asked) == 1
         assert capsys.readouterr().err.startswith("error: ")
     assert not (tmp_path / "o").exists()
+
+
+def test_a_missing_package_is_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmark.makers.packages.find_spec", lambda _: None)
+    assert main(["--data", str(tmp_path), "--families", "votes"]) == 1
+    assert capsys.readouterr().err == (
+        "error: the family votes reads the package pandas: "
+        "pip install -r examples/benchmark/requirements.txt\n"
+    )
+
+
+def test_a_half_without_any_of_the_families_is_a_usage_error(tmp_path: Path) -> None:
+    asked = ["--data", str(tmp_path), "--families", "corruptions", "--half", "test"]
+    with pytest.raises(SystemExit, match="2"):
+        main(asked)
 
 
 def test_a_seed_redraws_corrupted_digits() -> None:

@@ -1,0 +1,39 @@
+"""Optional packages whose wheels hold data."""
+
+import gettext
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from reproduction.datasets import MissingDataError
+
+_REQUIREMENTS = "pip install -r examples/benchmark/requirements.txt"
+
+
+def require_package(name: str, family: str) -> None:
+    """Raise `MissingDataError` with the remedy where a package is not installed."""
+    if find_spec(name) is None:
+        raise MissingDataError(f"the family {family} reads the package {name}: {_REQUIREMENTS}")
+
+
+def package(name: str) -> Any:
+    """Import an optional package, or a module of one; it has no types that could be relied on."""
+    return import_module(name)
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder of an installed package, without importing it."""
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingDataError(f"the package {name} is not installed: {_REQUIREMENTS}")
+    return Path(spec.submodule_search_locations[0])
+
+
+def translations(catalogue: Path) -> dict[str, str]:
+    """Return the texts of a compiled message catalogue by their English originals."""
+    with catalogue.open("rb") as file:
+        found = gettext.GNUTranslations(file)
+    # The only way to list a catalogue's messages; plural forms have tuples for keys.
+    messages: dict[Any, str] = vars(found)["_catalog"]
+    return {key: text for key, text in messages.items() if isinstance(key, str) and key and text}
