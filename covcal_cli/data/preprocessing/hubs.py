@@ -206,11 +206,13 @@ class _Reader:
         if isinstance(size, dict):
             if set(size) == {"shortest_edge"}:
                 sides = _Values(size, f"{values.origin}: size")
-                return sides.integers("shortest_edge", ())[0], (0, 0)
+                return sides.integer("shortest_edge"), (0, 0)
             return None, self._sides("size", "{height, width} or {shortest_edge}")
         given = values.integers("size", ())
         if len(given) == 2:
             return None, (given[0], given[1])
+        if len(given) != 1:
+            raise values.wrong("size", "one whole number or two")
         if family is _UNKNOWN:
             raise CovcalError(
                 f"{values.origin}: size {size} is the shorter side in some classes and both in "
@@ -226,6 +228,8 @@ class _Reader:
         found = values.integers("crop_size", (default,) if default else ())
         if not found:
             raise self._open("crop_size")
+        if len(found) > 2:
+            raise values.wrong("crop_size", "one whole number or two")
         return found[0], found[-1]
 
     def _sides(self, key: str, wanted: str) -> Size:
@@ -234,7 +238,7 @@ class _Reader:
         if set(size) != {"height", "width"}:
             raise self._values.wrong(key, wanted)
         sides = _Values(size, f"{self._values.origin}: {key}")
-        return sides.integers("height", ())[0], sides.integers("width", ())[0]
+        return sides.integer("height"), sides.integer("width")
 
     def _constants(self, key: str, default: tuple[float, ...] | None) -> tuple[float, ...]:
         return self._values.numbers(key, ()) or self._default(key, default)
@@ -351,6 +355,13 @@ class _Values:
         if not all(entry == int(entry) and 0 < entry <= LARGEST_SIDE for entry in found):
             raise self.wrong(key, f"whole numbers from 1 to {LARGEST_SIDE}")
         return tuple(int(entry) for entry in found)
+
+    def integer(self, key: str) -> int:
+        """Return one whole number above 0, which must be there."""
+        found = self.integers(key, ())
+        if len(found) != 1:
+            raise self.wrong(key, "one whole number")
+        return found[0]
 
     def wrong(self, key: str, wanted: str) -> CovcalError:
         """Return the error of a value that is not what it must be."""

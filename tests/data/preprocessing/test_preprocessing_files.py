@@ -226,6 +226,17 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
         ({**VIT, "size": {"longest_edge": 224}}, "size is .*it must be {height, width} or"),
         ({**VIT, "size": {"shortest_edge": 224}}, "nothing is cropped, so that their sizes differ"),
         ({**VIT, "size": 0}, "size is 0: it must be whole numbers from 1 to 65535"),
+        (
+            {**VIT, "size": {"height": 8, "width": None}},
+            "size: width is None: it must be one whole",
+        ),
+        ({**VIT, "size": {"height": [8, 9], "width": 8}}, r"height is \[8, 9\]: it must be one"),
+        ({**VIT, "size": {"shortest_edge": None}}, "shortest_edge is None: it must be one whole"),
+        ({**VIT, "size": [8, 8, 8]}, r"size is \[8, 8, 8\]: it must be one whole number or two"),
+        (
+            {**VIT, "do_center_crop": True, "crop_size": [8, 8, 8]},
+            r"crop_size is \[8, 8, 8\]: it must be one whole number or two",
+        ),
         ({**VIT, "resample": 9}, "resample is 9: it must be one of Pillow's codes"),
         ({**VIT, "resample": [2]}, r"resample is \[2\]: it must be"),
         ({**VIT, "do_rescale": "yes"}, "do_rescale is 'yes': it must be true or false"),
