@@ -54,7 +54,14 @@ def _forgotten(error: Any) -> None:
         sys.__unraisablehook__(error)
 
 
+def _send() -> None:
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    else:  # a signal of the system ends a wait as well, as one that Python makes up does not
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
 def _try_again() -> None:
-    later = threading.Timer(_AGAIN, _thread.interrupt_main)
+    later = threading.Timer(_AGAIN, _send)
     later.daemon = True
     later.start()

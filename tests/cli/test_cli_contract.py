@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -508,5 +509,7 @@ class TestInterruptedCode:
             "    time.sleep(60)\n"
             "inspect.describe = load\n"
         )
+        start = time.monotonic()
         found = interrupted(hook, "inspect", features, cwd=features.parent)
         assert found == (130, "interrupted: no partial output was left\n")
+        assert time.monotonic() - start < 30  # and not when the command ends by itself
