@@ -14,7 +14,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-_AGAIN = 0.05  # seconds until it is tried again
+_AGAIN = 0.3  # seconds until it is tried again, when the destructor is done
 _IMPORTING = "<frozen importlib"
 _asked = threading.Event()
 
