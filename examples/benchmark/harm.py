@@ -54,8 +54,7 @@ def harmed(records: Sequence[Record]) -> list[Harm]:
                 points=points,
                 guard=Counter(map(to_blame, runs)).most_common(1)[0][0],
                 took=dict(Counter(run["auto"]["method_used"] for run in runs).most_common()),
-                estimated=100
-                * statistics.fmean(r["estimates"]["combined"]["accuracy"] for r in runs),
+                estimated=100 * statistics.fmean(estimated),
                 true=100 * statistics.fmean(r["truth"]["accuracy"] for r in runs),
                 guards=_guards(runs),
             )
