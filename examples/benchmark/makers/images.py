@@ -3,6 +3,7 @@
 import zipfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from choose_adapt_settings import Shift
@@ -109,7 +110,7 @@ def _descriptors(images: Values) -> Values:
 
 
 @cache
-def _network() -> tuple[object, object]:
+def _network() -> tuple[Any, Any]:
     import torch
 
     torch.set_num_threads(1)
@@ -121,12 +122,12 @@ def _network() -> tuple[object, object]:
 
 def _embedded(images: Values) -> Values:
     """Return pooled features, shape (n, 1280)."""
-    torch, network = (found for found in _network())
+    torch, network = _network()
     found = []
     pixels = np.moveaxis((images * 255 - 127) / 128, 3, 1).astype(np.float32)
-    with torch.inference_mode():  # type: ignore[attr-defined]
+    with torch.inference_mode():
         for start in range(0, len(pixels), 32):
-            maps = network.extract_features(torch.from_numpy(pixels[start : start + 32]))  # type: ignore[attr-defined]
+            maps = network.extract_features(torch.from_numpy(pixels[start : start + 32]))
             found.append(maps.mean(dim=(2, 3)).numpy())
     return np.concatenate(found)
 
