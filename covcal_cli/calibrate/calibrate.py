@@ -22,7 +22,7 @@ from covcal_cli.calibrate.problem import (
     warnings_on_reading,
 )
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.guards import guards_on_weights
+from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
 from covcal_cli.estimators.label_shift import BBSE, given_prior
 from covcal_cli.formats.calibration import Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile, ForecasterName
@@ -101,12 +101,15 @@ def _chosen(problem: Problem) -> Calibration:
         if method.candidate and problem.missing_for(method) is None
     }
     name, reason, candidates = choose(problem, fits)
-    # Whatever was chosen, auto reports how far the domains overlap, and COT's guards.
+    # Whatever was chosen, auto reports how far the domains overlap, and what its rule rests on.
     weights = None
     guards: list[Guard] = []
     notes: list[str] = []
+    warnings: list[str] = []
     if problem.missing_for_estimate is None:
-        guards += problem.cot.guards
+        decisive = problem.accuracy if problem.prior is None else problem.cot
+        guards += decisive.guards
+        warnings = sentences_of_failed(problem.accuracy.guards)
     if problem.missing_for_weights is None:
         weights = problem.weights(problem.fullest)
         guards += guards_on_weights(weights)
@@ -116,6 +119,7 @@ def _chosen(problem: Problem) -> Calibration:
         fit,
         guards=(*fit.guards, *(guard for guard in guards if guard not in fit.guards)),
         notes=(*fit.notes, *(note for note in notes if note not in fit.notes)),
+        warnings=(*fit.warnings, *(text for text in warnings if text not in fit.warnings)),
     )
     return _calibration(problem, AUTO, name, reason, fit, weights, candidates)
 

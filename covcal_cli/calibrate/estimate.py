@@ -80,7 +80,7 @@ def estimate_file(problem: Problem) -> Estimation:
         notes.append("no estimate by agreement, which would need an adapted file")
     found = panel(evidence, problem.cot)
     return Estimation(
-        estimates=(combined(found), *found),
+        estimates=(combined(evidence, found), *found),
         guards=tuple(guards),
         temperature=evidence.temperature,
         source_rows=evidence.n_source,

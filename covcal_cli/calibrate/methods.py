@@ -42,7 +42,7 @@ class Method:
 
 
 AUTO = "auto"
-AUTO_HELP = "cot if its guards pass, else temp; corrected for a known prior"
+AUTO_HELP = "consensus, or temp if that says the same; corrected for a known prior"
 SOURCE_PRIOR = "source"  # every class is as frequent as on the source, if nothing else is said
 BBSE_PRIOR = "bbse"  # estimated, not known
 _WEIGHTS = frozenset[Need]({"importance weights"})
@@ -135,6 +135,15 @@ METHODS = {
             "on_prior.with_transport",
             "prior, at the T whose mean confidence is cot's accuracy",
             _PRIOR,
+            takes_prior=True,
+            candidate=True,
+        ),
+        Method(
+            "consensus",
+            "original",
+            "on_target.by_consensus",
+            "like cot, with the estimate that estimate acts on, T >= 1",
+            _ESTIMATE,
             takes_prior=True,
             candidate=True,
         ),

@@ -4,6 +4,7 @@
 |-----------|-----------------------------------------------------------------|
 | cot       | the mean target confidence COT's accuracy; it is never below T_s|
 | fl+cot    | the same of the classifier's labels under the aligned logits    |
+| consensus | the mean target confidence the combined accuracy; at least 1    |
 | atc       | the mean target confidence ATC's accuracy                       |
 | transcal  | the mean target confidence TransCal's accuracy; at least 1      |
 | utdc      | the confidence in every bin COT's accuracy there                |
@@ -64,6 +65,21 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
         )
     fit = _fitted(problem, forecaster, match.temperature, guards, notes)
     return replace(fit, matched=match.confidence)
+
+
+def by_consensus(problem: Problem, forecaster: ForecasterName) -> MethodFit:
+    """Match the combined estimate of the accuracy on the classifier's logits; T is at least 1."""
+    accuracy = problem.accuracy
+    match = match_accuracy(problem.target_logits(forecaster), accuracy.accuracy)
+    notes = []
+    if match.temperature < 1:
+        notes.append(
+            f"the estimated accuracy {accuracy.accuracy:.2%} would need T = "
+            f"{match.temperature:.4g}: no estimate is ground enough to sharpen, and T is kept at 1"
+        )
+    guards = (*accuracy.guards, match.guard)
+    fit = _fitted(problem, forecaster, max(match.temperature, 1.0), guards, notes)
+    return replace(fit, matched=match.confidence if match.temperature >= 1 else None)
 
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:

@@ -312,7 +312,7 @@ class Problem:
     @cached_property
     def accuracy(self) -> Estimate:
         """The target accuracy to act on."""
-        return combined(panel(self.evidence, self.cot))
+        return combined(self.evidence, panel(self.evidence, self.cot))
 
 
 # What documents say of a file, and of a temperature fitted on it.

@@ -53,9 +53,9 @@ def estimate(
 ) -> None:
     """Estimate the accuracy on the target; reads no target label.
 
-    The combined estimate is the one to act on. Its interval reaches 1.5 times as far as the
-    others lie, plus sampling, as no estimate knows whether its own assumption holds; it has no
-    level. Those of the others are 95 % for sampling alone.
+    The combined estimate is the one to act on. Its interval grows with the fall that it sees,
+    as no estimate knows whether its own assumption holds; it has no level. Those of the others
+    are 95 % for sampling alone. No unlabelled number can see a change of the concept itself.
 
     With -c, --max-weight and --seed are those of the first calibration unless given, and
     --target-prior is that of the first to which one matters. The distance of a calibration's mean

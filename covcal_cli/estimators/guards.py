@@ -17,6 +17,8 @@ MIN_SIGMA = 2.0
 MIN_SOURCE_ERRORS = 20
 MAX_PRIOR_DRIFT = 0.1
 MAX_PLAUSIBLE_DRIFT = 0.5
+MAX_PLAUSIBLE_RISE = 0.15
+SECOND_WITNESS = "second witness"
 MAX_PRIOR_NOISE = 1 / 3
 MAX_HALF_WIDTH = 0.055
 MIN_ESS_SHARE = 0.05
@@ -48,7 +50,8 @@ def second_witness(fall: float, standard_error: float, drift: float) -> Guard:
 
     COT cannot tell a classifier that errs from classes that have become rarer or more frequent:
     both change how often each class is predicted. Errors mostly lower the mean confidence too;
-    other frequencies alone do not, nor can they plausibly change most predicted labels.
+    other frequencies alone do not, nor can they plausibly change most predicted labels, or raise
+    the confidence by more than 15 points.
 
     `fall` and `standard_error` are of the mean confidence from source to target, `drift` is the
     total variation between the frequencies of predicted labels on the two domains.
@@ -58,7 +61,13 @@ def second_witness(fall: float, standard_error: float, drift: float) -> Guard:
             f"{drift:.0%} of the predicted labels would have to change for the classes to be as "
             "frequent as on the source: no change of the classes themselves explains that"
         )
-        return Guard("second witness", drift, MAX_PLAUSIBLE_DRIFT, True, text)
+        return Guard(SECOND_WITNESS, drift, MAX_PLAUSIBLE_DRIFT, True, text)
+    if -fall > MAX_PLAUSIBLE_RISE:
+        text = (
+            f"the mean confidence rises by {-100 * fall:.2f} points: no change of the classes' "
+            "frequencies explains that"
+        )
+        return Guard(SECOND_WITNESS, -fall, MAX_PLAUSIBLE_RISE, True, text)
     sigmas = _sigmas(fall, standard_error)
     passed = sigmas > MIN_SIGMA
     noise = f"{MIN_SIGMA:.0f} x its noise of {100 * standard_error:.2f}"
@@ -71,7 +80,7 @@ def second_witness(fall: float, standard_error: float, drift: float) -> Guard:
         verdict += f"{100 * standard_error:.2f})"
     doubt = "" if passed else "; perhaps only class frequencies changed"
     text = f"the mean confidence {verdict}{doubt}"
-    return Guard("second witness", sigmas, MIN_SIGMA, passed, text)
+    return Guard(SECOND_WITNESS, sigmas, MIN_SIGMA, passed, text)
 
 
 def precise(half_width: float) -> Guard:

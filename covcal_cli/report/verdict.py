@@ -226,8 +226,7 @@ def _expected(content: ReportContent) -> Verdict:
         best = content.estimation.estimates[0]
         sentences.append(
             f"The classifier is expected to get {best.accuracy:.1%} of the target right (range "
-            f"{best.low:.1%} to {best.high:.1%}: 1.5 times as far as the other estimates lie, plus "
-            "sampling; such ranges held the truth on 84 % of the benchmark's 38 shifts)."
+            f"{best.low:.1%} to {best.high:.1%}: {best.interval})."
             f"{'' if best.bounds else ' That is too wide to be of use.'}"
         )
     failed = [guard for guard in found.guards if not guard.passed]

@@ -1,19 +1,10 @@
-"""Where auto made a model worse than it was, and which guard should have held it back.
+"""Where auto made a model worse than it was, and whether it said so.
 
-The truth decides, which no guard can see. Where auto took cot all three of its guards passed, and
-
-- ``detectable shift`` should have failed if the classifier is no worse on the target than on the
-  source at all;
-- ``precision`` should have failed if the truth lies inside COT's interval of sampling: the noise
-  was too much;
-- ``second witness`` should have failed if the truth lies outside it and the classes are not as
-  frequent as on the source: COT took other frequencies for errors;
-- no guard looks at what remains with classes as frequent as on the source: a truth above the
-  interval, where COT took doubt for errors, or one below it, where errors leave the predicted
-  shares as they are and COT cannot see them.
-
-Where auto took temp, and uncalibrated probabilities were better, it is ``source errors``: T_s rests
-on too few of them. auto prints that guard and does not ask it.
+- ``contradiction``: the guard of that name failed, and auto warned.
+- Without it, an accuracy inside the estimate's interval is *noise*: of the estimate, or of the
+  rows that judge.
+- A truth above the interval is doubt, or other class frequencies, that all witnesses took for
+  errors; one below it are errors that none of them sees.
 """
 
 import statistics
@@ -24,12 +15,10 @@ from typing import Any
 
 from benchmark.summary import MAX_HARM, per_shift
 from covcal_cli.calibrate.methods import AUTO
-from covcal_cli.estimators.guards import MAX_PRIOR_DRIFT
 
 Record = Mapping[str, Any]
-DETECTABLE, WITNESS, PRECISION = "detectable shift", "second witness", "precision"
-ERRORS = "source errors"
-DOUBT, UNSEEN = "none: doubt taken for errors", "none: errors that leave class shares unchanged"
+CONTRADICTION, NOISE = "contradiction", "none: noise"
+DOUBT, UNSEEN = "none: doubt taken for errors", "none: errors that no witness sees"
 
 
 @dataclass(frozen=True)
@@ -39,9 +28,9 @@ class Harm:
     family: str
     shift: str
     points: float  # by how much, on average over seeds
-    guard: str  # the one that should have held, in most seeds, or why there is none
+    guard: str  # the one that failed in most seeds, or why there is none
     took: dict[str, int]  # seeds by the method that auto took
-    estimated: float  # mean accuracy in percent by COT
+    estimated: float  # mean accuracy in percent, by the combined estimate
     true: float  # and by the labels
     guards: dict[str, tuple[float, float]]  # mean value and threshold of each that auto looked at
 
@@ -57,6 +46,7 @@ def harmed(records: Sequence[Record]) -> list[Harm]:
         if points <= MAX_HARM:
             continue
         runs = by_shift[one.family, one.shift]
+        estimated = [run["estimates"]["combined"]["accuracy"] for run in runs]
         found.append(
             Harm(
                 family=one.family,
@@ -64,7 +54,7 @@ def harmed(records: Sequence[Record]) -> list[Harm]:
                 points=points,
                 guard=Counter(map(to_blame, runs)).most_common(1)[0][0],
                 took=dict(Counter(run["auto"]["method_used"] for run in runs).most_common()),
-                estimated=100 * statistics.fmean(r["estimates"]["cot"]["accuracy"] for r in runs),
+                estimated=100 * statistics.fmean(estimated),
                 true=100 * statistics.fmean(r["truth"]["accuracy"] for r in runs),
                 guards=_guards(runs),
             )
@@ -73,23 +63,24 @@ def harmed(records: Sequence[Record]) -> list[Harm]:
 
 
 def to_blame(record: Record) -> str:
-    """Return the name of the guard that should have failed in a run."""
-    if record["auto"]["method_used"] != "cot":
-        return ERRORS
-    truth, cot = record["truth"], record["estimates"]["cot"]
-    if truth["accuracy"] >= truth["source_accuracy"]:
-        return DETECTABLE
-    if cot["low"] <= truth["accuracy"] <= cot["high"]:
-        return PRECISION
-    if truth["prior_drift"] > MAX_PRIOR_DRIFT:
-        return WITNESS
-    return DOUBT if truth["accuracy"] > cot["high"] else UNSEEN
+    """Return the guard that failed in a run, or why none did."""
+    if any(guard["name"] == CONTRADICTION and not guard["passed"] for guard in _found(record)):
+        return CONTRADICTION
+    truth, found = record["truth"]["accuracy"], record["estimates"]["combined"]
+    if found["low"] <= truth <= found["high"]:
+        return NOISE
+    return DOUBT if truth > found["high"] else UNSEEN
+
+
+def _found(record: Record) -> Sequence[Mapping[str, Any]]:
+    guards: Sequence[Mapping[str, Any]] = record["auto"]["guards"]
+    return guards
 
 
 def _guards(runs: Sequence[Record]) -> dict[str, tuple[float, float]]:
     values: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for run in runs:
-        for guard in run["auto"]["guards"]:
+        for guard in _found(run):
             values[guard["name"]].append((guard["value"], guard["threshold"]))
     return {
         name: (statistics.fmean(v for v, _ in found), statistics.fmean(t for _, t in found))

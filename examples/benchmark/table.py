@@ -151,8 +151,8 @@ def _harm(found: Sequence[Harm], shifts: int) -> str:
         ]
         for one in found
     ]
-    heads = ["harmed shift", "points", "auto took", "accuracy by COT / true, %"]
-    return _lines([*heads, "guard that should have held", "guards: value (threshold)"], body)
+    heads = ["harmed shift", "points", "auto took", "accuracy estimated / true, %"]
+    return _lines([*heads, "guard that failed", "guards: value (threshold)"], body)
 
 
 def _coverage(records: Sequence[Record], grouped: Mapping[str, Sequence[ShiftErrors]]) -> str:

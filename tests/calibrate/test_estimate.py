@@ -26,7 +26,7 @@ from tests.made_files import (
     write_features,
 )
 
-NAMES = ["combined", "cot", "atc", "doc", "confidence"]
+NAMES = ["combined", "cot", "atc", "doc", "confidence", "neighbours", "balance"]
 
 
 def write(path: Path, *, moved: float = 0.6, adapted: bool = False) -> Path:
@@ -58,7 +58,7 @@ def test_the_numbers_are_the_librarys(tmp_path: Path, adapted: bool) -> None:
     by_name = {one.name: one for one in found.estimates}
     for one in expected:
         assert by_name[one.name] == one
-    assert found.estimates[0] == combined(expected)
+    assert found.estimates[0] == combined(evidence, expected)
     assert (found.source_rows, found.target_rows) == (600, 1200)
 
 
@@ -138,7 +138,7 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
     assert "not checked" in next(line for line in table if line.startswith("| confidence"))
     # What the intervals are: no noise of sampling where there is more.
     assert f"interval: {found.estimates[0].interval}\n" in text
-    assert "32 of the benchmark's 38 shifts" in found.estimates[0].interval
+    assert "9 in 10 of the shifts" in found.estimates[0].interval
     assert {one.interval for one in found.estimates[1:]} == {"95 % for sampling alone"}
 
 

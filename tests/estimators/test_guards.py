@@ -178,34 +178,70 @@ def test_an_estimate_is_clipped_and_speaks_json() -> None:
 
 
 def test_the_panel_is_complete() -> None:
-    """With aligned forecasters and weights there are six estimates."""
+    """With aligned forecasters and weights there are eight estimates."""
     evidence, _ = made_evidence(weighted=True)
     own = evidence.source_predictions[None], evidence.target_predictions[None]
     full = replace(evidence, aligned=Aligned(evidence.source_logits, evidence.target_logits, *own))
     names = [estimate.name for estimate in panel(full, cot(full))]
-    assert names == ["cot", "atc", "doc", "confidence", "agreement", "weighting"]
+    assert names == [
+        "cot",
+        "atc",
+        "doc",
+        "confidence",
+        "neighbours",
+        "balance",
+        "agreement",
+        "weighting",
+    ]
 
 
-def estimate(name: str, accuracy: float, *, trusted: bool = True, half: float = 0.01) -> Estimate:
-    guard = guards.precise(0.0 if trusted else 1.0)
-    return Estimate(name, accuracy, accuracy - half, accuracy + half, "-", (guard,))
+def estimate(name: str, accuracy: float, *, heard: bool | None = True) -> Estimate:
+    """Return an estimate; of COT `heard` is whether the second witness passes, None without it."""
+    found: tuple[Guard, ...] = ()
+    if name == "cot":
+        found = (guards.precise(0.0),)
+        if heard is not None:
+            found += (guards.second_witness(0.1 if heard else 0.0, 0.01, 0.0),)
+    return Estimate(name, accuracy, accuracy, accuracy, "-", found)
 
 
-def test_combined_takes_the_first_whose_assumption_holds() -> None:
-    """COT if trusted, else agreement, else DoC; an untrusted ATC is no witness."""
-    sure, blind = estimate("cot", 0.6), estimate("cot", 0.6, trusted=False)
-    agreement, doc = estimate("agreement", 0.75), estimate("doc", 0.8)
-    atc, lost = estimate("atc", 0.3), estimate("atc", 0.3, trusted=False)
-    for members, accuracy, furthest in [
-        ((sure, lost, doc), 0.6, 0.2),
-        ((sure, atc, doc), 0.6, 0.3),
-        ((blind, lost, doc, agreement), 0.75, 0.15),
-        ((blind, lost, doc), 0.8, 0.2),
-    ]:
-        found = combined(members)
-        assert found.accuracy == accuracy
-        assert found.low == pytest.approx(accuracy - 1.5 * furthest - 0.01)
-        assert found.high == pytest.approx(min(1, accuracy + 1.5 * furthest + 0.01))
+@pytest.mark.parametrize(
+    ("classes", "heard", "names", "unheard"),
+    [
+        (5, True, ["atc", "neighbours", "balance"], []),
+        (5, False, ["doc"], ["atc", "neighbours", "balance"]),
+        (5, None, ["cot"], []),
+        (2, True, ["atc", "cot"], []),
+        (2, False, ["doc"], ["atc", "cot"]),
+    ],
+)
+def test_combined_is_the_rule(
+    classes: int, heard: bool | None, names: list[str], unheard: list[str]
+) -> None:
+    """By hand: who is heard, 1.2 times the fall, the interval, and who contradicts whom."""
+    evidence, _ = made_evidence(classes=classes)
+    values = {"cot": 0.5, "atc": 0.66, "doc": 0.7, "neighbours": 0.62, "balance": 0.57}
+    members = [estimate(name, value, heard=heard) for name, value in values.items()]
+    found = combined(evidence, members)
+    right = float(evidence.source_correct.mean())
+
+    def corrected(some: list[str]) -> float:
+        return right - 1.2 * (right - float(np.median([values[name] for name in some])))
+
+    accuracy = corrected(names)
+    assert found.accuracy == pytest.approx(accuracy)
+    error = (evidence.source_errors + 0.5) / (evidence.n_source + 1)
+    noise = error * (1 - error) / evidence.n_source
+    noise += accuracy * (1 - accuracy) / evidence.n_target
+    reach = 0.2 * abs(right - accuracy) + 0.06 + 1.959964 * noise**0.5
+    lowest = min([accuracy - reach, *([corrected(unheard)] if unheard else [])])
+    assert found.low == pytest.approx(lowest)
+    assert found.high == pytest.approx(accuracy + reach)
+    everyone = [values[name] for name in [*names, *unheard]]
+    guard = found.guard("contradiction")
+    assert guard.value == pytest.approx(max(everyone) - min(everyone))
+    assert guard.passed == (len(everyone) == 1 or guard.value < 0.1)
+    assert ("label some target rows" in guard.sentence) != guard.passed
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -218,7 +254,7 @@ def test_combined_on_made_shifts(seed: int) -> None:
             2000, classes=5, moved=moved, seed=2 * seed + 1, prior=frequencies
         )
         evidence = Evidence(source, labels, target, 2.0)
-        found = combined(panel(evidence, cot(evidence)))
+        found = combined(evidence, panel(evidence, cot(evidence)))
         true = float((target.argmax(axis=1) == truth).mean())
         assert found.low <= true <= found.high
         if moved == 0.0:

@@ -136,7 +136,7 @@ def test_the_prior_is_never_estimated_unasked(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(label_shift, "label_shift", refuse)
     evidence, _ = made_evidence()
-    assert len(panel(evidence, cot(evidence))) == 4
+    assert len(panel(evidence, cot(evidence))) == 6
     assert label_shift.target_prior("source", evidence, ("a", "b", "c", "d", "e")) is None
     with pytest.raises(AssertionError, match="estimated"):
         label_shift.target_prior("bbse", evidence, ("a", "b", "c", "d", "e"))

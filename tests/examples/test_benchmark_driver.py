@@ -192,8 +192,10 @@ def made_record(**changes: Any) -> Record:
         "half": "choose",
         "methods": {"none": {"ece": 0.05}, "temp": {"ece": 0.04}, "auto": {"ece": 0.07}},
         "auto": {
-            "method_used": "cot",
-            "guards": [{"name": "precision", "value": 0.02, "threshold": 0.055}],
+            "method_used": "consensus",
+            "guards": [
+                {"name": "contradiction", "value": 0.3, "threshold": 0.1, "passed": False},
+            ],
         },
         "truth": {
             "source_accuracy": 0.9,
@@ -213,32 +215,29 @@ def test_a_harmed_shift_is_named_with_its_guard() -> None:
     record = made_record()
     (found,) = harmed([record])
     assert found.points == pytest.approx(3.0)
-    assert (found.shift, found.guard, found.took) == ("s", "second witness", {"cot": 1})
-    assert found.guards == {"precision": (0.02, 0.055)}
+    assert (found.shift, found.guard, found.took) == ("s", "contradiction", {"consensus": 1})
+    assert found.guards == {"contradiction": (0.3, 0.1)}
     text = markdown([record])
     assert (
-        "| s (f) | +3.00 | cot 1x | 70.0 / 85.0 | second witness | precision 0.02 (0.055) |" in text
+        "| s (f) | +3.00 | consensus 1x | 70.0 / 85.0 | contradiction | contradiction 0.3 (0.1) |"
+        in text
     )
     assert not harmed([made_record(methods=record["methods"] | {"auto": {"ece": 0.05}})])
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "drift", "method", "guard"),
+    ("accuracy", "passed", "guard"),
     [
-        (0.91, 0.3, "cot", "detectable shift"),
-        (0.72, 0.3, "cot", "precision"),
-        (0.50, 0.3, "cot", "second witness"),
-        (0.80, 0.0, "cot", "none: doubt taken for errors"),
-        (0.50, 0.0, "cot", "none: errors that leave class shares unchanged"),
-        (0.85, 0.3, "temp", "source errors"),
+        (0.70, True, "none: noise"),
+        (0.85, True, "none: doubt taken for errors"),
+        (0.50, True, "none: errors that no witness sees"),
+        (0.50, False, "contradiction"),
     ],
 )
-def test_which_guard_should_have_held(
-    accuracy: float, drift: float, method: str, guard: str
-) -> None:
+def test_why_a_shift_was_harmed(accuracy: float, passed: bool, guard: str) -> None:
     record = made_record()
-    record["truth"] |= {"accuracy": accuracy, "prior_drift": drift}
-    record["auto"]["method_used"] = method
+    record["truth"]["accuracy"] = accuracy
+    record["auto"]["guards"][0]["passed"] = passed
     assert to_blame(record) == guard
 
 

@@ -253,7 +253,7 @@ class TestVerdict:
         best = printed_json("estimate", "features.h5", cwd=tmp_path)["estimates"][0]
         assert (
             f"is expected to get {best['accuracy']:.1%} of the target right (range "
-            f"{best['low']:.1%} to {best['high']:.1%}: 1.5 times as far as the other estimates lie"
+            f"{best['low']:.1%} to {best['high']:.1%}: 0.2 times the fall"
         ) in page.words
         assert "noise of sampling" not in page.words
 
