@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from covcal_cli.evaluate.paired import LOSSES
 from tests.cli_runner import Argument, covcal, printed_json
 from tests.made_files import clusters_domain, made_domain, write_features
 
@@ -126,14 +127,18 @@ class TestSameRows:
             if (one["calibration"], one["against"]) == ("new", "old")
         }
         gates = [
-            part for name in ("ece", "brier", "nll") for part in ("--fail-regression", f"{name}=1")
+            part
+            for name in ("ece", "class_gap", *LOSSES, "correctness_auroc")
+            for part in ("--fail-regression", f"{name}=1")
         ]
         _, found = judged(folder, "--baseline", old, *gates, given="sharper.json")
         for change in found["regressions"]:
             assert change["same_rows"]
             one = paired[change["metric"]]
-            assert (change["low"], change["high"]) == (one["low"], one["high"])
-            assert change["worse_by"] == pytest.approx(one["value"], abs=1e-12)
+            sign = -1 if change["metric"] == "correctness_auroc" else 1
+            ends = sorted([sign * one["low"], sign * one["high"]])
+            assert [change["low"], change["high"]] == ends
+            assert change["worse_by"] == pytest.approx(sign * one["value"], abs=1e-12)
         brier = found["intervals"]["temp"]["brier"]
         assert paired["brier"]["high"] - paired["brier"]["low"] < 0.3 * (brier[1] - brier[0])
 
@@ -146,7 +151,10 @@ class TestSameRows:
         before = json.loads(old.read_text())["metrics"]["temp"]["brier"]
         assert found["intervals"]["temp"]["brier"][0] < before
 
-    @pytest.mark.parametrize("metric", ["ece", "over_ece", "adaptive_ece", "accuracy", "brier"])
+    @pytest.mark.parametrize(
+        "metric",
+        ["ece", "over_ece", "adaptive_ece", "accuracy", "brier", "correctness_auroc", "class_gap"],
+    )
     def test_nothing_changed(self, folder: Path, metric: str) -> None:
         """Not even an allowance of 0 is exceeded, whatever the metric."""
         old = baseline(folder)
