@@ -94,6 +94,14 @@ def evaluate(
             "of its interval (one without needs --confidence 0); repeats.",
         ),
     ] = None,
+    fail_below: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=LIMIT",
+            help="The same for what is better for being higher, as accuracy=0.9 or "
+            "correctness_auroc=0.8, with the upper end; repeats.",
+        ),
+    ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(metavar="METRICS.JSON", help="An earlier -o, for --fail-regression."),
@@ -127,17 +135,19 @@ def evaluate(
       covcal evaluate features.h5 -c a.json -c b.json -o metrics.json
       covcal evaluate adapted.h5 -c cal.json --bootstrap 1000 --by class
       covcal evaluate --split all --confidence 0.95 --fail-above ece=0.05
+      covcal evaluate --fail-below accuracy=0.8 --fail-below correctness_auroc=0.7
       covcal evaluate -c a=cal.json --baseline a.json --fail-regression ece=.005
     """
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluate.bootstrap import LEVEL
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, Outputs, judged
-    from covcal_cli.evaluate.limits import parse_limit, parse_regression
+    from covcal_cli.evaluate.limits import parse_least, parse_limit, parse_regression
     from covcal_cli.formats.forecaster import split_names
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = _parsed(fail_above, parse_limit, "--fail-above")
+    limits += _parsed(fail_below, parse_least, "--fail-below")
     allowed = _parsed(fail_regression, parse_regression, "--fail-regression")
     to_stdout = str(output) == "-"
     if to_stdout and format not in (FormatName.table, FormatName.json):
@@ -149,7 +159,9 @@ def evaluate(
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
     if junit is not None and not (limits or allowed):
-        raise typer.BadParameter("needs --fail-above or --fail-regression", param_hint="--junit")
+        raise typer.BadParameter(
+            "needs --fail-above, --fail-below or --fail-regression", param_hint="--junit"
+        )
 
     outputs = Outputs(document, diagram, junit, force)
     settings = EvaluateSettings(

@@ -470,6 +470,7 @@ class TestLimits:
         done = covcal("evaluate", features, "--fail-above", f"{metric}=0.9")
         assert done.usage_error()
         said = " ".join(done.err.split())
+        assert f"use --fail-below {metric}=0.9, or --baseline" in said
         assert f"--fail-regression {metric}=0.01" in said
         assert all(name in said for name in ("ece", "over_ece", "nll", "brier"))
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 
 from covcal_cli.evaluate.paired import LOSSES
@@ -109,6 +110,48 @@ class TestLimits:
         run = covcal("evaluate", "features.h5", "--confidence", level, cwd=folder)
         assert run.code in (1, 2)
         assert "Traceback" not in run.err
+
+
+class TestLeast:
+    """What is better for being higher: --fail-below."""
+
+    @pytest.mark.parametrize("metric", ["accuracy", "correctness_auroc"])
+    def test_the_upper_end_decides(self, folder: Path, metric: str) -> None:
+        code, found = judged(folder, "--fail-below", f"{metric}=0")
+        assert code == 0
+        (limit,) = found["limits"]
+        value, high = limit["value"], limit["high"]
+        assert limit["low"] < value < high
+        between = f"{metric}={(value + high) / 2}"
+        run = covcal(
+            *("evaluate", "features.h5", "-c", "cal.json", "--fail-below", between), cwd=folder
+        )
+        assert f"limit {metric} >= " in run.require_success().out
+        assert "which holds the limit: 600 rows cannot tell)" in run.out
+        assert judged(folder, "--fail-below", between, "--confidence", 0)[0] == EXCEEDED
+        run = covcal(
+            *("evaluate", "features.h5", "-c", "cal.json", "--fail-below", f"{metric}=0.9999"),
+            cwd=folder,
+        )
+        assert run.code == EXCEEDED
+        assert f"limit {metric} >= 0.9999 MISSED by temp" in run.out
+
+    def test_an_error_has_no_least(self, folder: Path) -> None:
+        run = covcal("evaluate", "features.h5", "--fail-below", "ece=0.1", cwd=folder)
+        said = " ".join(run.usage_error().split())
+        assert "for accuracy, sharpness, agreement, correctness_auroc): use --fail-above" in said
+
+    @pytest.mark.parametrize("confidence", [0, 0.95])
+    def test_no_value_is_no_pass(self, folder: Path, confidence: float) -> None:
+        """Where every row is right there is no AUROC, which is an error and not a kept limit."""
+        with h5py.File(folder / "features.h5", "r+") as file:
+            file["target/labels"][:] = file["target/logits"][:].argmax(axis=1)
+        run = covcal(
+            *("evaluate", "features.h5", "-c", "cal.json", "--confidence", confidence),
+            *("--fail-below", "correctness_auroc=0"),
+            cwd=folder,
+        )
+        assert run.error_line() == "correctness_auroc of temp has no value, so it cannot be judged"
 
 
 class TestSameRows:
