@@ -115,26 +115,25 @@ class TestLimits:
 class TestLeast:
     """What is better for being higher: --fail-below."""
 
-    @pytest.mark.parametrize("metric", ["accuracy", "correctness_auroc"])
-    def test_the_upper_end_decides(self, folder: Path, metric: str) -> None:
-        code, found = judged(folder, "--fail-below", f"{metric}=0")
-        assert code == 0
-        (limit,) = found["limits"]
-        value, high = limit["value"], limit["high"]
-        assert limit["low"] < value < high
-        between = f"{metric}={(value + high) / 2}"
-        run = covcal(
-            *("evaluate", "features.h5", "-c", "cal.json", "--fail-below", between), cwd=folder
-        )
-        assert f"limit {metric} >= " in run.require_success().out
-        assert "which holds the limit: 600 rows cannot tell)" in run.out
-        assert judged(folder, "--fail-below", between, "--confidence", 0)[0] == EXCEEDED
-        run = covcal(
-            *("evaluate", "features.h5", "-c", "cal.json", "--fail-below", f"{metric}=0.9999"),
-            cwd=folder,
-        )
-        assert run.code == EXCEEDED
-        assert f"limit {metric} >= 0.9999 MISSED by temp" in run.out
+    def test_the_upper_end_decides(self, folder: Path) -> None:
+        """A limit between the value and the upper end is kept, and said to be undecided."""
+        asked = ("evaluate", "features.h5", "-c", "cal.json", "--bootstrap", 50)
+        found = printed_json(*asked, cwd=folder)
+        for metric in ("accuracy", "correctness_auroc"):
+            value, (low, high) = (
+                found["metrics"]["temp"][metric],
+                found["intervals"]["temp"][metric],
+            )
+            assert low < value < high
+            gate = ("--fail-below", f"{metric}={(value + high) / 2}")
+            out = covcal(*asked, *gate, cwd=folder).require_success().out
+            assert f"limit {metric} >= " in out
+            assert "which holds the limit: 600 rows cannot tell)" in out
+            assert covcal(*asked, *gate, "--confidence", 0, cwd=folder).code == EXCEEDED
+            run = covcal(*asked, "--fail-below", f"{metric}={(1 + high) / 2}", cwd=folder)
+            assert run.code == EXCEEDED
+            assert f"limit {metric} >= " in run.out
+            assert " MISSED by temp: " in run.out
 
     def test_an_error_has_no_least(self, folder: Path) -> None:
         run = covcal("evaluate", "features.h5", "--fail-below", "ece=0.1", cwd=folder)
