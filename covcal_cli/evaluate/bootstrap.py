@@ -134,6 +134,7 @@ def mean_interval(
 ) -> Interval:
     """Return the percentile interval of a mean, of cells with `counts` rows of `values` each."""
     n = int(counts.sum())
+    counts, values = _coarser(counts, values)
     size = max(1, MAX_DRAWS // len(counts))  # resamples at a time
     means = [
         rng.multinomial(n, counts / n, size=min(size, resamples - start)) @ values / n
@@ -141,6 +142,22 @@ def mean_interval(
     ]
     low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
+    """Return cells of about the same distribution, of which fewer have to be drawn.
+
+    Values that lie within a 32nd of their standard deviation count as their mean, which takes less
+    than a thousandth from the variance.
+    """
+    n = counts.sum()
+    mean = counts @ values / n
+    spread = math.sqrt(counts @ (values - mean) ** 2 / n)
+    if spread == 0:
+        return counts, values
+    _, place = np.unique(np.floor((values - mean) * (32 / spread)), return_inverse=True)
+    rows = np.bincount(place, counts).astype(np.int64)
+    return rows, np.bincount(place, counts * values) / rows
 
 
 def ece_interval(

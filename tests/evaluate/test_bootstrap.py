@@ -160,7 +160,7 @@ class TestMeans:
         counts, values = cells.filled()
         assert counts.sum() == 800
         assert counts @ values / 800 == pytest.approx(losses.mean(), rel=1e-12)
-        found = mean_interval(counts, values, resamples=4000, rng=np.random.default_rng(1))
+        found = mean_interval(counts, values, resamples=20_000, rng=np.random.default_rng(1))
         means = losses[rng.integers(800, size=(4000, 800))].mean(axis=1)
         width = np.quantile(means, 0.975) - np.quantile(means, 0.025)
         assert found == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.05 * width)
