@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ for number, end in enumerate(ends, 3):
     os.dup2(end, number)
 os.execv(sys.argv[3], sys.argv[3:])
 """
+_LONGEST_SILENCE = 60  # seconds
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 _KEYS = {
     "Enter": (13, "\r"),
@@ -144,6 +146,7 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            assert select([self._back], [], [], _LONGEST_SILENCE)[0], "the browser says nothing"
             read = os.read(self._back, 1 << 20)
             assert read, "the browser has ended"
             self._rest += read
