@@ -35,7 +35,7 @@ FLOORS = (
     ("formats",),
     ("classifiers", "data", "demo"),
     ("estimators",),
-    ("extract", "adapt", "calibrate", "evaluate", "apply", "export"),
+    ("extract", "adapt", "calibrate", "evaluate", "apply", "export", "pick"),
     ("report",),
     ("run", "compare"),
     ("inspect", "api"),
