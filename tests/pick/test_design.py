@@ -38,7 +38,9 @@ def test_a_row_is_drawn_as_often_as_its_probability_says(rows: int, n: int) -> N
 def test_probabilities_are_the_sizes_capped_at_one(n: int, kind: str) -> None:
     """They are min(1, c q) with the c that makes them n in sum, found here by bisection."""
     rows = 60
-    s = {"mixed": forecast(rows), "certain": np.ones(rows)}.get(kind, np.r_[0.5, np.ones(rows - 1)])
+    s = forecast(rows) if kind == "mixed" else np.ones(rows)
+    if kind == "one doubtful":
+        s[0] = 0.5
     spread = np.sqrt(s * (1 - s))
     q = np.full(rows, 1 / rows)
     if spread.sum() > 0:
@@ -68,9 +70,7 @@ def totals(right: NDArray[np.float64], s: NDArray[np.float64], draws: int) -> ND
     probabilities = inclusion_probabilities(s, 12)
     rng = np.random.default_rng(3)
     samples = (drawn(probabilities, rng) for _ in range(draws))
-    return np.array(
-        [s.sum() + ((right[i] - s[i]) / probabilities[i]).sum() for i in samples]
-    )
+    return np.array([s.sum() + ((right[i] - s[i]) / probabilities[i]).sum() for i in samples])
 
 
 @pytest.mark.parametrize("kind", ["right", "wrong"])
