@@ -1,1 +1,1 @@
-"""``covcal pick``: which rows to label, and the page to label them on."""
+"""``covcal pick``: which target rows a person should label, drawn by a known design."""

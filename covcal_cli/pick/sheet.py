@@ -1,0 +1,165 @@
+"""The sheet of rows to label: a CSV that `pick` writes, a person fills and `label` reads.
+
+A line of it says by itself which row of which draw of which data it is, so that a sheet that has
+been through a spreadsheet, or lost lines there, is either read rightly or refused.
+"""
+
+import csv
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+
+from covcal_cli.data.stores.csv import CSVStore
+from covcal_cli.errors import CovcalError, shown
+from covcal_cli.files import require_file
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.marks import Batch
+
+COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
+_NEEDED = ("id", "label", "inclusion", "draw")
+_REMEDY = "give the CSV file that covcal pick wrote, its column label filled in"
+_PROOF_ROWS = 256  # whose logits tell data from others with the same ids
+_DIGITS = 16  # of a sha256 that are kept
+_DRAW = re.compile(
+    r"batch (\d{1,9}) row (\d{1,9}) of (\d{1,9}) seed (\d{1,18}) from (\d{1,18}) (\S+) rows of "
+    r"([0-9a-f]+) by (.+)"
+)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The draw of a batch: what every line of its sheet says of it."""
+
+    number: int  # of the batch, from 0
+    batch: Batch
+    fingerprint: str  # of the data
+
+    def text(self, stratum: int) -> str:
+        """Return what the line of a row says of its draw."""
+        one, splits = self.batch, "+".join(self.batch.splits)
+        return (
+            f"batch {self.number + 1} row {stratum + 1} of {one.drawn} seed {one.seed} from "
+            f"{one.population} {splits} rows of {self.fingerprint} by {one.score}"
+        )
+
+
+@dataclass(frozen=True)
+class DrawnRow:
+    """A line of a sheet."""
+
+    id: str
+    inclusion: float
+    stratum: int
+    label: str = ""  # a class by name, empty as long as there is none
+    predicted: str = ""
+    confidence: float = 0.0
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The rows of one draw, all of them."""
+
+    path: Path
+    draw: Draw
+    rows: Sequence[DrawnRow]
+
+
+def fingerprint(file: FeatureFile) -> str:
+    """Return what tells the target of a file from others; the same in what adapt makes of it."""
+    target = file.require_target()
+    rows = np.arange(target.n, dtype=np.int64)
+    digest = hashlib.sha256(target.id_bytes(rows).tobytes())
+    digest.update(target.logits(rows[:: max(1, len(rows) // _PROOF_ROWS)]).tobytes())
+    return digest.hexdigest()[:_DIGITS]
+
+
+def sheet_text(sheet: Sheet) -> str:
+    """Return the CSV of a sheet, without the column ``path`` where no row has one."""
+    with_paths = any(row.path for row in sheet.rows)
+    columns = [name for name in COLUMNS if name != "path" or with_paths]
+    text = StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in sheet.rows:
+        said = {"confidence": f"{row.confidence:.4f}", "draw": sheet.draw.text(row.stratum)}
+        writer.writerow(vars(row) | said)
+    return text.getvalue()
+
+
+def read_sheet(path: Path) -> Sheet:
+    """Read a sheet, filled or not.
+
+    Raises
+    ------
+    CovcalError
+        If it is no sheet, lacks rows of its draw, holds one twice, or a number was changed.
+    """
+    require_file(path, remedy=_REMEDY)
+    store = CSVStore(path)
+    lacking = [name for name in _NEEDED if name not in store.entries]
+    if lacking:
+        raise CovcalError(f"{path} has no column {lacking[0]}: {_REMEDY}")
+    columns = [store.texts(name) for name in _NEEDED]
+    draws, rows = [], []
+    for number, (known, label, inclusion, draw) in enumerate(zip(*columns, strict=True)):
+        found = _DRAW.fullmatch(draw.strip())
+        if found is None:
+            raise CovcalError(
+                f"{path}: {store.place(number)} says {shown(draw)} of its draw, which covcal pick "
+                f"did not write: {_REMEDY}"
+            )
+        batch, row, drawn, seed, population = map(int, found.groups()[:5])
+        splits, data, score = found.groups()[5:]
+        one = Batch(drawn, population, seed, tuple(splits.split("+")), score)
+        draws.append(Draw(batch - 1, one, data))
+        probability = _probability(path, store.place(number), inclusion)
+        rows.append(DrawnRow(known, probability, row - 1, label.strip()))
+    sheet = Sheet(path, draws[0], rows)
+    _require_whole(sheet, draws)
+    return sheet
+
+
+def _probability(path: Path, place: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise CovcalError(
+            f"{path}: the inclusion probability in {place} is {shown(text)}, no number above 0 and "
+            "at most 1: keep that column as covcal pick wrote it, with decimal points"
+        )
+    return value
+
+
+def _require_whole(sheet: Sheet, draws: Sequence[Draw]) -> None:
+    """Refuse what does not hold every row of one draw, once."""
+    path, draw = sheet.path, sheet.draw
+    other = next((one for one in draws if one != draw), None)
+    if other is not None:
+        raise CovcalError(
+            f"{path} holds rows of several draws (batch {draw.number + 1} and batch "
+            f"{other.number + 1}): give a file for each"
+        )
+    seen: set[str] = set()
+    for row in sheet.rows:
+        if row.id in seen:
+            raise CovcalError(f"{path}: id {shown(row.id)} is there twice: keep one of the lines")
+        seen.add(row.id)
+    strata, wanted = {row.stratum for row in sheet.rows}, set(range(draw.batch.drawn))
+    if missing := len(wanted - strata):
+        raise CovcalError(
+            f"{path}: {missing} of the {draw.batch.drawn} rows that were drawn are missing: put "
+            "their lines back, with an empty label where there is none"
+        )
+    if len(sheet.rows) > len(wanted):
+        raise CovcalError(
+            f"{path}: {len(sheet.rows)} lines for the {draw.batch.drawn} rows that were drawn: "
+            "take out the lines that covcal pick did not write"
+        )
