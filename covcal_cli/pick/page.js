@@ -113,6 +113,7 @@ function show(said) {
   part("row").hidden = part("told").hidden = end;
   part("done").hidden = !end;
   part("count").textContent = `${done - empty} labelled, ${empty} left empty.`;
+  part("partial").hidden = !empty;
   if (!end) showRow();
   part("reveal").setAttribute("aria-pressed", revealed);
   part("undo").disabled = state.past.length === 0;

@@ -8,18 +8,44 @@ made of, with the column ``label`` filled.
 import base64
 import csv
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 
 from covcal_cli.errors import printable
+from covcal_cli.files import write_text
+from covcal_cli.pick.sheet import Sheet, sheet_text
 from covcal_cli.records import document_text
 
 # Columns that would sway whoever labels, or mean nothing to them: shown on demand.
 _HIDDEN = ("predicted", "confidence", "inclusion", "draw")
 _FILE = Path("page")  # where a document's paths would start from; there are none
+
+
+def write_page(
+    path: Path, sheet: Sheet, classes: Sequence[str], images: str | Path | None, *, force: bool
+) -> Mapping[str, str]:
+    """Write the page of a sheet; return why an image could not be read, by its row's id.
+
+    `images` are those of the target's rows; without them rows are shown by their cells.
+
+    Raises
+    ------
+    CovcalError
+        If the images are not those of the rows, or the page cannot be written.
+    """
+    uris: Sequence[str | None] = [None] * len(sheet.rows)
+    unreadable: Mapping[str, str] = {}
+    if images is not None:
+        from covcal_cli.pick.pictures import pictures
+
+        found = pictures(Path(images), [row.id for row in sheet.rows])
+        uris, unreadable = found.uris, found.unreadable
+    text = page(sheet_text(sheet), classes, uris, name=sheet.path.name)
+    write_text(path, text, force=force)
+    return unreadable
 
 
 def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, name: str) -> str:

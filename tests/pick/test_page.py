@@ -8,19 +8,24 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.marked_labels import marked_labels
+from covcal_cli.formats.marks import read_marks
 from covcal_cli.pick.page import page
-from covcal_cli.pick.pictures import pictures
+from covcal_cli.pick.pictures import data_uri, pictures
 from tests.browser import Browser, Tab, browser, needs_browser
+from tests.cli_runner import covcal
+from tests.pick.labelling import lines_of, truth
 
 ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse", "newt", "owl", "pig", "rat", "toad")
 STRANGE = (
     "</script><img src=x onerror=alert(1)>",
     '<!--<script> "quoted", with a comma',
-    "two\nlines, \r",
+    "two\nlines",
+    "a\rb",
     "שלום",
     "قط\u202egip",
     "👩‍👩‍👧 é\u0301 & &amp; \\u003c",
@@ -72,7 +77,7 @@ class Parsed(HTMLParser):
 
 def test_foreign_texts_stay_data() -> None:
     """Whatever they hold, a page has the elements of a plain one, and its data read back."""
-    plain = Parsed(Sheet(["a"] * 8).page())
+    plain = Parsed(Sheet(["a"] * 9).page())
     sheet = Sheet(STRANGE, STRANGE, name=f"{STRANGE[0]}.csv")
     found = Parsed(sheet.page())
     assert [tag for tag, _ in found.tags] == [tag for tag, _ in plain.tags]
@@ -113,6 +118,43 @@ def test_answers_of_another_table_are_kept_apart() -> None:
 def test_a_picture_per_row_is_asked_for() -> None:
     with pytest.raises(ValueError, match="1 pictures for 2 rows"):
         Sheet(["a", "b"]).page([None])
+
+
+def test_pick_writes_it_beside_the_csv(adapted: Path, tmp_path: Path) -> None:
+    """Without images the rows are named; both files are written, or none."""
+    arguments = ("pick", adapted, "-n", 4, "-o", tmp_path / "x.csv", "--page")
+    run = covcal(*arguments, tmp_path / "x.html").require_success()
+    assert "pass --images TARGET to show images" in run.err
+    assert f"wrote {tmp_path / 'x.html'}\nnext: open it in a browser, then covcal label" in run.err
+    data = json.loads(Parsed((tmp_path / "x.html").read_text(encoding="utf-8")).scripts[0])
+    lines = lines_of(tmp_path / "x.csv")
+    assert [data["columns"], *data["rows"]] == [list(lines[0]), *(list(x.values()) for x in lines)]
+    before = (tmp_path / "x.csv").read_bytes()
+    line = covcal(*arguments, tmp_path / "y.html", "--seed", 1).error_line()
+    assert "x.csv exists already" in line
+    for place, complaint in ((tmp_path / "x.html", "exists already"), (adapted, "exists already")):
+        (tmp_path / "x.csv").unlink()
+        assert complaint in covcal(*arguments, place).error_line()
+        assert not (tmp_path / "x.csv").exists()
+        (tmp_path / "x.csv").write_bytes(before)
+    (tmp_path / "x.csv").unlink()
+    line = covcal(*arguments, tmp_path / "x.csv").error_line()
+    assert line.endswith("x.csv cannot be both the CSV and the page: give one another name")
+
+
+def test_images_of_other_rows_make_no_page(adapted: Path, tmp_path: Path) -> None:
+    """Nothing is written then; an image that cannot be read is named, and the rest shown."""
+    folder = tmp_path / "images"
+    (folder / "target").mkdir(parents=True)
+    for known in truth(adapted):
+        (folder / known).write_bytes(b"no image")
+    arguments = ("pick", adapted, "-n", 2, "-o", tmp_path / "x.csv", "--page", tmp_path / "x.html")
+    line = covcal(*arguments, "--images", folder / "target").error_line()
+    assert "has no row 'target/" in line
+    assert not (tmp_path / "x.csv").exists()
+    assert not (tmp_path / "x.html").exists()
+    run = covcal(*arguments, "--images", folder).require_success()
+    assert run.err.count("warning: the page cannot show target/") == 2
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +213,13 @@ def require_silence(tab: Tab) -> None:
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixty images of several shapes, of noise, which is as large as images get."""
+def images(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image for every target row of the small files, no two alike."""
     folder = tmp_path_factory.mktemp("images")
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        shape = (300, 200 + 5 * number, 3) if number % 2 else (12, 12)
-        Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(
-            folder / f"{number:02d}.png"
+    for number, known in enumerate(truth(small_files / "adapted.h5")):
+        (folder / known).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (20 + number % 7, 20), (number % 256, number // 256, 99)).save(
+            folder / known
         )
     return folder
 
@@ -187,32 +228,51 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_browser
 @pytest.mark.parametrize("size", [(390, 844), (1280, 800)])
 def test_a_keyboard_alone_labels_sixty_images(
-    size: tuple[int, int], images: Path, chromium: Browser, downloads: Path, tmp_path: Path
+    size: tuple[int, int],
+    adapted: Path,
+    images: Path,
+    chromium: Browser,
+    downloads: Path,
+    tmp_path: Path,
 ) -> None:
-    """One is left empty, one is undone, and the file holds each answer in its row."""
-    ids = [f"{number:02d}.png" for number in range(60)]
-    sheet = Sheet(ids, name=f"{size[0]}.csv")
+    """From pick to label: one answer is undone, one is given later, and all are in the file."""
+    place = tmp_path / "label.html"
+    arguments = ("-n", 60, "-o", tmp_path / "x.csv", "--page", place, "--images", images)
+    covcal("pick", adapted, *arguments).require_success()
+    lines, known = lines_of(tmp_path / "x.csv"), truth(adapted)
+    ids = [line["id"] for line in lines]
     uris = pictures(images, ids).uris
-    tab = opened(chromium, tmp_path / f"{size[0]}.html", sheet, uris, size)
-    assert (tmp_path / f"{size[0]}.html").stat().st_size < 2_000_000
-    keys = dict(zip([*"1234567890a"], ANIMALS, strict=True))
-    given = [list(keys)[7 * row % 11] for row in range(60)]
-    for row, key in enumerate(given):
+    assert len(set(uris)) == 60
+    with FeatureFile(adapted) as file:
+        keys = {name: str(number) for number, name in enumerate(file.classes, 1)}
+    tab = chromium.tab(*size)
+    tab.open(place.as_uri())
+    for row, one in enumerate(ids):
         assert f"{row + 1} of 60" in text_of(tab, "status")
         picture = tab.value("{const p = document.getElementById('picture'); [p.src, p.alt]}")
         assert picture == [uris[row], f"Image {row + 1} of 60"]
         if row == 16:
             tab.press("2", "Backspace")
             assert "17 of 60" in text_of(tab, "status")
-        tab.press("x" if row == 30 else key)
+        tab.press("x" if row == 30 else keys[known[one]])
     assert text_of(tab, "count") == "59 labelled, 1 left empty."
+    tab.press(*["ArrowLeft"] * 30, keys[known[ids[30]]])
+    assert text_of(tab, "count") == "60 labelled, 0 left empty."
     # With nothing left to answer the focus is on saving.
     tab.press("Enter")
-    labels = ["" if row == 30 else keys[key] for row, key in enumerate(given)]
-    assert saved(chromium, downloads) == sheet.text(labels)
+    content = saved(chromium, downloads)
+    expected = [line | {"label": known[line["id"]]} for line in lines]
+    assert list(csv.DictReader(StringIO(content, newline=""))) == expected
     assert tab.value("document.documentElement.scrollWidth") <= size[0]
     require_silence(tab)
     tab.close()
+    (tmp_path / "saved.csv").write_text(content, encoding="utf-8")
+    covcal("label", adapted, tmp_path / "saved.csv").require_success()
+    with FeatureFile(adapted) as file:
+        target, rows = file.require_target(), read_marks(file).rows
+        held = [file.classes[label] for label in marked_labels(file)]
+        assert held == [known[one] for one in target.ids(rows)]
+        assert len(held) == 60
 
 
 @pytest.mark.browser
@@ -245,13 +305,13 @@ def test_foreign_names_are_shown_and_saved_as_they_are(
     tab = opened(chromium, tmp_path / "strange.html", sheet)
     tab.press("s")
     assert saved(chromium, downloads) == sheet.text([""] * len(STRANGE))
-    for key in "12345678":
+    for key in "123456789":
         tab.press(key)
     tab.press("s")
     assert saved(chromium, downloads) == sheet.text(list(STRANGE))
     names = tab.value("[...document.querySelectorAll('#classes bdi')].map((b) => b.textContent)")
-    assert names[:4] == [STRANGE[0], STRANGE[1], "two\\u000alines, \\u000d", "שלום"]
-    assert names[4] == "قط\\u202egip"
+    assert names[:5] == [*STRANGE[:2], "two\\u000alines", "a\\u000db", "שלום"]
+    assert names[5] == "قط\\u202egip"
     assert tab.value("document.querySelectorAll('main img').length") == 1
     require_silence(tab)
     tab.close()
@@ -259,12 +319,11 @@ def test_foreign_names_are_shown_and_saved_as_they_are(
 
 @pytest.mark.browser
 @needs_browser
-def test_the_classifiers_answer_is_shown_on_demand(
-    chromium: Browser, images: Path, tmp_path: Path
-) -> None:
+def test_the_classifiers_answer_is_shown_on_demand(chromium: Browser, tmp_path: Path) -> None:
     """Of an image its name too, which may tell its class; a row without one shows its name."""
     sheet = Sheet(["00.png", "01.png", "no image", "spoilt"])
-    uris = [*pictures(images, ["00.png", "01.png"]).uris, None, ""]
+    uri = data_uri(Image.new("RGB", (5, 5)))
+    uris = (uri, uri, None, "")
     tab = opened(chromium, tmp_path / "hidden.html", sheet, uris)
     facts = "[...document.querySelectorAll('dd')].filter((d) => d.checkVisibility())"
     values = f"{facts}.map((d) => d.textContent)"
@@ -306,11 +365,13 @@ def test_a_key_held_down_answers_once(chromium: Browser, tmp_path: Path) -> None
     for repeated in (False, True, True):
         tab.send("Input.dispatchKeyEvent", autoRepeat=repeated, **one)
     assert "2 of 4" in text_of(tab, "status")
-    # A key of another script goes by its place, a letter that it writes by itself.
+    # A key of another script goes by its place, one that writes a letter by that; a follows 0.
     tab.send("Input.dispatchKeyEvent", type="keyDown", key="é", code="Digit2", text="é")
     assert text_of(tab, "status") == "Row 2: cat. 3 of 4."
     tab.send("Input.dispatchKeyEvent", type="keyDown", key="z", code="KeyA", text="z")
     assert "3 of 4" in text_of(tab, "status")
+    tab.press("a")
+    assert text_of(tab, "status") == "Row 3: toad. 4 of 4."
     tab.close()
 
 
