@@ -16,6 +16,7 @@ from covcal_cli.formats.marked_labels import marked_labels
 from covcal_cli.formats.marks import read_marks
 from covcal_cli.pick.page import page
 from covcal_cli.pick.pictures import data_uri, pictures
+from covcal_cli.pick.sheet import csv_line
 from tests.browser import Browser, Tab, browser, needs_browser
 from tests.cli_runner import covcal
 from tests.pick.labelling import lines_of, truth
@@ -43,14 +44,14 @@ class Sheet:
     name: str = "a.csv"
 
     def text(self, labels: Sequence[str] = ()) -> str:
-        """The CSV with these labels, as Python's own module writes it."""
-        stream = StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("id", "predicted", "confidence", "label", "inclusion"))
+        """The CSV with these labels, as the sheet of a draw is written."""
+        rows = [["id", "predicted", "confidence", "label", "inclusion"]]
         for row, known in enumerate(self.ids):
             predicted = self.classes[row % len(self.classes)]
-            writer.writerow((known, predicted, 0.75, labels[row] if labels else "", 0.5))
-        return stream.getvalue()
+            rows.append([known, predicted, "0.75", labels[row] if labels else "", "0.5"])
+        text = "".join(map(csv_line, rows))
+        assert list(csv.reader(StringIO(text, newline=""))) == rows
+        return text
 
     def page(self, pictures: Sequence[str | None] = ()) -> str:
         return page(self.text(), self.classes, pictures or [None] * len(self.ids), name=self.name)
