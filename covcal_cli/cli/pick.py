@@ -124,6 +124,7 @@ def pick(
 def _summary(found: "Picked") -> str:
     """Return what was drawn, and what the labels will buy."""
     from covcal_cli.data.classes import listed
+    from covcal_cli.errors import printable
 
     batch = found.sheet.draw.batch
     before = f", after {found.before} drawn before" if found.before else ""
@@ -139,6 +140,6 @@ def _summary(found: "Picked") -> str:
     lines += [
         f"ECE        at least about {100 * found.mean_error:.1f} points: what is fitted to them "
         "misses the accuracy by as much",
-        f"classes    {listed(found.classes)}",
+        f"classes    {printable(listed(found.classes))}",
     ]
     return "\n".join(lines)
