@@ -298,6 +298,20 @@ def test_a_closed_tab_loses_nothing(chromium: Browser, downloads: Path, tmp_path
 
 @pytest.mark.browser
 @needs_browser
+def test_a_browser_that_keeps_nothing_is_named(chromium: Browser, tmp_path: Path) -> None:
+    """As one that was told so; the page can be used all the same."""
+    tab = opened(chromium, tmp_path / "kept.html", Sheet(["a", "b"]))
+    assert text_of(tab, "notice") == ""
+    tab.value("{Storage.prototype.setItem = () => { throw new Error('full'); }}")
+    tab.press("1")
+    assert "save before you close it" in text_of(tab, "notice")
+    assert text_of(tab, "status") == "Row 1: bird. 2 of 2."
+    require_silence(tab)
+    tab.close()
+
+
+@pytest.mark.browser
+@needs_browser
 def test_foreign_names_are_shown_and_saved_as_they_are(
     chromium: Browser, downloads: Path, tmp_path: Path
 ) -> None:
