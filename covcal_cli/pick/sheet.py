@@ -4,12 +4,10 @@ A line of it says by itself which row of which draw of which data it is, so that
 been through a spreadsheet, or lost lines there, is either read rightly or refused.
 """
 
-import csv
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +23,7 @@ _NEEDED = ("id", "label", "inclusion", "draw")
 _REMEDY = "give the CSV file that covcal pick wrote, its column label filled in"
 _PROOF_ROWS = 256  # whose logits tell data from others with the same ids
 _DIGITS = 16  # of a sha256 that are kept
+_SPECIAL = re.compile(r'[",\n\r]')  # what a cell must be quoted for
 _DRAW = re.compile(
     r"batch (\d{1,9}) row (\d{1,9}) of (\d{1,9}) seed (\d{1,18}) from (\d{1,18}) (\S+) rows of "
     r"([0-9a-f]+) by (.+)"
@@ -83,13 +82,21 @@ def sheet_text(sheet: Sheet) -> str:
     """Return the CSV of a sheet, without the column ``path`` where no row has one."""
     with_paths = any(row.path for row in sheet.rows)
     columns = [name for name in COLUMNS if name != "path" or with_paths]
-    text = StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    lines = [csv_line(columns)]
     for row in sheet.rows:
-        said = {"confidence": f"{row.confidence:.4f}", "draw": sheet.draw.text(row.stratum)}
-        writer.writerow(vars(row) | said)
-    return text.getvalue()
+        numbers = {"confidence": f"{row.confidence:.4f}", "inclusion": repr(row.inclusion)}
+        cells = vars(row) | numbers | {"draw": sheet.draw.text(row.stratum)}
+        lines.append(csv_line([cells[name] for name in columns]))
+    return "".join(lines)
+
+
+def csv_line(cells: Iterable[str]) -> str:
+    """Return a line of CSV (RFC 4180, line feeds); Python's own leaves a carriage return bare."""
+    return ",".join(map(_quoted, cells)) + "\n"
+
+
+def _quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell
 
 
 def read_sheet(path: Path) -> Sheet:
