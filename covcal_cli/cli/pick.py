@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def pick(
     file: InputFile = None,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="Rows to draw.")] = 50,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to draw.")] = 50,
     output: Annotated[Path, output("CSV to write, for a person to fill in.")] = Path(
         "to-label.csv"
     ),
@@ -67,10 +67,9 @@ def pick(
 ) -> None:
     """Pick the target rows whose labels tell most; reads no target label.
 
-    Rows are drawn by chance, those that the classifier may get wrong more often than sure ones, by
-    probabilities that are written beside them: whatever is estimated from their labels can so be
-    unbiased. Fill in the column label and give the file to covcal label. Rows that were drawn
-    before are not drawn again.
+    Rows are drawn by chance, doubtful ones more often than sure ones, with probabilities that are
+    written beside them: so what is estimated from their labels can be unbiased. Fill in the column
+    label and give the CSV to covcal label. Rows that were drawn before are not drawn again.
 
     The page works offline and on a phone: open it in any browser, label, save the CSV. It does not
     show what the classifier says unless asked to, since who sees an answer tends to agree with it.
@@ -90,7 +89,7 @@ def pick(
     names = [name.value for name in split or []]
     with usage():
         settings = PickSettings(
-            rows=rows, seed=seed, splits=SPLITS if ALL in names else tuple(dict.fromkeys(names))
+            rows=count, seed=seed, splits=SPLITS if ALL in names else tuple(dict.fromkeys(names))
         )
     console = Console(quiet=quiet, verbose=verbose)
     path = file_to_read(file, console)
