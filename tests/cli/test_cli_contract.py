@@ -55,6 +55,8 @@ class TestHelp:
             "estimate",
             "calibrate",
             "calibrate-labelled",
+            "pick",
+            "label",
             "evaluate",
             "compare",
             "apply",
