@@ -321,6 +321,7 @@ class TestMetricsFile:
             "metrics",
             "temperatures",
             "forecasters",
+            "aligned_temperatures",
             "bins",
             "bootstrap",
             "intervals",
