@@ -153,6 +153,15 @@ METHODS = {
             candidate=True,
         ),
         Method(
+            "blend",
+            "blend",
+            "on_target.by_consensus",
+            "half of consensus, half of the same on adapt's logits",
+            _ESTIMATE,
+            takes_prior=True,
+            candidate=True,
+        ),
+        Method(
             "atc",
             "original",
             "on_target.by_threshold",
