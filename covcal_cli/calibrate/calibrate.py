@@ -25,7 +25,8 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
 from covcal_cli.estimators.label_shift import BBSE, given_prior
 from covcal_cli.formats.calibration import Calibration, Candidate, TargetPrior
-from covcal_cli.formats.features import FeatureFile, ForecasterName
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.scaling import Forecasters, scaled_by
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard, require_one_of
@@ -89,7 +90,7 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
 def _fit(problem: Problem, method: Method) -> MethodFit:
     """Fit a method for which the file lacks nothing (`Problem.missing_for`)."""
     family, _, name = method.fit.partition(".")
-    fit: Callable[[Problem, ForecasterName], MethodFit] = getattr(_FAMILIES[family], name)
+    fit: Callable[[Problem, Forecasters], MethodFit] = getattr(_FAMILIES[family], name)
     return fit(problem, method.forecaster or problem.fullest)
 
 
@@ -142,10 +143,9 @@ def _calibration(
             f"the classifier makes no error on its {len(validation)} source validation rows: were "
             "they used to train it? They must not be",
         )
-    fitted = fitted_fields(
-        file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster), fit.offsets
-    )
-    warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
+    errors = problem.errors(scaled_by(fit.scaling.forecaster)[0])  # of a blend the classifier's
+    fitted = fitted_fields(file, fit.scaling, fit, len(validation), errors)
+    warnings += warnings_on_reading(fitted["source_accuracy"], fit.scaling)
     return Calibration(
         method=asked,
         method_used=name,

@@ -243,7 +243,7 @@ def _measured(key: str, path: Path, seed: int, settings: CompareSettings) -> Rec
             name: {metric: found.value(metric) for metric in METRICS}
             for name, found in evaluation.metrics.items()
         },
-        temperatures=dict(evaluation.temperatures),
+        temperatures={name: one.temperature for name, one in evaluation.scalings.items()},
         refused=refused,
     )
 
