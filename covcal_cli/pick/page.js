@@ -1,10 +1,15 @@
 // Every text from outside comes as JSON and is shown as text, never as HTML.
-const { name, digest, columns, rows, label, hidden, classes, images } = JSON.parse(
-  document.getElementById("data").textContent);
 const part = (id) => document.getElementById(id);
+const { name, digest, columns, rows, label, hidden, left_out: leftOut, classes, images } =
+  JSON.parse(part("data").textContent);
 // Letters with a meaning of their own (p, s, u, x) stand for no class.
 const KEYS = [..."1234567890abcdefghijklmnoqrtvwyz"];
 const SEARCHED = classes.length > KEYS.length;
+// A class that is called like a key has that key, the others have those that are left, in order.
+const called = classes.map((text) => text.toLowerCase());
+const left = KEYS.filter((key) => !called.includes(key));
+const keyOf = called.map((text, index) => (
+  KEYS.includes(text) && called.indexOf(text) === index ? text : left.shift()));
 const STORE = `covcal label ${digest}`;
 const SMALL = 64; // pixels, up to which an image is enlarged without smoothing
 
@@ -145,7 +150,7 @@ function showRow() {
   columns.forEach((column, index) => {
     // What could sway whoever labels is shown on demand: for an image, all there is beside it.
     const secret = hidden.includes(index) || Boolean(image);
-    if (index === label || row[index] === "" || (secret && !revealed)) return;
+    if (leftOut.includes(index) || row[index] === "" || (secret && !revealed)) return;
     const [term, value] = [document.createElement("dt"), document.createElement("dd")];
     term.textContent = shown(column);
     value.textContent = shown(row[index]);
@@ -163,9 +168,9 @@ const buttons = classes.map((text, index) => {
   button.append(words);
   if (!SEARCHED) {
     const key = document.createElement("kbd");
-    key.textContent = KEYS[index];
+    key.textContent = keyOf[index];
     button.prepend(key);
-    button.setAttribute("aria-keyshortcuts", KEYS[index]);
+    button.setAttribute("aria-keyshortcuts", keyOf[index]);
   }
   button.addEventListener("click", () => answer(text));
   return button;
@@ -224,7 +229,7 @@ document.addEventListener("keydown", (event) => {
   const key = /^([a-z0-9]|..+)$/.test(writes)
     ? writes : event.code.replace(/^(Key|Digit)/, "").toLowerCase();
   const action = ACTIONS[key];
-  const chosen = SEARCHED ? undefined : classes[KEYS.indexOf(key)];
+  const chosen = SEARCHED ? undefined : classes[keyOf.indexOf(key)];
   if (SEARCHED && event.key === "/") {
     event.preventDefault();
     part("search").focus();

@@ -19,8 +19,8 @@ from covcal_cli.files import write_text
 from covcal_cli.pick.sheet import Sheet, sheet_text
 from covcal_cli.records import document_text
 
-# Columns that would sway whoever labels, or mean nothing to them: shown on demand.
-_HIDDEN = ("predicted", "confidence", "inclusion", "draw")
+_HIDDEN = ("predicted", "confidence")  # columns that would sway whoever labels: shown on demand
+_LEFT_OUT = ("label", "inclusion", "draw")  # columns that tell them nothing
 _FILE = Path("page")  # where a document's paths would start from; there are none
 
 
@@ -76,6 +76,7 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
         "rows": rows,
         "label": columns.index("label"),
         "hidden": [columns.index(column) for column in columns if column in _HIDDEN],
+        "left_out": [columns.index(column) for column in columns if column in _LEFT_OUT],
         "classes": classes,
     }
     # Answers are kept in the browser under this name, so that those of another table stay apart.

@@ -298,6 +298,20 @@ def test_a_closed_tab_loses_nothing(chromium: Browser, downloads: Path, tmp_path
 
 @pytest.mark.browser
 @needs_browser
+def test_a_browser_that_keeps_nothing_is_named(chromium: Browser, tmp_path: Path) -> None:
+    """As one that was told so; the page can be used all the same."""
+    tab = opened(chromium, tmp_path / "kept.html", Sheet(["a", "b"]))
+    assert text_of(tab, "notice") == ""
+    tab.value("{Storage.prototype.setItem = () => { throw new Error('full'); }}")
+    tab.press("1")
+    assert "save before you close it" in text_of(tab, "notice")
+    assert text_of(tab, "status") == "Row 1: bird. 2 of 2."
+    require_silence(tab)
+    tab.close()
+
+
+@pytest.mark.browser
+@needs_browser
 def test_foreign_names_are_shown_and_saved_as_they_are(
     chromium: Browser, downloads: Path, tmp_path: Path
 ) -> None:
@@ -330,7 +344,7 @@ def test_the_classifiers_answer_is_shown_on_demand(chromium: Browser, tmp_path: 
     values = f"{facts}.map((d) => d.textContent)"
     assert tab.value(values) == []
     tab.press("p")
-    assert tab.value(values) == ["00.png", "bird", "0.75", "0.5"]
+    assert tab.value(values) == ["00.png", "bird", "0.75"]
     tab.press("p", "ArrowRight", "ArrowRight")
     assert tab.value(values) == ["no image"]
     tab.press("ArrowRight")
@@ -373,6 +387,19 @@ def test_a_key_held_down_answers_once(chromium: Browser, tmp_path: Path) -> None
     assert "3 of 4" in text_of(tab, "status")
     tab.press("a")
     assert text_of(tab, "status") == "Row 3: toad. 4 of 4."
+    tab.close()
+
+
+@pytest.mark.browser
+@needs_browser
+def test_a_class_that_is_called_like_a_key_has_it(chromium: Browser, tmp_path: Path) -> None:
+    """The others have the keys that are left, in order; none has one with another meaning."""
+    classes = ("0", "1", "2", "A", "a", "s", "none")
+    tab = opened(chromium, tmp_path / "keys.html", Sheet(["a"] * 7, classes))
+    shown = tab.value("[...document.querySelectorAll('#classes kbd')].map((k) => k.textContent)")
+    assert shown == ["0", "1", "2", "a", "3", "4", "5"]
+    tab.press("0", "a", "4")
+    assert text_of(tab, "status") == "Row 3: s. 4 of 7."
     tab.close()
 
 
