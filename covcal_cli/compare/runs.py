@@ -8,9 +8,10 @@ import hashlib
 import json
 import os
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
@@ -137,12 +138,15 @@ def finished(
         _one_thread_each(),
         ProcessPoolExecutor(settings.jobs, mp_context=get_context("spawn")) as pool,
     ):
-        futures = {pool.submit(record_of, run, folder, settings): run for run in runs}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:  # after an error or Ctrl-C, what has not begun shall not
-            pool.shutdown(wait=False, cancel_futures=True)
+        # No more than are worked on: what waits in the pool is begun even after Ctrl-C.
+        left, going = iter(runs), dict[Future[Record], Run]()
+        while True:
+            for run in islice(left, settings.jobs - len(going)):
+                going[pool.submit(record_of, run, folder, settings)] = run
+            if not going:
+                return
+            for future in wait(going, return_when=FIRST_COMPLETED).done:
+                yield going.pop(future), future.result()
 
 
 @contextmanager

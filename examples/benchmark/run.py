@@ -59,10 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if not chosen:
         parser.error(f"none of the families is in the half {given.half}")
-    with Console().progress() as progress:
-        text = benchmark(
-            chosen, given.output, seeds=given.seeds, jobs=given.jobs, progress=progress
-        )
+    try:
+        with Console().progress() as progress:
+            text = benchmark(
+                chosen, given.output, seeds=given.seeds, jobs=given.jobs, progress=progress
+            )
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on there", file=sys.stderr)
+        return 130
     print(text, end="")
     return 0
 

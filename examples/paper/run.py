@@ -69,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CovcalError, MissingDataError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on there", file=sys.stderr)
+        return 130
     print(table, end="")
     return 0
 

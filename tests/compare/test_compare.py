@@ -6,6 +6,7 @@ import json
 import os
 import statistics
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from scipy.stats import rankdata
 
 from covcal_cli.compare.compare import compare, compare_runs
 from covcal_cli.compare.ranking import Comparison
-from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run
+from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run, finished
 from covcal_cli.compare.tables import as_csv, as_markdown, as_tex
 from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.evaluate.metrics import METRICS
@@ -174,6 +175,28 @@ def test_several_processes_find_the_same(shifts: Path, monkeypatch: pytest.Monke
     )
     assert alone.shifts == together.shifts
     assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_nothing_waits_to_begin_when_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pool holds in advance would begin even after Ctrl-C."""
+    given: list[int] = []
+
+    class Threads(ThreadPoolExecutor):
+        def __init__(self, jobs: int, **_: object) -> None:
+            super().__init__(jobs)
+
+        def submit(self, work: Any, /, *given_to: Any, **more: Any) -> Any:
+            given.append(given_to[0].seed)
+            return super().submit(work, *given_to, **more)
+
+    monkeypatch.setattr("covcal_cli.compare.runs.ProcessPoolExecutor", Threads)
+    monkeypatch.setattr("covcal_cli.compare.runs.record_of", lambda run, *_: run.seed)
+    runs = [Run("made", Path("made.h5"), seed) for seed in range(6)]
+    begun = finished(runs, Path(), CompareSettings(jobs=2))
+    next(begun)
+    begun.close()
+    assert given == [0, 1]
+    assert {run.seed for run, _ in finished(runs, Path(), CompareSettings(jobs=2))} == set(range(6))
 
 
 def test_one_run_that_fails_leaves_the_others(shifts: Path) -> None:
