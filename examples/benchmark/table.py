@@ -27,8 +27,7 @@ _OF_ECE = (
 class Group:
     """A half of the benchmark, or a family of it."""
 
-    name: str
-    title: str
+    title: str  # its name and size
     half: str
     measured: Measured
 
@@ -54,7 +53,7 @@ def _of_state(cases: Sequence[Case], one: Measured) -> Iterator[str]:
         yield _OF_ECE
         yield markdown(_methods(half))
         yield f"### Every metric: {half.title}"
-        yield "Means over shifts: fractions, and scores as they are."
+        yield "Means over the shifts where a metric has a value: fractions, and scores as they are."
         yield markdown(_metrics(half.found))
         yield f"### Families: {half.title}"
         yield f"Mean ECE in percent; regret, and harmed shifts, are those of {AUTO}."
@@ -84,7 +83,7 @@ def groups(cases: Sequence[Case], one: Measured) -> tuple[list[Group], list[Grou
 
     def group(name: str, half: str, shifts: Sequence[str]) -> Group:
         size = f"{len(shifts)}" if name == half else f"{half}, {len(shifts)}"
-        return Group(name, f"{name} ({size})", half, one.of(shifts))
+        return Group(f"{name} ({size})", half, one.of(shifts))
 
     by_half = {half: [case for case in cases if case.half == half] for half in HALVES}
     families = [
@@ -131,19 +130,12 @@ def _methods(group: Group) -> Grid:
 
 
 def _metrics(found: Comparison) -> Grid:
-    """Return the mean of every metric that has a value on every shift."""
-    rows = [
-        [
-            method,
-            *(
-                f"{found.mean(method, name):.4f}"
-                if all(name in found.shifts[shift][method].means for shift in found.shifts)
-                else ""
-                for name in METRICS
-            ),
-        ]
-        for method in found.everywhere
-    ]
+    """Return the mean of every metric over the shifts where it has a value."""
+    rows = []
+    for method in found.everywhere:
+        known = {name for entries in found.shifts.values() for name in entries[method].means}
+        values = (f"{found.mean(method, name):.4f}" if name in known else "" for name in METRICS)
+        rows.append([method, *values])
     return Grid(["method", *METRICS], rows)
 
 
