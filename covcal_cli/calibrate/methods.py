@@ -42,7 +42,7 @@ class Method:
 
 
 AUTO = "auto"
-AUTO_HELP = "consensus, or temp if that says the same; corrected for a known prior"
+AUTO_HELP = "consensus, or temp where that agrees; moved by a known prior"
 SOURCE_PRIOR = "source"  # every class is as frequent as on the source, if nothing else is said
 BBSE_PRIOR = "bbse"  # estimated, not known
 _WEIGHTS = frozenset[Need]({"importance weights"})

@@ -1,12 +1,12 @@
 """Every estimate of the target accuracy side by side, and the consensus to act on.
 
-The rule, with all its constants. Chosen on the half *choose* of ``examples/benchmark``.
+The rule. Its constants are here, in `centred` and in `guards`, chosen on the half *choose* of
+``examples/benchmark``.
 
 1. Which estimates are heard, the *witnesses*:
    - where the second witness passes (the confidence falls, or rises by more than class frequencies
-     explain, or most labels would have to change), ATC, neighbours, balance and, of an adapted
-     file, agreement; of a classifier of two classes, whose neighbours and balance are those of one
-     number, ATC and COT;
+     explain, or most labels would have to change), ATC and both kinds of clusters; of a classifier
+     of two classes, whose clusters are the signs of one number, ATC and COT;
    - where it does not pass, perhaps only class frequencies have changed, which all but confidence
      take for errors: DoC alone;
    - where the class frequencies are given, COT, which then knows them, if its guards pass, else
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covcal_cli.estimators.centred import balance, neighbours
+from covcal_cli.estimators.centred import clusters, held_clusters
 from covcal_cli.estimators.evidence import Estimate, Evidence, Z
 from covcal_cli.estimators.guards import SECOND_WITNESS
 from covcal_cli.estimators.simple import agreement, atc, doc, mean_confidence, weighted_accuracy
@@ -38,7 +38,7 @@ REACH = (
     "0.2 times the fall from the source's accuracy and 6 points to both sides, plus sampling; no "
     "level, but such intervals held the truth on 9 in 10 of the shifts that they were chosen on"
 )
-_MANY = ("atc", "neighbours", "balance", "agreement")
+_MANY = ("atc", "clusters", "held clusters")
 _TWO = ("atc", "cot")
 
 
@@ -52,8 +52,8 @@ def panel(evidence: Evidence, of_cot: Estimate) -> tuple[Estimate, ...]:
         atc(evidence),
         doc(evidence),
         mean_confidence(evidence),
-        neighbours(evidence),
-        balance(evidence),
+        clusters(evidence),
+        held_clusters(evidence),
     ]
     if evidence.aligned is not None:
         found.append(agreement(evidence))

@@ -57,7 +57,7 @@ def test_a_shift_that_does_harm_takes_consensus(tmp_path: Path) -> None:
     assert found.forecaster_temperature == asked.forecaster_temperature
     assert found.forecaster_temperature > 1.1 * plain.forecaster_temperature
     assert found.reason.startswith("consensus, as the accuracy is estimated at ")
-    assert "the median of atc, neighbours, balance" in found.reason
+    assert "the median of atc, clusters, held clusters" in found.reason
     assert not guards_of(found)["contradiction"]
     assert any("label some target rows" in text for text in found.warnings)
 
