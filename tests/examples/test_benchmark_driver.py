@@ -1,6 +1,7 @@
 """The benchmark: its arithmetic recomputed from the records, its ceilings, resuming, and marks."""
 
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -282,6 +283,13 @@ def test_the_halves_are_whole_families_of_every_kind(
         assert len(by_half[half]) >= 55
         kinds = {FAMILIES[case.family].kind for case in by_half[half]}
         assert kinds == {"digits", "images", "tables", "text"}
+
+
+def test_every_case_can_be_made_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for case in everything(tmp_path, monkeypatch):
+        assert pickle.loads(pickle.dumps(case)).shift == case.shift
 
 
 def test_missing_data_is_named_before_any_work(
