@@ -59,10 +59,13 @@ def compare(
     from covcal_cli.compare.compare import compare
     from covcal_cli.compare.runs import ALL, CompareSettings
     from covcal_cli.compare.tables import require_format, write_comparison
+    from covcal_cli.errors import CovcalError
     from covcal_cli.files import check_output
 
     names = ALL if methods == "all" else tuple(name.strip() for name in methods.split(","))
     with usage():
+        if no_adapt and preset != PresetName.default:
+            raise CovcalError("--no-adapt has no use for a preset of adapt: leave out one of them")
         settings = CompareSettings(
             methods=names,
             seeds=seeds,

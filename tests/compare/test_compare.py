@@ -345,6 +345,7 @@ def test_csv_holds_every_metric_as_a_fraction() -> None:
         (("--methods", "tmep"), "'tmep'"),
         (("--metric", "mean_confidence"), "'mean_confidence'"),
         (("-o", "table.xlsx"), ".csv, .md, .tex"),
+        (("--no-adapt", "--preset", "paper"), "no use for a preset"),
     ],
 )
 def test_what_there_is_not_is_an_error_in_the_usage(
