@@ -14,6 +14,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.evidence import Z
+from covcal_cli.estimators.forecast import forecast
 from covcal_cli.files import check_output, write_text
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
@@ -21,7 +22,6 @@ from covcal_cli.formats.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.marks import Batch, Marks, frame_rows, read_marks
 from covcal_cli.pick.batches import rows_of, with_batch
 from covcal_cli.pick.design import drawn, inclusion_probabilities
-from covcal_cli.pick.forecast import forecast
 from covcal_cli.pick.sheet import Draw, DrawnRow, Sheet, fingerprint, read_sheet, sheet_text
 from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
