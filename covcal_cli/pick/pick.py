@@ -118,10 +118,10 @@ def pick(
         is_left = ~np.isin(frame, before.rows, assume_unique=True)
         n, left = settings.rows, int(np.count_nonzero(is_left))
         if left < n:
-            drawn_before = f", and {len(before.rows)} were drawn before" if len(before.rows) else ""
+            others = f", and {len(before.rows)} were drawn before" if before.batches else ""
             raise CovcalError(
-                f"{path} has {left} target {' and '.join(splits)} rows left to label{drawn_before}"
-                f": ask for at most {left}, or give more --split"
+                f"{path} has {left} target {' and '.join(splits)} rows left to label{others}: ask "
+                f"for at most {left}"
             )
         given = None if calibration is None else _scaled(file, Path(calibration), networks)
         found = forecast(file, frame, given, seed=settings.seed, progress=progress or silent)
