@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from covcal_cli.extract.extract import extract
     from covcal_cli.extract.settings import ExtractSettings
     from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.formats.target_labels import random_labels
     from covcal_cli.records import write_document
     from covcal_cli.report.report import report
 
@@ -50,6 +51,7 @@ __all__ = [
     "evaluate",
     "export",
     "extract",
+    "random_labels",
     "read_calibration",
     "report",
     "write_document",
@@ -71,6 +73,7 @@ _HOMES = {
     "evaluate": "evaluate.evaluate",
     "export": "export.export",
     "extract": "extract.extract",
+    "random_labels": "formats.target_labels",
     "read_calibration": "formats.calibration",
     "report": "report.report",
     "write_document": "records",

@@ -130,6 +130,7 @@ def apply(
                 calibration.forecaster_temperature,
                 calibration.offsets,
                 found,
+                calibration.confidence_offset,
             ),
             with_probabilities=not settings.confidence_only,
             progress=progress or silent,
@@ -248,7 +249,7 @@ def calibrated_rows(
 ) -> tuple[Labels, Float32s, Float32s]:
     """Return label (m,), confidence in it (m,) and calibrated probabilities (m, K) of `rows`."""
     logits = domain.logits(rows)
-    if scaled.forecaster == "original" and scaled.offsets is None:
+    if scaled.forecaster == "original" and not scaled.is_moved:
         labels, distances, axis = _distances(logits)
         probabilities = _softmax(distances, axis, scaled.temperature)
         return labels, probabilities.max(axis=1), probabilities

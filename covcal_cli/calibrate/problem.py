@@ -14,7 +14,13 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.calibrate.discriminator import fit_discriminator
-from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
+from covcal_cli.calibrate.methods import (
+    AUTO_LABELS,
+    LABELS,
+    MARKED_LABELS,
+    SOURCE_PRIOR,
+    Method,
+)
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import ESTIMATED, Aligned, Estimate, Evidence, read_evidence
@@ -40,7 +46,7 @@ from covcal_cli.maths.weights import (
     ImportanceWeights,
     importance_weights,
 )
-from covcal_cli.records import Guard, Input, require_at_least
+from covcal_cli.records import Guard, Input, require_at_least, require_one_of
 
 MIN_ESS_FIT = 100.0  # effective rows that a weighted T_f should rest on
 MAX_MEAN_WEIGHT_GAP = 0.2
@@ -62,6 +68,8 @@ class EstimateSettings:
     """What ``covcal estimate`` can be told, and every method too."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
+    # Labels for calibration: "marked" by covcal label, "none", or "auto": marked ones if any are.
+    labels: str = AUTO_LABELS
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
     target_prior: str = SOURCE_PRIOR
     # The shares that it stands for, where they are known: those that a calibration was made with.
@@ -72,6 +80,16 @@ class EstimateSettings:
         if not 1 <= self.max_weight <= 1e100:
             raise CovcalError(f"max_weight must be a number from 1 to 1e100, not {self.max_weight}")
         require_at_least("seed", self.seed, 0)
+        require_one_of("labels", self.labels, LABELS)
+        if self.labels == MARKED_LABELS and self.target_prior != SOURCE_PRIOR:
+            raise CovcalError("labels tell what a target prior does: give one of the two")
+
+    @property
+    def takes_labels(self) -> bool:
+        """Whether marked labels are used where there are some: not against a given prior."""
+        return self.labels == MARKED_LABELS or (
+            self.labels == AUTO_LABELS and self.target_prior == SOURCE_PRIOR
+        )
 
 
 @dataclass(frozen=True)
@@ -87,6 +105,7 @@ class MethodFit:
     at_limit: Limit | None = None
     matched: float | None = None  # the mean target confidence that T was chosen to have
     offsets: Float64s | None = None  # b of the classes, (K,), added to the scaled logits
+    of_label: float = 0.0  # a of the classifier's label, added likewise
     guards: tuple[Guard, ...] = ()
     weights: ImportanceWeights | None = None  # those that entered
     bound: BoundTerms | None = None
@@ -334,12 +353,7 @@ def mean_confidence(
     return total / domain.count(*splits)
 
 
-def _target_confidence(
-    file: FeatureFile,
-    forecaster: ForecasterName,
-    temperature: float,
-    offsets: Float64s | None,
-) -> dict[str, float | int | None]:
+def _target_confidence(file: FeatureFile, fit: MethodFit) -> dict[str, Any]:
     """Return the mean confidence on target validation rows, before and after, for cal.json."""
     target = file.target
     if target is None or target.count("validation") == 0:
@@ -348,10 +362,11 @@ def _target_confidence(
     def mean(scaled: ScaledLogits) -> float:
         return mean_confidence(target, ("validation",), scaled.of(target), scaled.temperature)
 
+    after = ScaledLogits(fit.forecaster, fit.temperature, fit.offsets, of_label=fit.of_label)
     return {
         "rows": target.count("validation"),
         "target_confidence_before": mean(ScaledLogits("original", 1.0)),
-        "target_confidence": mean(ScaledLogits(forecaster, temperature, offsets)),
+        "target_confidence": mean(after),
     }
 
 
@@ -360,17 +375,10 @@ def input_of(file: FeatureFile) -> Input:
     return Input("adapted" if file.is_adapted else "features", file.path, file.sha256())
 
 
-def fitted_fields(
-    file: FeatureFile,
-    forecaster: ForecasterName,
-    fit: MethodFit | TemperatureFit,
-    rows: int,
-    errors: int,
-    offsets: Float64s | None = None,
-) -> dict[str, Any]:
+def fitted_fields(file: FeatureFile, fit: MethodFit, rows: int, errors: int) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what was fitted, and on what."""
     return {
-        "forecaster": forecaster,
+        "forecaster": fit.forecaster,
         "forecaster_temperature": fit.temperature,
         "fit": {
             "rows": rows,
@@ -379,8 +387,9 @@ def fitted_fields(
             "loss_before": fit.loss_at_one,
             "at_limit": fit.at_limit,
         },
-        "class_offsets": () if offsets is None else tuple(offsets.tolist()),
-        "estimates": _target_confidence(file, forecaster, fit.temperature, offsets),
+        "class_offsets": () if fit.offsets is None else tuple(fit.offsets.tolist()),
+        "confidence_offset": fit.of_label,
+        "estimates": _target_confidence(file, fit),
         "classes": tuple(file.classes),
         "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),

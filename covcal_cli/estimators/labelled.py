@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Integers
+from covcal_cli.arrays import Booleans, Float64s, Integers
 from covcal_cli.estimators.evidence import Estimate, Z
 
 INTERVAL = "95 %, of the rows that were drawn from"
@@ -45,13 +45,13 @@ class LabelledSample:
     `marks` in ``formats`` says how batches are drawn and what they allow to say.
     """
 
-    places: Integers  # (n,), which rows of the frame
+    population: int  # N
     right: Float64s  # (n,), 1 or 0
     inclusion: Float64s  # (n,), of being drawn by its batch from what earlier ones left
     batch: Integers  # (n,), 0 .. B - 1
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.right)
 
     @property
     def weights(self) -> Float64s:
@@ -69,37 +69,38 @@ class LabelledSample:
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
-    def without(self, fold: Integers, number: int) -> "LabelledSample":
-        """Return the rows of other folds, each as likely to be drawn as its batch is now large."""
-        kept = fold != number
+    def without(self, out: Booleans) -> "LabelledSample":
+        """Return all rows but some, each as likely to be drawn as its batch is now large."""
+        kept = ~out
         before = np.bincount(self.batch)
         share = np.bincount(self.batch[kept], minlength=len(before)) / np.maximum(before, 1)
         batch = self.batch[kept]
         return LabelledSample(
-            self.places[kept], self.right[kept], self.inclusion[kept] * share[batch], batch
+            self.population, self.right[kept], self.inclusion[kept] * share[batch], batch
         )
 
     @property
     def _shares(self) -> Float64s:
-        return np.bincount(self.batch) / len(self.batch)
+        return np.bincount(self.batch) / max(len(self.batch), 1)
 
 
-def labelled(sample: LabelledSample, forecast: Float64s) -> Estimate:
+def labelled(sample: LabelledSample, frame: Float64s, forecast: Float64s) -> Estimate:
     """Return the accuracy on a frame of rows, of which some are labelled.
 
     Parameters
     ----------
     sample : LabelledSample
         At least one row.
-    forecast : array of shape (N,)
-        The probability, for every row of the frame, that the classifier is right in it.
+    frame : array of shape (m,)
+        The probability that the classifier is right, in rows that stand for the frame, or all.
+    forecast : array of shape (n,)
+        The same in the rows of the sample.
     """
-    near = np.clip(forecast, _NEAREST, 1 - _NEAREST)
-    scores = np.log(near / (1 - near))
-    N, n, weights = len(scores), len(sample), sample.weights
-    offset, slope = _fitted(scores[sample.places], sample.right, weights / weights.mean())
-    fitted = _sigmoid(offset + slope * scores)
-    of_drawn, mean = fitted[sample.places], float(fitted.mean())
+    scores, of_frame = _logit(forecast), _logit(frame)
+    N, n, weights = sample.population, len(sample), sample.weights
+    offset, slope = _fitted(scores, sample.right, weights / weights.mean())
+    of_drawn = _sigmoid(offset + slope * scores)
+    mean = float(_sigmoid(offset + slope * of_frame).mean())
     accuracy = float(np.clip(mean + weights @ (sample.right - of_drawn) / N, 0.0, 1.0))
     variance = float(sample.variances @ (of_drawn * (1 - of_drawn))) / N**2 * n / max(n - 1, 1)
     low, high = accuracy, accuracy
@@ -149,6 +150,11 @@ def _fitted(scores: Float64s, right: Float64s, weights: Float64s) -> tuple[float
         if np.abs(step).max() < _TOLERANCE:
             break
     return float(at[0]), float(at[1])
+
+
+def _logit(forecast: Float64s) -> Float64s:
+    near = np.clip(forecast, _NEAREST, 1 - _NEAREST)
+    return np.asarray(np.log(near / (1 - near)))
 
 
 def _sigmoid(odds: Float64s) -> Float64s:

@@ -70,7 +70,8 @@ def posterior(
         The label-free estimate, with its guard of contradiction. Without it any accuracy is as
         likely as another.
     """
-    n_classes, weights = frame.shape[1], sample.weights / sample.weights.mean()
+    n_classes, weights = frame.shape[1], sample.weights
+    weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
     signs = np.where(sample.right == 1, -1.0, 1.0)[:, None]
     scale = spread(frame, masked(frame)) or 1.0
     reach = _REACH * OFFSET_SPREAD

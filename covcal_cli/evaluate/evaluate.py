@@ -295,7 +295,7 @@ def _read(
             top = _top_class(parts["original"])
             for name, entry in judged.items():
                 scaled = parts[entry.key]
-                if entry.offsets is not None:
+                if entry.is_moved:
                     scaled = class_major(entry.moved(logits[entry.key][part]))
                 forecast = softmax(scaled, entry.temperature)
                 chosen = top if predictions == "original" else _top_class(scaled)
@@ -341,7 +341,7 @@ def _without_fitted(
     )
     if not kept.any():
         raise CovcalError(
-            f"{target.path}: every row to judge was used by calibrate-labelled: take fewer --rows, "
+            f"{target.path}: a calibration was fitted to every row to judge: take fewer --labels, "
             "or another --split"
         )
     return rows[kept], int((~kept).sum())

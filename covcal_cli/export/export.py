@@ -117,6 +117,7 @@ def export(
             calibration.forecaster_temperature,
             found.arrays if found else None,
             calibration.offsets,
+            calibration.confidence_offset,
         ),
         stored=stored_rows(calibration, networks),
         metadata=_metadata(calibration, document),
@@ -202,6 +203,7 @@ def _metadata(calibration: Calibration, document: Path) -> dict[str, str]:
         "forecaster": calibration.forecaster,
         "temperature": repr(calibration.forecaster_temperature),
         "class_offsets": json.dumps(list(calibration.class_offsets)),
+        "confidence_offset": repr(calibration.confidence_offset),
         "warnings": str(len(calibration.warnings)),
         "classes": json.dumps(list(calibration.classes), ensure_ascii=False),
     }

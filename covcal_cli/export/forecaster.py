@@ -29,14 +29,15 @@ class Forecaster:
     # /networks of an adapted file; None scales the classifier's own logits.
     networks: Networks | None
     offsets: Float64s | None = None  # b of the classes, (K,), added after the temperature
+    of_label: float = 0.0  # a of the classifier's label, added likewise
 
     def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
         """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""
         scaled: Floats = logits
         if self.networks is not None and features is not None:
             scaled = log_mean_softmax(aligned_logits(self.networks, features)).T
-        moved = class_major(with_offsets(scaled, self.temperature, self.offsets))
-        return np.exp(log_probabilities(moved, self.temperature)).T
+        moved = with_offsets(scaled, self.temperature, self.offsets, self.of_label)
+        return np.exp(log_probabilities(class_major(moved), self.temperature)).T
 
 
 @dataclass(frozen=True)

@@ -205,11 +205,12 @@ def _one_attempt(where: str) -> Iterator[None]:
 
 
 class TorchForecaster(nn.Module):
-    """psi, the head, the temperature and the class offsets."""
+    """psi, the head, the temperature and the offsets."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
         self._temperature = forecaster.temperature
+        self._of_label = forecaster.of_label
         self._has_offsets = forecaster.offsets is not None
         if forecaster.offsets is not None:
             self.register_buffer("offsets", torch.from_numpy(forecaster.offsets).float())
@@ -231,6 +232,9 @@ class TorchForecaster(nn.Module):
         scaled = shifted / self._temperature
         if self._has_offsets:
             scaled = scaled + self.get_buffer("offsets")
+        if self._of_label:
+            label = shifted.argmax(dim=1, keepdim=True)
+            scaled = scaled.scatter_add(1, label, torch.full_like(scaled[:, :1], self._of_label))
         return torch.softmax(scaled, dim=1)
 
     def _aligned_logits(self, features: Tensor) -> Tensor:

@@ -157,12 +157,18 @@ def fitted_networks(
 
 @dataclass(frozen=True)
 class ScaledLogits:
-    """Whose logits of a file a temperature scales, and the class offsets added to them after it."""
+    """Whose logits of a file a temperature scales, and the offsets added to them after it."""
 
     forecaster: ForecasterName
     temperature: float
-    offsets: Float64s | None = None  # b, (K,)
+    offsets: Float64s | None = None  # b of the classes, (K,)
     networks: AlignedNetworks | None = None  # that make the logits where the file lacks them
+    of_label: float = 0.0  # a of the classifier's label
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether there are offsets."""
+        return self.offsets is not None or self.of_label != 0
 
     @property
     def reads(self) -> str:
@@ -178,7 +184,7 @@ class ScaledLogits:
 
     def moved(self, logits: Floats) -> Floats:
         """Return logits, shape (m, K), whose softmax at T has the offsets in it."""
-        return with_offsets(logits, self.temperature, self.offsets)
+        return with_offsets(logits, self.temperature, self.offsets, self.of_label)
 
     def of(self, domain: Domain) -> Callable[[Rows], Floats]:
         """Return what gives these logits of a domain's rows, shape (m, K), a block at a time."""
@@ -262,5 +268,6 @@ def scaled_logits(
                 given,
                 allow_other_preprocessing=allow_other_preprocessing,
             ),
+            calibration.confidence_offset,
         )
     return found

@@ -25,7 +25,7 @@ def logits() -> Float64s:
 
 
 def first(n: int, right: Float64s) -> LabelledSample:
-    return LabelledSample(np.arange(n), right[:n], np.full(n, n / 1000), np.zeros(n, dtype=int))
+    return LabelledSample(1000, right[:n], np.full(n, max(n, 1) / 1000), np.zeros(n, dtype=int))
 
 
 def made(logits: Float64s, temperature: float, offset: float) -> Float64s:
@@ -83,10 +83,10 @@ def test_rows_count_by_their_weight(logits: Float64s) -> None:
     """A row that stands for three counts as three."""
     right = made(logits, 3.0, 0.0)
     whole = np.array([0, 1, 2, 2, 2, 3])
-    sample = LabelledSample(whole, right[whole], np.full(6, 0.1), np.zeros(6, dtype=int))
+    sample = LabelledSample(1000, right[whole], np.full(6, 0.1), np.zeros(6, dtype=int))
     once = np.array([0, 1, 2, 3])
     inclusion = np.array([0.1, 0.1, 0.1 / 3, 0.1])
-    weighted = LabelledSample(once, right[once], inclusion, np.zeros(4, dtype=int))
+    weighted = LabelledSample(1000, right[once], inclusion, np.zeros(4, dtype=int))
     # Weights have the mean 1 in both: of 6 rows, and of 4.
     few = posterior(logits, logits[once], weighted, None)
     many = posterior(logits, logits[whole], sample, None)
@@ -101,3 +101,9 @@ def test_scaled_logits_scale_the_temperature(logits: Float64s, factor: float) ->
     )
     assert other.temperature == pytest.approx(factor * one.temperature, rel=1e-6)
     assert other.offset == pytest.approx(one.offset, abs=1e-9)
+
+
+def test_without_a_label_it_is_the_prior(logits: Float64s) -> None:
+    found = posterior(logits, logits[:0], first(0, np.zeros(1000)), PRIOR)
+    assert found.accuracy == pytest.approx(PRIOR.accuracy, abs=0.02)
+    assert found.offset == pytest.approx(OFFSET, abs=0.01)

@@ -9,9 +9,9 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.estimate import expect
-from covcal_cli.calibrate.labelled import LabelledSettings, calibrate_labelled
 from covcal_cli.formats import features
 from covcal_cli.formats.features import FeatureFile, thinned
+from covcal_cli.formats.target_labels import random_labels
 from tests.made_files import Arrays, made_domain, write_features
 
 
@@ -75,7 +75,7 @@ def peak(path: Path) -> int:
     tracemalloc.start()
     try:
         calibrate(path, CalibrateSettings(method="iw+temp"))
-        calibrate_labelled(path, LabelledSettings(rows=50))
+        calibrate(path, labels=random_labels(path, 50))
         expect(path)
         return tracemalloc.get_traced_memory()[1]
     finally:
