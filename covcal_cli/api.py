@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from covcal_cli.extract.settings import ExtractSettings
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.target_labels import random_labels
+    from covcal_cli.pick.label import label
+    from covcal_cli.pick.pick import PickSettings, pick
     from covcal_cli.records import write_document
     from covcal_cli.report.report import report
 
@@ -44,6 +46,7 @@ __all__ = [
     "EstimateSettings",
     "EvaluateSettings",
     "ExtractSettings",
+    "PickSettings",
     "adapt",
     "apply",
     "calibrate",
@@ -51,6 +54,8 @@ __all__ = [
     "evaluate",
     "export",
     "extract",
+    "label",
+    "pick",
     "random_labels",
     "read_calibration",
     "report",
@@ -66,6 +71,7 @@ _HOMES = {
     "EstimateSettings": "calibrate.problem",
     "EvaluateSettings": "evaluate.evaluate",
     "ExtractSettings": "extract.settings",
+    "PickSettings": "pick.pick",
     "adapt": "adapt.adapt",
     "apply": "apply.apply",
     "calibrate": "calibrate.calibrate",
@@ -73,6 +79,8 @@ _HOMES = {
     "evaluate": "evaluate.evaluate",
     "export": "export.export",
     "extract": "extract.extract",
+    "label": "pick.label",
+    "pick": "pick.pick",
     "random_labels": "formats.target_labels",
     "read_calibration": "formats.calibration",
     "report": "report.report",

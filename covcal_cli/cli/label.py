@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Quiet, Verbose
+from covcal_cli.cli.options import Quiet, Verbose, output
 
 
 def label(
@@ -22,6 +22,9 @@ def label(
             metavar="CSV...", help="What covcal pick wrote, its column label filled in."
         ),
     ],
+    output: Annotated[
+        Path | None, output("File to write; FILE itself is replaced when left out.")
+    ] = None,
     partial: Annotated[
         bool,
         typer.Option(
@@ -31,7 +34,10 @@ def label(
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Replace labels that FILE holds by others.")
+        bool,
+        typer.Option(
+            "--force", "-f", help="Replace the output if it exists, and labels by others."
+        ),
     ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -44,14 +50,15 @@ def label(
     \b
     Examples:
       covcal label adapted.h5 to-label.csv
-      covcal label features.h5 to-label.csv more.csv
+      covcal label features.h5 to-label.csv more.csv -o labelled.h5
       covcal label adapted.h5 to-label.csv --partial
     """
     from covcal_cli.files import as_word
     from covcal_cli.pick.label import label as put_in
 
     console = Console(quiet=quiet, verbose=verbose)
-    found = put_in(file, sheets, partial=partial, force=force)
+    found = put_in(file, sheets, output, partial=partial, force=force)
+    written = output or file
     replaced = f", {found.replaced} replaced" if found.replaced else ""
     batches = f"{found.batches} batch{'es' if found.batches > 1 else ''}"
     console.screen(
@@ -65,4 +72,4 @@ def label(
                 "stand for them, as if by chance"
             ]
         )
-    console.wrote(file, f"covcal pick {as_word(file)} -o more.csv for more, or covcal calibrate")
+    console.wrote(written, f"covcal calibrate {as_word(written)}, or covcal pick it for more")

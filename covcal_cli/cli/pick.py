@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def pick(
     file: InputFile = None,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="Rows to draw.")] = 50,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to draw.")] = 50,
     output: Annotated[Path, output("CSV to write, for a person to fill in.")] = Path(
         "to-label.csv"
     ),
@@ -38,9 +38,18 @@ def pick(
             metavar="CSV", help="An earlier batch whose labels are not in FILE yet; repeats."
         ),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="HTML", help="Also write a page on which to label them, by keys or by touch."
+        ),
+    ] = None,
     images: Annotated[
         Path | None,
-        typer.Option(metavar="TARGET", help="The folder of the target's images, for their paths."),
+        typer.Option(
+            metavar="TARGET",
+            help="The target's images, as extract took them: for the page, and their paths.",
+        ),
     ] = None,
     split: Annotated[
         list[SplitName] | None,
@@ -58,14 +67,17 @@ def pick(
 ) -> None:
     """Pick the target rows whose labels tell most; reads no target label.
 
-    Rows are drawn by chance, those that the classifier may get wrong more often than sure ones, by
-    probabilities that are written beside them: whatever is estimated from their labels can so be
-    unbiased. Fill in the column label and give the file to covcal label. Rows that were drawn
-    before are not drawn again.
+    Rows are drawn by chance, doubtful ones more often than sure ones, with probabilities that are
+    written beside them: so what is estimated from their labels can be unbiased. Fill in the column
+    label and give the CSV to covcal label. Rows that were drawn before are not drawn again.
+
+    The page works offline and on a phone: open it in any browser, label, save the CSV. It does not
+    show what the classifier says unless asked to, since who sees an answer tends to agree with it.
 
     \b
     Examples:
       covcal pick -n 50
+      covcal pick -n 60 --page label.html --images target/
       covcal pick adapted.h5 -n 50 -o to-label.csv --images target/
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
     """
@@ -77,7 +89,7 @@ def pick(
     names = [name.value for name in split or []]
     with usage():
         settings = PickSettings(
-            rows=rows, seed=seed, splits=SPLITS if ALL in names else tuple(dict.fromkeys(names))
+            rows=count, seed=seed, splits=SPLITS if ALL in names else tuple(dict.fromkeys(names))
         )
     console = Console(quiet=quiet, verbose=verbose)
     path = file_to_read(file, console)
@@ -90,18 +102,28 @@ def pick(
             networks=networks,
             earlier=after or (),
             images=images,
+            page=page,
             force=force,
             progress=progress,
         )
     console.screen(_summary(found))
-    console.wrote(
-        output, f"fill in its labels, then covcal label {as_word(path)} {as_word(output)}"
+    console.warn(
+        f"the page cannot show {known}: {reason}" for known, reason in found.unreadable.items()
     )
+    if page is not None and images is None:
+        console.note("the page names rows by their ids: pass --images TARGET to show images")
+    read = f"covcal label {as_word(path)}"
+    if page is None:
+        console.wrote(output, f"fill in its labels, then {read} {as_word(output)}")
+    else:
+        console.wrote(output)
+        console.wrote(page, f"open it in a browser, then {read} with the CSV that it saves")
 
 
 def _summary(found: "Picked") -> str:
     """Return what was drawn, and what the labels will buy."""
     from covcal_cli.data.classes import listed
+    from covcal_cli.errors import printable
 
     batch = found.sheet.draw.batch
     before = f", after {found.before} drawn before" if found.before else ""
@@ -117,6 +139,6 @@ def _summary(found: "Picked") -> str:
     lines += [
         f"ECE        at least about {100 * found.mean_error:.1f} points: what is fitted to them "
         "misses the accuracy by as much",
-        f"classes    {listed(found.classes)}",
+        f"classes    {printable(listed(found.classes))}",
     ]
     return "\n".join(lines)

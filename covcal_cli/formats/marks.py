@@ -25,7 +25,7 @@ from covcal_cli.arrays import AnyArray, Booleans, Float64s, Integers, Labels, Ro
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import SPLITS, UNMARKED_SHA256, Domain, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.hdf5 import Dataset
+from covcal_cli.hdf5 import Dataset, Group
 
 MARKED = "marked"  # the group
 LABELS = f"{MARKED}/labels"  # (m,) int64: of a row drawn, -1 until it has one
@@ -93,6 +93,8 @@ def read_marks(file: FeatureFile) -> Marks:
     """
     if MARKED not in file.handle:
         return NO_MARKS
+    if not isinstance(file.handle[MARKED], Group):
+        raise _damaged(file, "are no group")
     values = {name: _values(file, name, kinds) for name, kinds in _OF_ROWS.items()}
     of_batches = {
         name: _values(file, f"batches/{name}", kinds) for name, kinds in _OF_BATCHES.items()
@@ -174,8 +176,8 @@ def _fault(marks: Marks, target: Domain) -> str | None:
             return "are of other splits than there are"
         if batch.population != target.count(*batch.splits) - int((marks.batch < number).sum()):
             return "are of another number of rows than there are"
-        strata = marks.stratum[marks.batch == number]
-        if batch.drawn < 1 or not np.array_equal(np.sort(strata), np.arange(batch.drawn)):
+        strata = np.sort(marks.stratum[marks.batch == number])
+        if batch.drawn != len(strata) or (strata != np.arange(len(strata))).any():
             return "are not of all rows of a batch"
     return None
 

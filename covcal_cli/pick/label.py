@@ -15,7 +15,7 @@ import numpy as np
 from covcal_cli.arrays import UNKNOWN_LABEL
 from covcal_cli.data.classes import ClassMap, listed, named_classes
 from covcal_cli.errors import CovcalError, shown
-from covcal_cli.files import atomic_output, require_file
+from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, FeatureFile
 from covcal_cli.formats.marked_labels import marked_labels
 from covcal_cli.formats.marks import read_marks, write_marked
@@ -37,6 +37,7 @@ class Labelling:
 def label(
     path: str | Path,
     sheets: Sequence[str | Path],
+    output: str | Path | None = None,
     *,
     partial: bool = False,
     force: bool = False,
@@ -49,11 +50,13 @@ def label(
         The file that the rows were picked from, or one of the same rows that adapt made.
     sheets : sequence of str or Path
         The CSV files that `pick` wrote, filled in; batches join in the order they were drawn in.
+    output : str or Path, optional
+        The file to write; `path` itself is replaced when left out.
     partial : bool
         Take a sheet that still has empty labels. Until those follow, the rows that have a label
         stand for their whole batch, as if chance had chosen them.
     force : bool
-        Replace labels that are there by others.
+        Replace labels that are there by others, and an existing output.
 
     Raises
     ------
@@ -61,10 +64,13 @@ def label(
         If a sheet is of another file or draw, or lacks labels; if an id is unknown or a label no
         class or another than before. The file is as it was.
     """
-    path = Path(path)
+    path, output = Path(path), Path(path if output is None else output)
     require_file(path, remedy=REMEDY)
+    is_replaced = output.exists() and output.samefile(path)
+    if not is_replaced:
+        check_output(output, force=force, inputs=map(Path, sheets))
     read = sorted((read_sheet(Path(one)) for one in sheets), key=lambda one: one.draw.number)
-    with atomic_output(path, force=True) as output, FeatureFile(path) as file:
+    with atomic_output(output, force=force or is_replaced) as written, FeatureFile(path) as file:
         target, marks = file.require_target(), read_marks(file)
         labels = dict(zip(marks.rows.tolist(), marked_labels(file).tolist(), strict=True))
         new = replaced = 0
@@ -84,7 +90,7 @@ def label(
                 new, replaced = new + (old == UNKNOWN_LABEL), replaced + (old != UNKNOWN_LABEL)
                 labels[int(row)] = found
         values = np.array([labels[row] for row in marks.rows.tolist()], dtype=np.int64)
-        write_marked(output, file, marks, values)
+        write_marked(written, file, marks, values)
         labelled = int(np.count_nonzero(values != UNKNOWN_LABEL))
         return Labelling(new, replaced, labelled, len(values) - labelled, len(marks.batches))
 

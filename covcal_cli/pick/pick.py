@@ -5,23 +5,23 @@ No target label is read, and the file stays as it is: the sheet that is written 
 are not drawn again. `marks` has what the design of batches allows to say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.evidence import Z
 from covcal_cli.estimators.forecast import forecast
-from covcal_cli.files import check_output, write_text
-from covcal_cli.formats.calibration import read_calibration
+from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
-from covcal_cli.formats.forecaster import ScaledLogits, scaled_logits
+from covcal_cli.formats.forecaster import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.marks import Batch, Marks, frame_rows, read_marks
 from covcal_cli.pick.batches import rows_of, with_batch
 from covcal_cli.pick.design import drawn, inclusion_probabilities
+from covcal_cli.pick.page import write_page
 from covcal_cli.pick.sheet import Draw, DrawnRow, Sheet, fingerprint, read_sheet, sheet_text
 from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
@@ -60,6 +60,7 @@ class Picked:
     # accuracy on the rows of `splits`, if the forecast is about right.
     half_width: float
     half_width_of_all: float
+    unreadable: Mapping[str, str]  # why an image is not on the page, by the row's id
 
     @property
     def mean_error(self) -> float:
@@ -76,6 +77,7 @@ def pick(
     networks: str | Path | None = None,
     earlier: Sequence[str | Path] = (),
     images: str | Path | None = None,
+    page: str | Path | None = None,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Picked:
@@ -95,21 +97,30 @@ def pick(
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The folder that the target's ids are relative to, for the column ``path``.
+        The images that the target's rows come from, as extract took them: for `page`, and for the
+        column ``path`` if they lie in a folder that the ids are relative to.
+    page : str or Path, optional
+        An HTML file to write, on which a person can label the rows.
     force : bool
-        Replace an existing output.
+        Replace existing outputs.
     progress : callable, optional
         Called with a `Progress` for every block.
 
     Raises
     ------
     CovcalError
-        If there are fewer rows left, a sheet or the calibration belongs to another file, or the
-        output cannot be written.
+        If there are fewer rows left, a sheet or the calibration belongs to another file, images
+        are those of other rows, or an output cannot be written.
     """
+    if networks is not None and calibration is None:
+        raise UnusedOptionError("--networks", "only a calibration has a use for it")
     path, output = Path(path), Path(output)
-    read = [Path(one) for one in (calibration, networks, *earlier) if one is not None]
+    read = [Path(one) for one in (calibration, networks, images, *earlier) if one is not None]
     check_output(output, force=force, inputs=[path, *read])
+    if page is not None:
+        check_output(Path(page), force=force, inputs=[path, *read])
+        if Path(page).resolve() == output.resolve():
+            raise CovcalError(f"{page} cannot be both the CSV and the page: give one another name")
     with FeatureFile(path) as file:
         target = file.require_target()
         before = _before(file, [read_sheet(Path(one)) for one in earlier])
@@ -148,22 +159,28 @@ def pick(
         ]
         sheet = Sheet(output, Draw(len(before.batches), batch, fingerprint(file)), drawn_rows)
         rows_of(target, sheet)  # refuses ids that are not unique, before anybody labels them
-        write_text(output, sheet_text(sheet), force=force)
+        classes = tuple(file.classes)
+        unreadable: Mapping[str, str] = {}
+        with moved_together():
+            write_text(output, sheet_text(sheet), force=force)
+            if page is not None:
+                unreadable = write_page(Path(page), sheet, classes, images, force=force)
         variance = _variance(right, probabilities)
         earlier_ones = _earlier_variances(before, frame, found.right)
         return Picked(
             sheet,
-            tuple(file.classes),
+            classes,
             len(before.rows),
             Z * float(np.sqrt(variance)) / len(frame),
             Z * _combined_deviation([*earlier_ones, (n, variance)]) / len(frame),
+            unreadable,
         )
 
 
 def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> ScaledLogits:
     given = None if networks is None else Path(networks)
-    read = read_calibration(document)
-    return scaled_logits(file, {"": read}, [document], given)[""]
+    (found,) = scaled_logits(file, read_named([document], given), [document], given).values()
+    return found
 
 
 def _splits(path: Path, before: Marks, asked: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,12 +4,10 @@ A line of it says by itself which row of which draw of which data it is, so that
 been through a spreadsheet, or lost lines there, is either read rightly or refused.
 """
 
-import csv
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ import numpy as np
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import require_file
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.marks import Batch
 
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
@@ -25,9 +23,11 @@ _NEEDED = ("id", "label", "inclusion", "draw")
 _REMEDY = "give the CSV file that covcal pick wrote, its column label filled in"
 _PROOF_ROWS = 256  # whose logits tell data from others with the same ids
 _DIGITS = 16  # of a sha256 that are kept
+_SPECIAL = re.compile(r'[",\n\r]')  # what a cell must be quoted for
+_SPLIT = f"(?:{'|'.join(SPLITS)})"
 _DRAW = re.compile(
-    r"batch (\d{1,9}) row (\d{1,9}) of (\d{1,9}) seed (\d{1,18}) from (\d{1,18}) (\S+) rows of "
-    r"([0-9a-f]+) by (.+)"
+    r"batch ([1-9]\d{0,8}) row ([1-9]\d{0,8}) of ([1-9]\d{0,8}) seed (\d{1,18}) from (\d{1,18}) "
+    rf"({_SPLIT}(?:\+{_SPLIT})*) rows of ([0-9a-f]+) by (.+)"
 )
 
 
@@ -83,13 +83,21 @@ def sheet_text(sheet: Sheet) -> str:
     """Return the CSV of a sheet, without the column ``path`` where no row has one."""
     with_paths = any(row.path for row in sheet.rows)
     columns = [name for name in COLUMNS if name != "path" or with_paths]
-    text = StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    lines = [csv_line(columns)]
     for row in sheet.rows:
-        said = {"confidence": f"{row.confidence:.4f}", "draw": sheet.draw.text(row.stratum)}
-        writer.writerow(vars(row) | said)
-    return text.getvalue()
+        numbers = {"confidence": f"{row.confidence:.4f}", "inclusion": repr(row.inclusion)}
+        cells = vars(row) | numbers | {"draw": sheet.draw.text(row.stratum)}
+        lines.append(csv_line([cells[name] for name in columns]))
+    return "".join(lines)
+
+
+def csv_line(cells: Iterable[str]) -> str:
+    """Return a line of CSV (RFC 4180, line feeds); Python's own leaves a carriage return bare."""
+    return ",".join(map(_quoted, cells)) + "\n"
+
+
+def _quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -152,14 +160,14 @@ def _require_whole(sheet: Sheet, draws: Sequence[Draw]) -> None:
         if row.id in seen:
             raise CovcalError(f"{path}: id {shown(row.id)} is there twice: keep one of the lines")
         seen.add(row.id)
-    strata, wanted = {row.stratum for row in sheet.rows}, set(range(draw.batch.drawn))
-    if missing := len(wanted - strata):
+    drawn = draw.batch.drawn
+    if missing := drawn - len({row.stratum for row in sheet.rows if row.stratum < drawn}):
         raise CovcalError(
-            f"{path}: {missing} of the {draw.batch.drawn} rows that were drawn are missing: put "
-            "their lines back, with an empty label where there is none"
+            f"{path}: {missing} of the {drawn} rows that were drawn are missing: put their lines "
+            "back, with an empty label where there is none"
         )
-    if len(sheet.rows) > len(wanted):
+    if len(sheet.rows) > drawn:
         raise CovcalError(
-            f"{path}: {len(sheet.rows)} lines for the {draw.batch.drawn} rows that were drawn: "
-            "take out the lines that covcal pick did not write"
+            f"{path}: {len(sheet.rows)} lines for the {drawn} rows that were drawn: take out the "
+            "lines that covcal pick did not write"
         )

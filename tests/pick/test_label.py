@@ -102,6 +102,15 @@ def test_a_sheet_of_what_adapt_made_fits_its_features_file(folder: Path) -> None
     assert len(marked(folder / "features.h5").rows) == N
 
 
+def test_another_file_can_be_written(folder: Path) -> None:
+    before = (folder / "adapted.h5").read_bytes()
+    arguments = ("label", "adapted.h5", "first.csv", "-o", "new.h5")
+    covcal(*arguments, cwd=folder).require_success()
+    assert (folder / "adapted.h5").read_bytes() == before
+    assert len(marked(folder / "new.h5").rows) == N
+    assert "new.h5 exists already" in covcal(*arguments, cwd=folder).error_line()
+
+
 def first_label(text: str) -> Callable[[Lines], Lines]:
     return lambda lines: [lines[0] | {"label": text}, *lines[1:]]
 

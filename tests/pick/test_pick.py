@@ -94,6 +94,15 @@ def test_a_calibration_takes_the_place_of_its_forecaster(
     assert "(T 3.25)" in found.score
 
 
+def test_networks_are_for_a_calibration_of_theirs(
+    picked: Path, small_files: Path, tmp_path: Path
+) -> None:
+    arguments = ("pick", picked / "adapted.h5", "--networks", picked / "adapted.h5")
+    output = ("-o", tmp_path / "x.csv")
+    for more in ((), ("-c", small_files / "temp.json")):
+        assert "a use for it" in covcal(*arguments, *more, *output).usage_error()
+
+
 def test_a_target_alone_is_drawn_by_its_own_confidence(tmp_path: Path) -> None:
     path = write_features(tmp_path / "features.h5")
     with h5py.File(path, "r+") as file:
