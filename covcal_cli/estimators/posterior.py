@@ -34,10 +34,10 @@ from covcal_cli.maths.masks import masked, spread
 AGREEING, CONTRADICTING = 0.03, 0.08
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
-MAX_FRAME = 2000  # rows over which confidences are averaged
+MAX_FRAME = 1000  # rows over which confidences are averaged
 _PARTS = 200  # of them by their confidence, one row of each standing for it
 _RANGE = 5e-3, 2e2  # of T, in units of the logits
-_POINTS = 49, 33  # of T and of the offset
+_POINTS = 33, 25  # of T and of the offset
 _REACH = 4.0  # standard deviations of the offset
 _PASSES = 3
 _FORGOTTEN = 12.0  # log density below the highest, beyond which the next pass does not look
