@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from scipy.special import expit, logit, softmax
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.errors import CovcalError
@@ -16,7 +17,7 @@ from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.target_labels import random_labels
 from covcal_cli.maths.softmax import with_offsets
-from covcal_cli.records import encoded
+from covcal_cli.records import encoded, write_document
 from tests.cli_runner import covcal
 from tests.made_files import Arrays, made_domain, only_rows, write_features
 
@@ -131,6 +132,26 @@ def test_evaluate_leaves_exactly_those_rows_out(path: Path, target: Arrays, tmp_
     for name in ("none", "labelled"):
         ours, theirs = judged.metrics[name], expected.metrics[name]
         assert ours.to_json() == pytest.approx(theirs.to_json(), nan_ok=True)
+
+
+def test_apply_and_evaluate_add_the_offset(path: Path, target: Arrays, tmp_path: Path) -> None:
+    """The odds of the classifier's label times e^a; the other classes share the rest."""
+    found = fitted(path, 100)
+    write_document(found, tmp_path / "l.json", force=False)
+    covcal("apply", path, "-c", "l.json", "-o", "p.npz", cwd=tmp_path).require_success()
+    before = softmax(target["logits"].astype(float) / found.forecaster_temperature, axis=1)
+    label, rows = target["logits"].argmax(axis=1), np.arange(sum(SIZES))
+    own = expit(logit(before[rows, label]) + found.confidence_offset)
+    expected = before * ((1 - own) / (1 - before[rows, label]))[:, None]
+    expected[rows, label] = own
+    written = np.load(tmp_path / "p.npz")
+    np.testing.assert_allclose(written["probabilities"], expected, atol=1e-5)
+    np.testing.assert_allclose(written["confidence"], own, atol=1e-5)
+    assert found.labelled_rows is not None
+    judged = (target["split"] == 2) & (target["labels"] >= 0)
+    judged[rows_named(target, found.labelled_rows.ids)] = False
+    measured = evaluate(path, {"labelled": found}).metrics["labelled"]
+    assert measured.mean_confidence == pytest.approx(own[judged].mean(), abs=1e-5)
 
 
 def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> None:

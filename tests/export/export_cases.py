@@ -91,6 +91,12 @@ class Case:
     networks: dict[str, Array] | None
     temperature: float
     offsets: tuple[float, ...] = ()  # of the classes
+    of_label: float = 0.0  # of the classifier's label
+
+    def moves(self, logits: Array) -> NDArray[np.float64]:
+        """Return what is added to the scaled logits of every row, shape (n, K)."""
+        own = np.eye(logits.shape[1])[logits.argmax(axis=1)]
+        return np.asarray(np.array(self.offsets or 0.0) + self.of_label * own)
 
     def export(self, *more: Any, output: str = "calibrated.onnx") -> Outcome:
         """Run ``covcal export``."""
@@ -133,6 +139,7 @@ def calibrated(
     networks: dict[str, Array] | None = None,
     temperature: float | None = None,
     offsets: tuple[float, ...] = (),
+    of_label: float = 0.0,
     attributes: Mapping[str, str] | None = None,
 ) -> Case:
     """Write features.h5 or adapted.h5 and cal.json beside `model`, as the commands would.
@@ -171,11 +178,11 @@ def calibrated(
     content = json.loads(document.read_text(encoding="utf-8"))
     if temperature is not None:
         content["temperatures"]["forecaster"] = temperature
-    if temperature is not None or offsets:
-        content["class_offsets"] = list(offsets)
+    if temperature is not None or offsets or of_label:
+        content |= {"class_offsets": list(offsets), "confidence_offset": of_label}
         document.write_text(json.dumps(content), encoding="utf-8")
     used = float(content["temperatures"]["forecaster"])
-    return Case(model, document, networks, used, offsets)
+    return Case(model, document, networks, used, offsets, of_label)
 
 
 def _domain(name: str, width: int, classes: int) -> Arrays:
@@ -219,8 +226,7 @@ def require_right(
     if callable(phi):
         features = phi(features.astype(np.float64))
     z = z.reshape(len(x), -1)
-    offsets = np.array(case.offsets or 0.0)
-    expected = expected_probabilities(z, case.temperature, case.networks, features, offsets)
+    expected = expected_probabilities(z, case.temperature, case.networks, features, case.moves(z))
     probabilities, label, confidence = (after[name] for name in list(after)[len(before) :])
     assert probabilities.dtype == confidence.dtype == np.float32
     assert label.dtype == np.int64
