@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from covcal_cli.calibrate.labelled import LabelledProblem
+from covcal_cli.calibrate.labelled import LabelledProblem, error_of
 from covcal_cli.calibrate.marked import marked_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
@@ -129,6 +129,10 @@ class ExpectedCalibration:
     mean_confidence: float
     estimated_accuracy: float  # the combined estimate
     distance: float  # of the two: no ECE is smaller than the gap of its means
+    # With marked labels: the ECE by them, a fraction, and the ends of its interval.
+    ece: float | None = None
+    ece_low: float | None = None
+    ece_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -188,10 +192,15 @@ def expect(
         rows = target.count(*ESTIMATED)
         before = mean_confidence(target, ESTIMATED, target.logits, 1.0) if scaled else 0.0
         found = []
+        draw = marked_for(file, EstimateSettings(**settings)) if scaled else None
         for name, entry in scaled.items():
+            error = None
+            if draw is not None:
+                error = error_of(target, draw, calibrations[name], entry)
             after = mean_confidence(target, ESTIMATED, entry.of(target), entry.temperature)
             numbers = (before, after, accuracy, abs(after - accuracy))
-            found.append(ExpectedCalibration(name, entry.temperature, rows, *numbers))
+            ends = (error.ece, error.low, error.high) if error else ()
+            found.append(ExpectedCalibration(name, entry.temperature, rows, *numbers, *ends))
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
     return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
 

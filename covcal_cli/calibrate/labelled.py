@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats
+from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Rows
 from covcal_cli.calibrate.problem import (
     MethodFit,
     Problem,
@@ -25,7 +25,8 @@ from covcal_cli.estimators.label_ece import LabelledError, folds, label_ece
 from covcal_cli.estimators.labelled import LabelledSample, labelled
 from covcal_cli.estimators.posterior import MAX_FRAME, Posterior, posterior
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FeatureFile, thinned
+from covcal_cli.formats.features import Domain, FeatureFile, thinned
+from covcal_cli.formats.forecaster import ScaledLogits
 from covcal_cli.formats.labelled_draw import LabelledDraw
 from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
@@ -75,6 +76,12 @@ class LabelledRowsFit:
         )
 
 
+def sample_of(target: Domain, draw: LabelledDraw) -> LabelledSample:
+    """Return in which of the rows the classifier is right."""
+    right = target.logits(draw.rows).argmax(axis=1) == draw.labels
+    return LabelledSample(draw.population, right.astype(np.float64), draw.inclusion, draw.batch)
+
+
 class LabelledProblem:
     """One open file with labels that may be fitted to."""
 
@@ -84,12 +91,7 @@ class LabelledProblem:
         self.draw = draw
         self.logits = target.logits(draw.rows)
         self.frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, seed))
-        self.sample = LabelledSample(
-            draw.population,
-            np.asarray(self.logits.argmax(axis=1) == draw.labels, dtype=np.float64),
-            draw.inclusion,
-            draw.batch,
-        )
+        self.sample = sample_of(target, draw)
         self._forecasts = [
             forecast(file, rows, None, seed=seed, progress=silent).right
             for rows in (draw.frame, draw.rows)
@@ -131,6 +133,30 @@ def confidence_of(logits: Floats, found: Posterior) -> Float64s:
     """Return the confidence in the classifier's label, shape (n,)."""
     moved = with_offsets(logits, found.temperature, None, found.offset)
     return confidences(moved, found.temperature, logits.argmax(axis=1))
+
+
+def error_of(
+    target: Domain, draw: LabelledDraw, calibration: Calibration, scaled: ScaledLogits
+) -> LabelledError | None:
+    """Return the ECE of a calibration by labels.
+
+    Of one that was fitted to some of them it is what its own fit found, by folds; None where an
+    older one found none.
+    """
+    fitted = calibration.labelled_rows
+    if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):
+        found = calibration.estimates.get(LABELLED)
+        if found is None:
+            return None
+        return LabelledError(found["ece"], found["ece_low"], found["ece_high"])
+    logits = scaled.of(target)
+
+    def confidence(rows: Rows) -> Float64s:
+        labels = target.logits(rows).argmax(axis=1)
+        return confidences(logits(rows), scaled.temperature, labels)
+
+    frame = thinned(draw.frame, MAX_FRAME, draw.seed)
+    return label_ece(confidence(frame), confidence(draw.rows), sample_of(target, draw))
 
 
 def calibrate_labelled(

@@ -65,7 +65,7 @@ def estimate(
     With -c, --max-weight and --seed are those of the first calibration unless given, and
     --target-prior is that of the first to which one matters. The distance of a calibration's mean
     confidence from the estimated accuracy is the least that its ECE can be, if the estimate is
-    right.
+    right. With marked labels the ECE by them stands beside it.
 
     \b
     Examples:
@@ -214,8 +214,16 @@ def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
             f"{entry.mean_confidence:.1%}",
             f"{entry.estimated_accuracy:.1%}",
             f"{entry.distance:.1%}",
+            *(
+                []
+                if entry.ece is None
+                else [f"{entry.ece:.1%} ({entry.ece_low:.1%} to {entry.ece_high:.1%})"]
+            ),
         ]
         for entry in calibrations
     ]
-    columns = ("calibration", "T", "confidence before", "after", "est. accuracy", "gap to estimate")
-    return Table(columns, rows)
+    columns = ["calibration", "T", "confidence before", "after", "est. accuracy", "gap to estimate"]
+    widest = max((len(row) for row in rows), default=0)
+    if widest > len(columns):
+        columns.append("ECE by labels")
+    return Table(columns, [row + ["-"] * (len(columns) - len(row)) for row in rows])

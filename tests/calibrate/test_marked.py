@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
@@ -111,3 +112,29 @@ def test_labels_that_are_not_there_are_asked_for(unmarked: Path) -> None:
         calibrate(unmarked, CalibrateSettings(labels="marked"))
     line = covcal("estimate", unmarked, "--labels", "marked").error_line()
     assert "covcal label" in line
+
+
+def test_estimate_has_the_ece_by_labels(path: Path) -> None:
+    """Of a calibration that knows no label, and of one fitted to them the same as in its file."""
+    document = path.with_name("temp.json")
+    covcal("calibrate", path, "--method", "none", "-o", document, "-f").require_success()
+    labelled = save(path)
+    done = covcal("estimate", path, "-c", document, "-c", labelled, "-o", "-").require_success()
+    plain, own = json.loads(done.out)["calibrations"]
+    found = read_calibration(labelled).estimates["labelled"]
+    assert (own["ece"], own["ece_high"]) == (found["ece"], found["ece_high"])
+    measured = evaluate(path, {}).metrics["none"].ece
+    assert plain["ece_low"] <= measured <= plain["ece_high"]
+    assert own["ece"] < plain["ece"]
+    assert "ECE by labels" in covcal("estimate", path, "-c", document).out
+
+
+def test_the_verdict_quotes_them_where_no_test_row_has_a_label(path: Path, tmp_path: Path) -> None:
+    blind = tmp_path / "blind.h5"
+    blind.write_bytes(path.read_bytes())
+    with h5py.File(blind, "r+") as file:
+        file["target/labels"][...] = -1
+    covcal("calibrate", blind, "-o", "cal.json", cwd=tmp_path).require_success()
+    covcal("report", blind, "-c", "cal.json", "-o", "r.html", cwd=tmp_path).require_success()
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "By labels of other rows, which the calibration was fitted to, its ECE is" in page
