@@ -211,14 +211,16 @@ def markdown(points: Sequence[Point]) -> str:
     for half in dict.fromkeys(point.half for point in points):
         chosen = [point for point in points if point.half == half]
         shifts = len({(point.family, point.shift) for point in chosen})
-        lines += [f"## {half}: {shifts} shifts", "", "| mean, labels: | " + _row(NUMBERS), _RULE]
+        lines += [
+            f"## {half}: {shifts} shifts",
+            "",
+            "| mean, labels: | " + _row(NUMBERS),
+            "|---|" + "---|" * len(NUMBERS),
+        ]
         for what, values in _rows(chosen):
             lines.append(f"| {what} | {_row(values)}")
         lines.append("")
     return "\n".join(lines)
-
-
-_RULE = "|---|" + "---|" * len(NUMBERS)
 
 
 def _row(values: Sequence[object]) -> str:
