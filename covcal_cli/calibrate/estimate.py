@@ -19,7 +19,7 @@ from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, LabelledRows, TargetPrior
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.forecaster import read_named, scaled_logits
+from covcal_cli.formats.forecaster import UNSCALED, ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
 from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
 
@@ -129,6 +129,7 @@ class ExpectedCalibration:
     mean_confidence: float
     estimated_accuracy: float  # the combined estimate
     distance: float  # of the two: no ECE is smaller than the gap of its means
+    aligned_temperature: float | None = None  # T_a of a blend
     # With marked labels: the ECE by them, a fraction, and the ends of its interval.
     ece: float | None = None
     ece_low: float | None = None
@@ -190,17 +191,18 @@ def expect(
         estimation = estimate_file(Problem(file, EstimateSettings(**settings)))
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
         rows = target.count(*ESTIMATED)
-        before = mean_confidence(target, ESTIMATED, target.logits, 1.0) if scaled else 0.0
+        unscaled = ScaledLogits(UNSCALED)
+        before = mean_confidence(target, ESTIMATED, unscaled) if scaled else 0.0
         found = []
         draw = marked_for(file, EstimateSettings(**settings)) if scaled else None
         for name, entry in scaled.items():
             error = None
             if draw is not None:
                 error = error_of(target, draw, calibrations[name], entry)
-            after = mean_confidence(target, ESTIMATED, entry.of(target), entry.temperature)
-            numbers = (before, after, accuracy, abs(after - accuracy))
+            after, scaling = mean_confidence(target, ESTIMATED, entry), entry.scaling
+            numbers = (before, after, accuracy, abs(after - accuracy), scaling.aligned_temperature)
             ends = (error.ece, error.low, error.high) if error else ()
-            found.append(ExpectedCalibration(name, entry.temperature, rows, *numbers, *ends))
+            found.append(ExpectedCalibration(name, scaling.temperature, rows, *numbers, *ends))
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
     return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
 

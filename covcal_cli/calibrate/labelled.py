@@ -28,6 +28,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.forecaster import ScaledLogits
 from covcal_cli.formats.labelled_draw import LabelledDraw
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
@@ -149,11 +150,10 @@ def error_of(
         if found is None:
             return None
         return LabelledError(found["ece"], found["ece_low"], found["ece_high"])
-    logits = scaled.of(target)
 
     def confidence(rows: Rows) -> Float64s:
-        labels = target.logits(rows).argmax(axis=1)
-        return confidences(logits(rows), scaled.temperature, labels)
+        labels, places = target.logits(rows).argmax(axis=1), np.arange(len(rows))
+        return np.asarray(scaled.forecast(target, rows).probabilities[labels, places])
 
     frame = thinned(draw.frame, MAX_FRAME, draw.seed)
     return label_ece(confidence(frame), confidence(draw.rows), sample_of(target, draw))
@@ -170,9 +170,9 @@ def calibrate_labelled(
     found = known.fit()
     fit = _fit(known, found, loss)
     errors = len(draw) - int(known.sample.right.sum())
-    fitted = fitted_fields(file, fit, len(draw), errors)
+    fitted = fitted_fields(file, fit.scaling, fit, len(draw), errors)
     fitted["estimates"] |= {LABELLED: _estimates(known, found)}
-    warnings = [*fit.warnings, *warnings_on_reading(fitted["source_accuracy"], fit.temperature)]
+    warnings = [*fit.warnings, *warnings_on_reading(fitted["source_accuracy"], fit.scaling)]
     return Calibration(
         method=asked,
         method_used=LABELLED,
@@ -201,11 +201,9 @@ def _fit(known: LabelledProblem, found: LabelledRowsFit, loss: Loss) -> MethodFi
         return float(ROW_LOSSES[loss](moved, known.draw.labels, at, False)[0].mean())
 
     return MethodFit(
-        "original",
-        temperature,
+        Scaling("original", temperature, of_label=offset),
         mean_loss(temperature, offset),
         mean_loss(1.0, 0.0),
-        of_label=offset,
         guards=found.guards,
         warnings=tuple(sentences_of_failed(found.guards)),
     )

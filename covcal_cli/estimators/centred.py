@@ -1,102 +1,138 @@
-"""Estimators on logits that each domain has centred by its own mean.
+"""Estimators on logits that each domain has standardised by itself.
 
 A shift moves the logits of all rows alike: a darker image favours the same few classes whatever it
-shows. That part of it says nothing about a single row, and confidence cannot tell it from evidence.
-With the mean of every class's logit taken out, domain by domain, rows of one class lie where rows
-of that class lay on the source, and who has left the others' company is wrong. Both take the
-classes to be about as frequent as on the source: where they are not, that too is taken out.
+shows, and a blurred one has less of them all. That says nothing about a single row, and confidence
+cannot tell it from evidence. Once the mean and the spread of every class's logit are taken out,
+domain by domain, rows of a class still lie together, near to where rows of that class lay on the
+source, and who lies in another company than his label says is wrong.
+
+Where classes are not as frequent as on the source, their means differ for that reason too, which is
+taken out as well: neither estimator stands that.
 """
+
+import math
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Labels
+from covcal_cli.arrays import Float32s, Float64s, Floats, Labels
 from covcal_cli.estimators.evidence import Estimate, Evidence, from_variance, variance_of_mean
 from covcal_cli.formats.features import thinned
 from covcal_cli.maths.masks import masked
 
-NEIGHBOURS = 10
-_MOST_ROWS = 5000  # of a domain: distances are between all pairs
-_BLOCK = 1000
-_FREQUENCIES = "and classes are about as frequent as on the source"
-NEIGHBOURS_ASSUMPTION = (
-    "a row that the shift makes the classifier get wrong lies among source rows of another class, "
-    f"once each domain's logits are standardised by themselves, {_FREQUENCIES}"
-)
-BALANCE_ASSUMPTION = (
-    "the shift adds to the logits of a class what it adds to their mean, so that a row is wrong "
-    f"if it has another label without, {_FREQUENCIES}"
+_MOST_ROWS = 5000  # of a domain that are clustered
+_STEPS = 10  # of the clustering
+_NUDGES = 5  # in every step towards the sizes that clusters are held to
+# How much nearer a centre must be, in cosines, to have a row to itself against K - 1 others: the
+# cosine's sharpness is log K over it.
+_WIDTH = 0.115
+CLUSTERS_ASSUMPTION = (
+    "rows of a class stay together, nearest to where that class lay on the source, once each "
+    "domain's logits are standardised by themselves"
 )
 
 
-def neighbours(evidence: Evidence) -> Estimate:
-    """Estimate the target accuracy by the labels of the nearest source rows.
+def clusters(evidence: Evidence) -> Estimate:
+    """Estimate the target accuracy by clusters of any size: see `_by_clusters`."""
+    return _by_clusters(evidence, "clusters", CLUSTERS_ASSUMPTION, None)
 
-    Every row looks at its 10 nearest labelled source validation rows, by the cosine between
-    standardised logits: row by row less their mean, then class by class less the domain's mean and
-    by its standard deviation. The share of them that has the classifier's label falls from source
-    (a row is not its own neighbour) to target: the estimate is A_v + (share on the target - on the
-    source). At most 5000 rows of a domain are read.
+
+def held_clusters(evidence: Evidence) -> Estimate:
+    """Estimate the target accuracy by clusters held to the sizes of the source's classes."""
+    counts = np.bincount(evidence.source_labels, minlength=evidence.n_classes) + 0.5
+    assumption = f"{CLUSTERS_ASSUMPTION}, and classes are about as frequent"
+    return _by_clusters(evidence, "held clusters", assumption, counts / counts.sum())
+
+
+def _by_clusters(
+    evidence: Evidence, name: str, assumption: str, sizes: Float64s | None
+) -> Estimate:
+    """Estimate the target accuracy by the rows that lie in the cluster of their label.
+
+    Logits are standardised: row by row less their mean, then class by class less the domain's mean
+    and by its standard deviation. Their directions are clustered, domain by domain, from centres
+    that are the means of the source's classes (spherical soft k-means: Dhillon and Modha 2001,
+    Banerjee et al. 2005). A row whose nearest centre in the end is not that of its label counts as
+    wrong. Some rows of the source do so too: the estimate is A_v less what their share rises by. At
+    most 5000 rows of a domain are read.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Of two classes or more; of two, the directions are two.
+    name, assumption : str
+        Of the estimate.
+    sizes : ndarray of shape (K,) float64, optional
+        Shares that the clusters are drawn to; else they may have any.
     """
     chosen = thinned(np.arange(evidence.n_source), _MOST_ROWS, 0)
-    labels, source = evidence.source_labels[chosen], _directions(evidence.source_logits[chosen])
     rows = thinned(np.arange(evidence.n_target), _MOST_ROWS, 0)
-    target = _directions(evidence.target_logits[rows])
-    on_source = _shares(source, labels, source, evidence.source_predictions[chosen], itself=True)
-    on_target = _shares(source, labels, target, evidence.target_predictions[rows], itself=False)
+    source = _directions(evidence.source_logits[chosen])
+    centres = _class_means(source, evidence.source_labels[chosen], evidence.n_classes)
+    left = [
+        np.asarray(_clustered(points, centres, sizes) != labels, dtype=np.float64)
+        for points, labels in (
+            (source, evidence.source_predictions[chosen]),
+            (_directions(evidence.target_logits[rows]), evidence.target_predictions[rows]),
+        )
+    ]
     right = evidence.source_correct
-    accuracy = float(right.mean() - on_source.mean() + on_target.mean())
-    variance = variance_of_mean(right[chosen] - on_source) + variance_of_mean(on_target)
-    return from_variance("neighbours", accuracy, variance, NEIGHBOURS_ASSUMPTION)
+    accuracy = float(right.mean() + left[0].mean() - left[1].mean())
+    variance = variance_of_mean(right[chosen] + left[0]) + variance_of_mean(left[1])
+    return from_variance(name, accuracy, variance, assumption)
 
 
-def balance(evidence: Evidence) -> Estimate:
-    """Estimate the target accuracy by the labels that stay when classes are balanced anew.
-
-    Logits of the target, row by row less their mean, are moved class by class so that their mean
-    is the source's. The estimate is A_v less the share of rows whose label that changes.
-    """
-    source, _ = _row_centred(evidence.source_logits)
-    target, out = _row_centred(evidence.target_logits)
-    moved = target - target.mean(axis=0) + source.mean(axis=0)
-    changed = np.where(out, -np.inf, moved).argmax(axis=1) != evidence.target_predictions
-    right = evidence.source_correct
-    variance = variance_of_mean(right) + variance_of_mean(changed.astype(np.float64))
-    accuracy = float(right.mean() - changed.mean())
-    return from_variance("balance", accuracy, variance, BALANCE_ASSUMPTION)
-
-
-def _row_centred(logits: Floats) -> tuple[Float64s, Booleans]:
-    """Return logits less the mean of their row, 0 where a class is masked, and what is masked."""
+def _directions(logits: Floats) -> Float32s:
+    """Return standardised rows of length 1, shape (n, K); a masked class is at its row's mean."""
     out = masked(logits)
     values = np.where(out, 0.0, logits).astype(np.float64)
     values -= (values.sum(axis=1) / (~out).sum(axis=1))[:, None]
     values[out] = 0.0
-    return values, out
-
-
-def _directions(logits: Floats) -> Float32s:
-    """Return standardised rows of length 1, shape (n, K); a row or class without any stays 0."""
-    values, _ = _row_centred(logits)
     values -= values.mean(axis=0)
-    sizes = values.std(axis=0)
-    values /= np.where(sizes > 0, sizes, 1.0)
-    lengths = np.linalg.norm(values, axis=1, keepdims=True)
-    values /= np.where(lengths > 0, lengths, 1.0)
-    return values.astype(np.float32)
+    spreads = values.std(axis=0)
+    values /= np.where(spreads > 0, spreads, 1.0)
+    return _unit(values.astype(np.float32))
 
 
-def _shares(
-    source: Float32s, labels: Labels, rows: Float32s, wanted: Labels, *, itself: bool
-) -> Float64s:
-    """Return the share of every row's nearest source rows that have the label it wants, (n,)."""
-    count = min(NEIGHBOURS, len(source) - 1)
-    found = np.empty(len(rows))
-    for start in range(0, len(rows), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        cosines = rows[part] @ source.T
-        if itself:  # the rows are the source's: none is its own neighbour
-            places = np.arange(len(cosines))
-            cosines[places, start + places] = -np.inf
-        nearest = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
-        found[part] = (labels[nearest] == wanted[part, None]).mean(axis=1)
-    return found
+def _class_means(points: Float32s, labels: Labels, n_classes: int) -> Float32s:
+    """Return the mean direction of every class, (K, K); NaN for a class without a row."""
+    sums = np.zeros((n_classes, points.shape[1]), dtype=np.float32)
+    np.add.at(sums, labels, points)
+    sums[np.bincount(labels, minlength=n_classes) == 0] = np.nan
+    return _unit(sums)
+
+
+def _clustered(points: Float32s, centres: Float32s, sizes: Float64s | None) -> Labels:
+    """Return the cluster of every point, shape (n,): the place of its nearest centre.
+
+    Centres that are NaN get no point.
+    """
+    there = np.flatnonzero(~np.isnan(centres[:, 0]))
+    centres = centres[there]
+    sharpness = np.float32(math.log(len(there)) / _WIDTH)
+    for _ in range(_STEPS):
+        near = sharpness * (points @ centres.T)
+        shares = _shares(near)
+        if sizes is not None:
+            # Some steps of Sinkhorn's towards the sizes, from the start each time: at the fixed
+            # point no class could be rarer than on the source.
+            offsets = np.zeros(len(there), dtype=np.float32)
+            for _ in range(_NUDGES):
+                offsets += np.log(sizes[there] / shares.mean(axis=0)).astype(np.float32)
+                shares = _shares(near + offsets)
+        centres = _unit(shares.T @ points)
+    labels: Labels = there[(points @ centres.T).argmax(axis=1)]
+    return labels
+
+
+def _shares(near: Float32s) -> Float32s:
+    """Return every point's shares in the clusters, softmax by row, (n, K); none is 0."""
+    shares = near - near.max(axis=1, keepdims=True)
+    np.exp(shares, out=shares)
+    shares /= shares.sum(axis=1, keepdims=True)
+    return np.asarray(np.maximum(shares, np.finfo(np.float32).tiny), dtype=np.float32)
+
+
+def _unit(vectors: Float32s) -> Float32s:
+    """Return vectors of length 1; those of length 0 stay, and NaN stay NaN."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)

@@ -1,12 +1,12 @@
 """Every estimate of the target accuracy side by side, and the consensus to act on.
 
-The rule, with all its constants. Chosen on the half *choose* of ``examples/benchmark``.
+The rule. Its constants are here, in `centred` and in `guards`, chosen on the half *choose* of
+``examples/benchmark``.
 
 1. Which estimates are heard, the *witnesses*:
    - where the second witness passes (the confidence falls, or rises by more than class frequencies
-     explain, or most labels would have to change), ATC, neighbours, balance and, of an adapted
-     file, agreement; of a classifier of two classes, whose neighbours and balance are those of one
-     number, ATC and COT;
+     explain, or most labels would have to change), ATC and both kinds of clusters; of a classifier
+     of two classes, whose clusters are the signs of one number, ATC and COT;
    - where it does not pass, perhaps only class frequencies have changed, which all but confidence
      take for errors: DoC alone;
    - where the class frequencies are given, COT, which then knows them, if its guards pass, else
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covcal_cli.estimators.centred import balance, neighbours
+from covcal_cli.estimators.centred import clusters, held_clusters
 from covcal_cli.estimators.evidence import Estimate, Evidence, Z
 from covcal_cli.estimators.guards import SECOND_WITNESS
 from covcal_cli.estimators.simple import agreement, atc, doc, mean_confidence, weighted_accuracy
@@ -33,12 +33,14 @@ FACTOR = 1.2
 MAX_CONTRADICTION = 0.1
 # T of ``temp`` stays where its mean target confidence is this near to the accuracy (`auto`).
 SAME = 0.03
+# How far T = 1 may leave the mean target confidence below the accuracy without a warning.
+MAX_BELOW = 0.05
 _PER_FALL, _LEAST = 0.2, 0.06
 REACH = (
     "0.2 times the fall from the source's accuracy and 6 points to both sides, plus sampling; no "
     "level, but such intervals held the truth on 9 in 10 of the shifts that they were chosen on"
 )
-_MANY = ("atc", "neighbours", "balance", "agreement")
+_MANY = ("atc", "clusters", "held clusters")
 _TWO = ("atc", "cot")
 
 
@@ -52,8 +54,8 @@ def panel(evidence: Evidence, of_cot: Estimate) -> tuple[Estimate, ...]:
         atc(evidence),
         doc(evidence),
         mean_confidence(evidence),
-        neighbours(evidence),
-        balance(evidence),
+        clusters(evidence),
+        held_clusters(evidence),
     ]
     if evidence.aligned is not None:
         found.append(agreement(evidence))
@@ -107,6 +109,20 @@ def _witnesses(
     names = _TWO if evidence.n_classes == 2 else _MANY
     others = [by_name[name] for name in names if name in by_name]
     return (others, []) if second.passed else ([confidence], others)
+
+
+def kept_from_sharpening(accuracy: float, confidence: float) -> Guard:
+    """Return whether the mean target confidence is not far below the estimated accuracy."""
+    below = accuracy - confidence
+    passed = below < MAX_BELOW
+    text = f"the mean target confidence, {confidence:.1%}, is "
+    text += (
+        f"at most {100 * MAX_BELOW:.0f} points below the estimated accuracy"
+        if passed
+        else f"{100 * below:.1f} points below the estimated accuracy, as T is at least 1: it may "
+        "well be too low; label some target rows, which may justify more"
+    )
+    return Guard("kept from sharpening", below, MAX_BELOW, passed, text)
 
 
 def contradiction(witnesses: Sequence[Estimate]) -> Guard:

@@ -4,7 +4,7 @@ Here a block of logits has shape (K, m), classes first, float64: NumPy then redu
 with whole vectors of rows, several times faster than row by row.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,22 @@ class Softmax:
         found -= self.log_sums
         return found
 
+    def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
+        """Return log(1 - p) of r rows, p being the probability of the given label of each.
+
+        It is summed over the other classes, so that it stays exact where p rounds to 1, and is
+        -inf where all of them are masked.
+        """
+        others = self.logits[:, rows] / self.temperature
+        others[labels, np.arange(len(rows))] = -np.inf
+        highest = others.max(axis=0)
+        known = np.isfinite(highest)
+        others[:, known] -= highest[known]
+        with np.errstate(divide="ignore"):
+            sums: Float64s = np.log(exp(others).sum(axis=0))
+        sums[known] += highest[known]
+        return sums - self.log_sums[rows]
+
 
 def softmax(block: Float64s, temperature: float) -> Softmax:
     """Return `Softmax` of a block from `class_major`; its values are those of `log_softmax`."""
@@ -104,7 +120,12 @@ def log_mean_softmax(members: Floats) -> Float64s:
 
     These are the logits of a forecaster with M members.
     """
-    logs = np.stack([log_softmax(class_major(member), 1.0) for member in members])
-    highest = logs.max(axis=0)
-    combined: Float64s = highest + np.log(exp(logs - highest).mean(axis=0))
+    return log_mean([log_softmax(class_major(member), 1.0) for member in members])
+
+
+def log_mean(logs: Sequence[Float64s]) -> Float64s:
+    """Return log mean_m e^(l_m) of logarithms of one shape, one of them finite at each place."""
+    every = np.stack(logs)
+    highest = every.max(axis=0)
+    combined: Float64s = highest + np.log(exp(every - highest).mean(axis=0))
     return combined

@@ -35,10 +35,11 @@ from reproduction.datasets import MissingDataError  # noqa: E402
 
 from benchmark.families import FAMILIES, HALVES, Case, cases  # noqa: E402
 from benchmark.labels import ece as binned_ece  # noqa: E402
-from benchmark.prepare import adapted_file, features_file  # noqa: E402
+from covcal_cli.adapt.settings import AdaptSettings  # noqa: E402
 from covcal_cli.arrays import Booleans, Float32s, Float64s, Labels  # noqa: E402
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate_file  # noqa: E402
 from covcal_cli.calibrate.problem import Problem  # noqa: E402
+from covcal_cli.compare.runs import CompareSettings, Run, record_of  # noqa: E402
 from covcal_cli.estimators.evidence import Estimate, Z  # noqa: E402
 from covcal_cli.estimators.forecast import forecast  # noqa: E402
 from covcal_cli.estimators.labelled import LabelledSample, labelled  # noqa: E402
@@ -190,11 +191,15 @@ def points_of(
 ) -> Iterator[Point]:
     """Yield the points of a shift, of a file per seed, from its records where it has any."""
     for seed in range(seeds):
-        measured = features_file(case, seed, folder)
-        if adapting:
-            measured = adapted_file(measured, seed, folder)
-        elif seed and not case.redrawn:
+        if seed and not (adapting or case.redrawn):
             return  # another seed would be the same file
+        measured = case.path(folder / "features", seed)
+        if not measured.is_file():
+            measured.parent.mkdir(parents=True, exist_ok=True)
+            case.make(measured, seed)
+        if adapting:  # as run.py adapts it, or has done so
+            settings = CompareSettings(adapt=AdaptSettings(device="cpu"))
+            measured = record_of(Run(case.shift, measured, seed), folder, settings).measured
         kind = "label-curve" if adapting else "label-curve-without-adapt"
         path = folder / kind / f"{case.shift}-seed{seed}-draws{draws}.json"
         if not path.is_file():

@@ -188,8 +188,8 @@ def test_the_panel_is_complete() -> None:
         "atc",
         "doc",
         "confidence",
-        "neighbours",
-        "balance",
+        "clusters",
+        "held clusters",
         "agreement",
         "weighting",
     ]
@@ -208,8 +208,8 @@ def estimate(name: str, accuracy: float, *, heard: bool | None = True) -> Estima
 @pytest.mark.parametrize(
     ("classes", "heard", "names", "unheard"),
     [
-        (5, True, ["atc", "neighbours", "balance"], []),
-        (5, False, ["doc"], ["atc", "neighbours", "balance"]),
+        (5, True, ["atc", "clusters", "held clusters"], []),
+        (5, False, ["doc"], ["atc", "clusters", "held clusters"]),
         (5, None, ["cot"], []),
         (2, True, ["atc", "cot"], []),
         (2, False, ["doc"], ["atc", "cot"]),
@@ -220,7 +220,7 @@ def test_combined_is_the_rule(
 ) -> None:
     """By hand: who is heard, 1.2 times the fall, the interval, and who contradicts whom."""
     evidence, _ = made_evidence(classes=classes)
-    values = {"cot": 0.5, "atc": 0.66, "doc": 0.7, "neighbours": 0.62, "balance": 0.57}
+    values = {"cot": 0.5, "atc": 0.66, "doc": 0.7, "clusters": 0.62, "held clusters": 0.57}
     members = [estimate(name, value, heard=heard) for name, value in values.items()]
     found = combined(evidence, members)
     right = float(evidence.source_correct.mean())
