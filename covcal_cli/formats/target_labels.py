@@ -12,7 +12,7 @@ import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, read_labels, thinned
+from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, read_labels, thinned_places
 from covcal_cli.formats.labelled_draw import MAX_FRAME, LabelledDraw
 from covcal_cli.records import require_at_least
 
@@ -60,12 +60,15 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> LabelledDraw:
 
 def _drawn(target: Domain, population: int, most: int, seed: int) -> Rows:
     """Return at most `most` of the labelled rows by a seeded draw, ascending."""
-    places = thinned(np.arange(population), most, seed)
+    places = None if population <= most else thinned_places(population, most, seed)
     found, start = [], 0
     for block in _labelled(target):
-        first, last = np.searchsorted(places, (start, start + len(block)))
-        found.append(block[places[first:last] - start])
-        start += len(block)
+        stop = start + len(block)
+        if places is not None:
+            first, last = np.searchsorted(places, (start, stop))
+            block = block[places[first:last] - start]
+        found.append(block)
+        start = stop
     return np.concatenate(found)
 
 
