@@ -141,6 +141,6 @@ def contradiction(witnesses: Sequence[Estimate]) -> Guard:
         f", within {100 * MAX_CONTRADICTION:.0f} points of each other"
         if passed
         else ": whether the classifier errs or only doubts, or classes are rarer, cannot be told "
-        "without labels; label some target rows for covcal calibrate-labelled"
+        "without labels; label some target rows, which covcal pick draws"
     )
     return Guard("contradiction", distance, MAX_CONTRADICTION, passed, text)
