@@ -38,8 +38,8 @@ MAX_BELOW = 0.05
 _PER_FALL, _LEAST = 0.2, 0.06
 REACH = (
     "0.2 times the fall from the source's accuracy and 6 points to both sides, plus sampling; no "
-    "level, but such intervals held the truth on 91 % of the 78 shifts that they were chosen on and "
-    "on 86 % of 64 others"
+    "level, but such intervals held the truth on 91 % of the 78 shifts that they were chosen on "
+    "and on 86 % of 64 others"
 )
 _MANY = ("atc", "clusters", "held clusters")
 _TWO = ("atc", "cot")
