@@ -239,7 +239,8 @@ def _expected(content: ReportContent) -> Verdict:
     failed = [guard for guard in found.guards if not guard.passed]
     sentences += [f"A guard did not pass: {guard.sentence}." for guard in failed]
     sentences.append(
-        "Label a few hundred target rows and run covcal evaluate: that is the only measurement."
+        "No number without labels can see a change of the concept itself. covcal pick draws target "
+        "rows to label, of which fifty tell much, and covcal evaluate measures on a few hundred."
     )
     doubtful = bool(failed or found.warnings)
     headline = (
