@@ -53,7 +53,7 @@ def test_the_worked_example_shows_a_real_improvement(run: Run) -> None:
     errors = {
         line.split()[0]: float(line.split()[5].rstrip("%"))
         for line in table.splitlines()
-        if re.match(r"(none|temp|cot|fl\+\S+) ", line)
+        if re.match(r"(none|temp|cot|consensus|fl\+\S+) ", line)
     }
     before, (*_, chosen) = errors.pop("none"), errors.values()
     assert before > max(errors.values()) > 0
