@@ -142,8 +142,9 @@ def _calibration(
             f"the classifier makes no error on its {len(validation)} source validation rows: were "
             "they used to train it? They must not be",
         )
+    errors, seed = problem.errors(fit.forecaster), settings.seed
     fitted = fitted_fields(
-        file, fit.forecaster, fit, len(validation), problem.errors(fit.forecaster), fit.offsets
+        file, fit.forecaster, fit, len(validation), errors, fit.offsets, seed=seed
     )
     warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
     return Calibration(
@@ -156,7 +157,7 @@ def _calibration(
         loss=problem.loss,
         weights=None if weights is None else asdict(weights.health),
         bound=None if fit.bound is None else asdict(fit.bound),
-        seed=settings.seed,
+        seed=seed,
         notes=(*validation.notes(file.classes), *fit.notes),
         warnings=tuple(warnings),
         guards=fit.guards,

@@ -65,7 +65,7 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
             logits, labels, loss=settings.loss, allow_sharpening=errors >= MIN_ERRORS, seed=seed
         )
         ids = sorted(target.ids(chosen))
-        fitted = fitted_fields(file, "original", fit, rows, errors)
+        fitted = fitted_fields(file, "original", fit, rows, errors, seed=seed)
         warnings = warnings_on_temperature(fit, errors, rows, of=_ROWS)
         warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
         found = Calibration(

@@ -15,6 +15,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
+from covcal_cli.calibrate.reference import reference_of
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import ESTIMATED, Aligned, Estimate, Evidence, read_evidence
@@ -334,12 +335,7 @@ def mean_confidence(
     return total / domain.count(*splits)
 
 
-def _target_confidence(
-    file: FeatureFile,
-    forecaster: ForecasterName,
-    temperature: float,
-    offsets: Float64s | None,
-) -> dict[str, float | int | None]:
+def _target_confidence(file: FeatureFile, scaled: ScaledLogits) -> dict[str, float | int | None]:
     """Return the mean confidence on target validation rows, before and after, for cal.json."""
     target = file.target
     if target is None or target.count("validation") == 0:
@@ -351,7 +347,7 @@ def _target_confidence(
     return {
         "rows": target.count("validation"),
         "target_confidence_before": mean(ScaledLogits("original", 1.0)),
-        "target_confidence": mean(ScaledLogits(forecaster, temperature, offsets)),
+        "target_confidence": mean(scaled),
     }
 
 
@@ -367,8 +363,11 @@ def fitted_fields(
     rows: int,
     errors: int,
     offsets: Float64s | None = None,
+    *,
+    seed: int,
 ) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what was fitted, and on what."""
+    scaled = ScaledLogits(forecaster, fit.temperature, offsets)
     return {
         "forecaster": forecaster,
         "forecaster_temperature": fit.temperature,
@@ -380,13 +379,14 @@ def fitted_fields(
             "at_limit": fit.at_limit,
         },
         "class_offsets": () if offsets is None else tuple(offsets.tolist()),
-        "estimates": _target_confidence(file, forecaster, fit.temperature, offsets),
+        "estimates": _target_confidence(file, scaled),
         "classes": tuple(file.classes),
         "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),
         "feature_columns": file.feature_columns,
         "source_accuracy": source_accuracy(file),
         "reading": file.reading,
+        "reference": reference_of(file, scaled, seed),
         "inputs": (input_of(file),),
     }
 

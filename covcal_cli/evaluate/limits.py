@@ -60,6 +60,17 @@ def parse_regression(text: str) -> Limit:
     return limit
 
 
+def parse_least(text: str) -> Limit:
+    """Read ``accuracy=LEAST`` of ``estimate --fail-below``; raise ValueError saying what is wrong.
+
+    Nothing else is estimated without labels.
+    """
+    limit = _parse_metric(text)
+    if limit.metric != "accuracy":
+        raise ValueError(f"{limit.metric} is not estimated without labels: accuracy=0.8 is meant")
+    return limit
+
+
 def _parse_metric(text: str) -> Limit:
     """Read ``METRIC=NUMBER`` for any metric; raise ValueError saying what is wrong."""
     metric, equals, number = text.partition("=")

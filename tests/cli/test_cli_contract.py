@@ -59,6 +59,7 @@ class TestHelp:
             "compare",
             "apply",
             "export",
+            "watch",
             "report",
             "inspect",
             "demo",
