@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from covcal_cli.extract.extract import extract
     from covcal_cli.extract.settings import ExtractSettings
     from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.pick.label import label
+    from covcal_cli.pick.pick import PickSettings, pick
     from covcal_cli.records import write_document
     from covcal_cli.report.report import report
 
@@ -43,6 +45,7 @@ __all__ = [
     "EstimateSettings",
     "EvaluateSettings",
     "ExtractSettings",
+    "PickSettings",
     "adapt",
     "apply",
     "calibrate",
@@ -50,6 +53,8 @@ __all__ = [
     "evaluate",
     "export",
     "extract",
+    "label",
+    "pick",
     "read_calibration",
     "report",
     "write_document",
@@ -64,6 +69,7 @@ _HOMES = {
     "EstimateSettings": "calibrate.problem",
     "EvaluateSettings": "evaluate.evaluate",
     "ExtractSettings": "extract.settings",
+    "PickSettings": "pick.pick",
     "adapt": "adapt.adapt",
     "apply": "apply.apply",
     "calibrate": "calibrate.calibrate",
@@ -71,6 +77,8 @@ _HOMES = {
     "evaluate": "evaluate.evaluate",
     "export": "export.export",
     "extract": "extract.extract",
+    "label": "pick.label",
+    "pick": "pick.pick",
     "read_calibration": "formats.calibration",
     "report": "report.report",
     "write_document": "records",

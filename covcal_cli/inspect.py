@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.result import WrittenMetrics
@@ -14,6 +16,7 @@ from covcal_cli.files import require_file
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named
+from covcal_cli.formats.marks import NO_MARKS, Marks, read_marks
 from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.hdf5 import File
 from covcal_cli.records import Document, Input, parsed_json, read_document, read_json
@@ -74,6 +77,7 @@ def _hdf5_lines(path: Path) -> Lines:
         rows = [_domain(domain) for domain in domains]
         labelled = ", ".join(f"{domain.name} {domain.n_labelled}" for domain in domains)
         rows.append(("labelled", labelled or "none"))
+        rows += _marks(read_marks(file) if file.target is not None else NO_MARKS)
         accuracy = source_accuracy(file)
         if accuracy is not None:
             rows.append(("accuracy", str(accuracy)))
@@ -84,6 +88,22 @@ def _hdf5_lines(path: Path) -> Lines:
         rows += [("note", text) for text in notes_on_named(path)]
         rows += _preprocessing(file.attributes.get("preprocessing"))
         return _described(file.schema, file.classes, rows, file.attributes)
+
+
+def _marks(marks: Marks) -> Lines:
+    """Return how many rows were picked to be labelled, and have a label for calibration."""
+    found = []
+    for number, batch in enumerate(marks.batches):
+        labelled = int(np.count_nonzero(marks.labelled[marks.batch == number]))
+        splits = " and ".join(batch.splits)
+        found.append(
+            (
+                "marked",
+                f"{labelled} of {batch.drawn} rows picked from {batch.population} ({splits}), "
+                f"seed {batch.seed}, by {batch.score}",
+            )
+        )
+    return found
 
 
 def _preprocessing(text: object) -> Lines:

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.formats.features import ADAPTED_SCHEMA, FEATURES_SCHEMA
+from covcal_cli.files import atomic_output
+from covcal_cli.formats.features import ADAPTED_SCHEMA, FEATURES_SCHEMA, FeatureFile
+from covcal_cli.formats.marks import Marks, write_marked
 from covcal_cli.formats.writer import HDF5Writer, utf8
 
 # The datasets of one domain by name; change an entry to make a file that is odd in one way.
@@ -152,6 +154,12 @@ def write_adapted(
             domains[name] = adapted_domain(domain, shift=shift, members=members)
     networks: Mapping[str, str | int | float] = {"networks_sha256": "7" * 64, "members": members}
     return _write(path, ADAPTED_SCHEMA, domains, class_names, {**networks, **(attributes or {})})
+
+
+def mark(path: Path, marks: Marks, labels: NDArray[Any]) -> None:
+    """Put marks, and the labels of their rows, into a features or adapted file."""
+    with FeatureFile(path) as file, atomic_output(path, force=True) as partial:
+        write_marked(partial, file, marks, labels)
 
 
 def only_rows(domain: Arrays, keep: NDArray[Any]) -> Arrays:

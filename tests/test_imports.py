@@ -33,6 +33,9 @@ LIGHT = (
     ("apply", "adapted.h5", "-c", "fl+temp.json", "-o", "-"),
     ("report", "adapted.h5", "-c", "fl+temp.json"),
     ("inspect", "adapted.h5"),
+    ("pick", "features.h5", "-n", "9"),
+    ("pick", "adapted.h5", "-c", "fl+temp.json", "-n", "9", "-o", "more.csv"),
+    ("label", "--help"),
 )
 ONE_AFTER_ANOTHER = """
 import json, os, sys

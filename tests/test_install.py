@@ -105,7 +105,7 @@ def test_help_and_version(bare: Bare, tmp_path: Path) -> None:
 
 
 def test_the_light_steps_work(bare: Bare, features: Path) -> None:
-    """estimate, calibrate, evaluate with a limit, and inspect do all they should."""
+    """estimate, calibrate, evaluate with a limit, pick and inspect do all they should."""
     folder = features.parent
     bare.run("covcal", "estimate", cwd=folder).require_success()
     bare.run("covcal", "calibrate", cwd=folder).require_success()
@@ -115,6 +115,8 @@ def test_the_light_steps_work(bare: Bare, features: Path) -> None:
     used = json.loads((folder / "cal.json").read_text())["method_used"]
     assert f"reliability of {used}, " in done.require_success().out
     assert json.loads((folder / "metrics.json").read_text())["schema"] == "covcal.metrics/1"
+    bare.run("covcal", "pick", "--page", "label.html", cwd=folder).require_success()
+    assert "<script" in (folder / "label.html").read_text()
     for name in ("features.h5", "cal.json", "metrics.json"):
         bare.run("covcal", "inspect", name, cwd=folder).require_success()
 

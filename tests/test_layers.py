@@ -35,7 +35,7 @@ FLOORS = (
     ("formats",),
     ("classifiers", "data", "demo"),
     ("estimators",),
-    ("extract", "adapt", "calibrate", "evaluate", "apply", "export"),
+    ("extract", "adapt", "calibrate", "evaluate", "apply", "export", "pick"),
     ("report", "watch"),
     ("run", "compare"),
     ("inspect", "api"),
@@ -44,6 +44,9 @@ FLOORS = (
 )
 TARGET_LABELS = "covcal_cli.formats.target_labels"
 ANY_LABELS = "covcal_cli.formats.features.read_labels"
+MARKED_LABELS = "covcal_cli.formats.marked_labels"
+# Who puts marked labels in, and who hands them on; and who was asked to use them.
+MARKED_READERS = ("covcal_cli.pick.label", "covcal_cli.extract.joined_marks")
 LABEL_READERS = ("covcal_cli.calibrate.labelled", "covcal_cli.evaluate.evaluate")
 
 
@@ -191,6 +194,8 @@ def offences(modules: Mapping[str, Module]) -> list[str]:
                 found.append(f"{module.name} imports {other}/, which is not below it")
         # Labels of any domain leave the features file by `read_labels`; the one reader asks for it.
         reads = TARGET_LABELS in module.imports and module.name not in LABEL_READERS
+        if MARKED_LABELS in module.imports and module.name not in MARKED_READERS:
+            found.append(f"{module.name} reads marked labels")
         if reads or (ANY_LABELS in module.imports and module.name != TARGET_LABELS):
             found.append(f"{module.name} reads target labels")
     return found
@@ -260,6 +265,11 @@ def test_every_part_has_a_floor() -> None:
             "reads target labels",
         ),
         (
+            "covcal_cli.pick.pick",
+            "from covcal_cli.formats.marked_labels import marked_rows",
+            "reads marked labels",
+        ),
+        (
             "covcal_cli.adapt.training_rows",
             "def f():\n    from ..formats.target_labels import target_labels",
             "reads target labels",
@@ -279,7 +289,17 @@ def test_imports_for_types_alone_are_allowed() -> None:
     assert offences({name: parsed(name, source, "covcal_cli.maths")}) == []
 
 
-FITTING = ("calibrate", "extract", "apply", "export", "adapt", "estimators", "maths", "data")
+FITTING = (
+    "calibrate",
+    "extract",
+    "apply",
+    "export",
+    "adapt",
+    "pick",
+    "estimators",
+    "maths",
+    "data",
+)
 
 
 @pytest.mark.parametrize("part", FITTING)
@@ -290,6 +310,19 @@ def test_target_labels_cannot_be_reached(part: str) -> None:
     assert starts
     for start in starts:
         assert not reachable(start, modules) & {TARGET_LABELS, *LABEL_READERS}, start
+
+
+def test_marked_labels_are_reached_by_those_who_were_asked_for_them() -> None:
+    """Whatever draws, trains or applies cannot come by a label that `label` put in."""
+    modules = all_modules()
+    direct = {name for name, module in modules.items() if MARKED_LABELS in module.imports}
+    assert direct == set(MARKED_READERS)
+    commands = {
+        name.removeprefix("covcal_cli.cli.")
+        for name, module in modules.items()
+        if module.part == "cli" and MARKED_LABELS in reachable(name, modules)
+    }
+    assert commands == {"app", "label", "merge"}  # app starts any of them
 
 
 def test_the_reader_of_target_labels_is_reached_by_two_modules_alone() -> None:

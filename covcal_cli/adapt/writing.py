@@ -20,9 +20,11 @@ from covcal_cli.formats.features import (
     FEATURES_CONTENT,
     FEATURES_FILE,
     FEATURES_SHA256,
+    UNMARKED_SHA256,
     Domain,
     FeatureFile,
 )
+from covcal_cli.formats.marks import MARKED
 from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.maths.networks import networks_sha256
 from covcal_cli.progress import Progress, ProgressCallback
@@ -54,7 +56,7 @@ def write_adapted(
     carried = {
         renamed.get(name, name): value
         for name, value in file.attributes.items()
-        if name not in ("schema", "complete")
+        if name not in ("schema", "complete", UNMARKED_SHA256)
     }
     made: dict[str, Any] = {
         "preset": settings.preset,
@@ -72,7 +74,7 @@ def write_adapted(
     ) as writer:
         for place, dataset in file.handle.datasets.items():
             part, _, name = place.partition("/")
-            if part == "head" or (part in DOMAINS and name.partition("/")[0] in _CARRIED):
+            if part in ("head", MARKED) or (part in DOMAINS and name.partition("/")[0] in _CARRIED):
                 dataset.copy_to(writer.handle, place)
         for name in sorted(networks):
             writer.write(f"networks/{name}", networks[name])

@@ -29,7 +29,9 @@ from covcal_cli.cli.evaluate import evaluate
 from covcal_cli.cli.export import export
 from covcal_cli.cli.extract import extract
 from covcal_cli.cli.inspect import inspect
+from covcal_cli.cli.label import label
 from covcal_cli.cli.merge import merge
+from covcal_cli.cli.pick import pick
 from covcal_cli.cli.report import report
 from covcal_cli.cli.run import run as run_command
 from covcal_cli.cli.watch import watch
@@ -95,6 +97,8 @@ _command(short_help="Learn features on which the domains look alike.")(adapt)
 _command(short_help="Estimate target accuracy; reads no target label.")(estimate)
 _command(short_help="Fit a temperature; reads no target label.")(calibrate)
 _command(short_help="Fit a temperature to a few target labels.")(calibrate_labelled)
+_command(short_help="Pick the target rows whose labels tell most.")(pick)
+_command(short_help="Put labels of picked rows into their file.")(label)
 _command(short_help="Measure calibrations where labels are known.")(evaluate)
 _command(short_help="Rank methods on several labelled shifts.")(compare)
 _command(short_help="Write calibrated probabilities of every row.")(apply)

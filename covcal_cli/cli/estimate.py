@@ -90,7 +90,6 @@ def estimate(
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluate.gates import errors_reported, junit_report
-    from covcal_cli.evaluate.limits import parse_least
     from covcal_cli.files import check_output, moved_together, write_text
     from covcal_cli.formats.forecaster import split_names
     from covcal_cli.formats.lineage import notes_on_named
@@ -104,7 +103,7 @@ def estimate(
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
-    limits = parsed([fail_below] if fail_below else None, parse_least, "--fail-below")
+    limits = parsed([fail_below] if fail_below else None, _estimated, "--fail-below")
     if not limits and (junit is not None or given("end")):
         hint = "--end" if junit is None else "--junit"
         raise typer.BadParameter("needs --fail-below", param_hint=hint)
@@ -152,6 +151,16 @@ def estimate(
         raise LimitExceededError
 
 
+def _estimated(text: str) -> "Limit":
+    """Read ``accuracy=LEAST``; raise ValueError for what is not estimated without labels."""
+    from covcal_cli.evaluate.limits import parse_least
+
+    limit = parse_least(text)
+    if limit.metric != "accuracy":
+        raise ValueError(f"{limit.metric} is not estimated without labels: accuracy=0.8 is meant")
+    return limit
+
+
 def _case(estimate: "Estimate", limit: "Limit", end: str) -> "GateCase":
     """Return what the gate found of an estimate."""
     from covcal_cli.evaluate.gates import GateCase
@@ -161,7 +170,7 @@ def _case(estimate: "Estimate", limit: "Limit", end: str) -> "GateCase":
     gate = f"{limit.metric} >= {limit.limit:g}"
     whole = f"estimated {estimate.accuracy:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
     judged = "the estimate" if end == "middle" else f"the {end} end"
-    sentence = f"limit {gate} {'FAILED' if failed else 'kept'} by {judged}: {value:.4g} ({whole})"
+    sentence = f"limit {gate} {'MISSED' if failed else 'kept'} by {judged}: {value:.4g} ({whole})"
     return GateCase("target", gate, sentence, failed)
 
 

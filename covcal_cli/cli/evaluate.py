@@ -94,6 +94,14 @@ def evaluate(
             "of its interval (one without needs --confidence 0); repeats.",
         ),
     ] = None,
+    fail_below: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=LIMIT",
+            help="The same for what is better for being higher, as accuracy=0.9 or "
+            "correctness_auroc=0.8, with the upper end; repeats.",
+        ),
+    ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(metavar="METRICS.JSON", help="An earlier -o, for --fail-regression."),
@@ -127,17 +135,19 @@ def evaluate(
       covcal evaluate features.h5 -c a.json -c b.json -o metrics.json
       covcal evaluate adapted.h5 -c cal.json --bootstrap 1000 --by class
       covcal evaluate --split all --confidence 0.95 --fail-above ece=0.05
+      covcal evaluate --fail-below accuracy=0.8 --fail-below correctness_auroc=0.7
       covcal evaluate -c a=cal.json --baseline a.json --fail-regression ece=.005
     """
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluate.bootstrap import LEVEL
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, Outputs, judged
-    from covcal_cli.evaluate.limits import parse_limit, parse_regression
+    from covcal_cli.evaluate.limits import parse_least, parse_limit, parse_regression
     from covcal_cli.formats.forecaster import split_names
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = parsed(fail_above, parse_limit, "--fail-above")
+    limits += parsed(fail_below, parse_least, "--fail-below")
     allowed = parsed(fail_regression, parse_regression, "--fail-regression")
     to_stdout = str(output) == "-"
     if to_stdout and format not in (FormatName.table, FormatName.json):
@@ -149,7 +159,9 @@ def evaluate(
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
     if junit is not None and not (limits or allowed):
-        raise typer.BadParameter("needs --fail-above or --fail-regression", param_hint="--junit")
+        raise typer.BadParameter(
+            "needs --fail-above, --fail-below or --fail-regression", param_hint="--junit"
+        )
 
     outputs = Outputs(document, diagram, junit, force)
     settings = EvaluateSettings(
@@ -194,7 +206,7 @@ def evaluate(
 class _Extras:
     """What tables show beside the usual metrics."""
 
-    every_metric: bool = False
+    every_metric: bool = False  # else the main ones
     intervals: bool = True  # those that gates alone asked for stand in their sentences
 
 
@@ -253,12 +265,12 @@ def _parts(
     level = f"{100 * evaluation.level:.4g} %"
     if extras.intervals and evaluation.intervals:
         title = f"{level} intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
-        parts.append(f"{title}{between}{draw(_intervals(evaluation))}")
+        parts.append(f"{title}{between}{draw(_intervals(evaluation, extras))}")
     if extras.intervals and evaluation.differences:
-        title = f"differences on the same rows, {level} intervals; above 0 is worse"
-        parts.append(f"{title}{between}{draw(_differences(evaluation))}")
+        title = f"differences on the same rows, {level} intervals"
+        parts.append(f"{title}{between}{draw(_differences(evaluation, extras))}")
     if evaluation.by is not None:
-        parts.append(f"by {printable(evaluation.by)}{between}{draw(_groups(evaluation))}")
+        parts.append(f"by {printable(evaluation.by)}{between}{draw(_groups(evaluation, extras))}")
         if any(group.small for found in evaluation.groups.values() for group in found):
             parts.append(f"(n): fewer than {SMALL_GROUP} rows, so the ECE is mostly noise")
     return "\n\n".join(parts)
@@ -282,16 +294,20 @@ def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
     return Table([*leading, *(shown.label for _, shown in chosen)], rows)
 
 
-def _intervals(evaluation: "Evaluation") -> "Table":
+def _intervals(evaluation: "Evaluation", extras: _Extras) -> "Table":
     from covcal_cli.evaluate.metrics import on_screen
     from covcal_cli.report.tables import Table
 
-    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.interval]
+    chosen = [
+        (name, shown)
+        for name, shown, metric in on_screen()
+        if metric.interval and (metric.main or extras.every_metric)
+    ]
     rows = [
         [
             name,
             *(
-                "-".join(_cell(end, shown.percent) for end in found[metric])
+                "-".join(_cell(end, shown.percent) for end in found.get(metric, (None,)))
                 for metric, shown in chosen
             ),
         ]
@@ -300,7 +316,7 @@ def _intervals(evaluation: "Evaluation") -> "Table":
     return Table(["calibration", *(shown.label for _, shown in chosen)], rows)
 
 
-def _differences(evaluation: "Evaluation") -> "Table":
+def _differences(evaluation: "Evaluation", extras: _Extras) -> "Table":
     """Return the paired differences, and what each shows."""
     from covcal_cli.evaluate.metrics import METRICS
     from covcal_cli.report.tables import Table
@@ -308,6 +324,8 @@ def _differences(evaluation: "Evaluation") -> "Table":
     columns = ("calibration", "against", "metric", "difference", "interval", "shown")
     rows = []
     for one in evaluation.differences:
+        if not (METRICS[one.metric].main or extras.every_metric):
+            continue
         shown = METRICS[one.metric].screen
         percent = shown is not None and shown.percent
         value, low, high = (_signed(number, percent) for number in (one.value, one.low, one.high))
@@ -321,16 +339,26 @@ def _differences(evaluation: "Evaluation") -> "Table":
     return Table(columns, rows, texts=(0, 1, 2, 5))
 
 
-def _groups(evaluation: "Evaluation") -> "Table":
+def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
+    from covcal_cli.evaluate.metrics import METRICS
     from covcal_cli.report.tables import Table
 
-    columns = ("calibration", "group", "n", "accuracy", "confidence", "ECE", "over ECE")
+    of_correctness = [
+        (name, metric.screen)
+        for name, metric in METRICS.items()
+        if name.startswith("correctness") and metric.screen and extras.every_metric
+    ]
+    columns = (
+        *("calibration", "group", "n", "accuracy", "confidence", "ECE", "over ECE"),
+        *(shown.label for _, shown in of_correctness),
+    )
     rows = [
         [
             name,
             group.name,
             f"(n) {group.n}" if group.small else str(group.n),
             *map(_cell, (group.accuracy, group.mean_confidence, group.ece, group.over_ece)),
+            *(_cell(getattr(group, metric), shown.percent) for metric, shown in of_correctness),
         ]
         for name, found in evaluation.groups.items()
         for group in found

@@ -179,7 +179,7 @@ def compare_run(path: Path, seed: int, folder: Path, settings: CompareSettings) 
         If the file has no labelled target rows to judge, or cannot be adapted.
     """
     place = folder / f"{path.stem}-seed{seed}.json"
-    made_of = [__version__, sha256_of(path), seed, settings.preset, settings.fitted]
+    made_of = [__version__, sha256_of(path), seed, settings.preset, settings.fitted, [*METRICS]]
     key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
     if place.exists():
         try:

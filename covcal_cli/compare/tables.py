@@ -39,15 +39,15 @@ def rows(
         cells = [method]
         for shift in comparison.shifts:
             text = _score(comparison, shift, method, plus_minus)
-            first = comparison.ranks(shift).get(method) == firsts[shift]
-            cells.append(bold(text) if first else text)
+            rank = comparison.ranks(shift).get(method)
+            cells.append(text if rank is None or rank != firsts[shift] else bold(text))
         if several:
-            mean, rank = "-", "-"
+            mean, mean_rank = "-", "-"
             if method in everywhere:
                 mean = _number(comparison, comparison.mean(method))
                 mean = bold(mean) if sign * comparison.mean(method) == best else mean
-                rank = f"{comparison.mean_rank(method):.1f}"
-            cells += [mean, rank, str(len(comparison.harmed(method)))]
+                mean_rank = f"{comparison.mean_rank(method):.1f}"
+            cells += [mean, mean_rank, str(len(comparison.harmed(method)))]
         found.append(cells)
     return heads, found
 

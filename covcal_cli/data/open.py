@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from covcal_cli.arrays import ModelInput
 from covcal_cli.data.array_files import ArrayData, ArrayFile
 from covcal_cli.data.domain import DomainData
@@ -45,6 +47,34 @@ def open_domains(
     return {
         name: fed[name] if isinstance(one, ArrayFile) else one for name, one in opened.items()
     }, notes
+
+
+def open_images(path: Path) -> DomainData:
+    """Open rows that are images, for somebody to look at.
+
+    Raises
+    ------
+    CovcalError
+        If there is nothing that covcal can read, or no images.
+    """
+    wanted = [ModelInput("x", (None, None, None, None), np.dtype(np.uint8))]
+    opened = _opened(path, wanted)
+    if not isinstance(opened, ArrayFile):
+        return opened
+    try:
+        data = ArrayData(opened, wanted, opened.feeds(wanted))
+    except CovcalError as error:  # numbers of another shape or type
+        raise _without_images(path) from error
+    if not data.holds_images:
+        raise _without_images(path)
+    return data
+
+
+def _without_images(path: Path) -> CovcalError:
+    return CovcalError(
+        f"{path} holds no images: give image files, a column path or image of them, or an array x "
+        "of uint8 [n, h, w] or [n, h, w, c]"
+    )
 
 
 def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:

@@ -179,7 +179,8 @@ def _with_interval(change: Change, evaluation: Evaluation, baseline: Baseline, s
             return replace(change, low=0.0, high=0.0, same_rows=True)
         paired = since.differences.get(metric)
         if paired is not None:
-            return replace(change, low=paired.low, high=paired.high, same_rows=True)
+            low, high = sorted((sign * paired.low, sign * paired.high))
+            return replace(change, low=low, high=high, same_rows=True)
     then = baseline.interval(change.baseline, metric, evaluation)
     low, high = _independent(evaluation.intervals[name][metric], change.value, then, change.before)
     ends = (low, high) if sign > 0 else (-high, -low)

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
 from covcal_cli.records import at
 
+# Losses of a row's confidence as a forecast of whether its label is right; their means are metrics.
+CORRECTNESS = ("correctness_brier", "correctness_nll")
 SMALL_GROUP = 100  # rows; with fewer, the ECE of a group is mostly the noise of its bins
 _ROUNDING = 1e-6
 _FEW_ULPS = 2.0**-50
@@ -168,15 +170,19 @@ class GroupMetrics:
     ece: float | None
     over_ece: float | None
     small: bool  # so that the ECE is mostly noise
+    correctness_brier: float | None = None  # where the losses of its rows were counted
+    correctness_nll: float | None = None
+    correctness_auroc: float | None = None  # where its rows were ranked, and right and wrong ones
 
 
 class GroupBins:
-    """Counts of rows, hits and confidence per group and bin."""
+    """Counts of rows, hits and confidence per group and bin, and sums of losses per group."""
 
     def __init__(self, bins: int, n_groups: int = 1) -> None:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
         self.hits = np.zeros((n_groups, bins), dtype=np.int64)
         self.confidence_sums = np.zeros((n_groups, bins))
+        self._losses: dict[str, Float64s] = {}  # by metric, those that the rows came with
 
     def add(self, rows: JudgedRows, groups: Integers | None = None) -> None:
         """Count a block of rows, given the number of each row's group; None: all in group 0."""
@@ -185,22 +191,36 @@ class GroupBins:
         self.counts += np.bincount(cells, minlength=size).reshape(shape)
         self.hits += np.bincount(cells[rows.correct], minlength=size).reshape(shape)
         self.confidence_sums += np.bincount(cells, rows.confidence, minlength=size).reshape(shape)
+        places = np.zeros_like(rows.index) if groups is None else groups
+        for name, values in rows.losses.items():
+            if name in CORRECTNESS:
+                sums = self._losses.setdefault(name, np.zeros(shape[0]))
+                sums += np.bincount(places, values, minlength=shape[0])
 
     def together(self) -> ReliabilityBins:
         """Return the counts of all groups in one."""
         arrays = (self.counts, self.hits, self.confidence_sums)
         return ReliabilityBins(*(array.sum(axis=0) for array in arrays))
 
+    def by_group(self) -> Bins:
+        """Return the counts of all bins in one, so that each group is a bin."""
+        arrays = (self.counts, self.hits, self.confidence_sums)
+        return Bins(*(array.sum(axis=1) for array in arrays))
+
     def result(self, names: Sequence[str]) -> tuple[GroupMetrics, ...]:
         """Return the metrics of every group, in the order of its number."""
         groups = zip(names, self.counts, self.hits, self.confidence_sums, strict=True)
         return tuple(
-            _of_group(name, ReliabilityBins(counts, hits, sums))
-            for name, counts, hits, sums in groups
+            _of_group(
+                name,
+                ReliabilityBins(counts, hits, sums),
+                {key: float(losses[number]) for key, losses in self._losses.items()},
+            )
+            for number, (name, counts, hits, sums) in enumerate(groups)
         )
 
 
-def _of_group(name: str, bins: ReliabilityBins) -> GroupMetrics:
+def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> GroupMetrics:
     if bins.n == 0:
         return GroupMetrics(name, 0, None, None, None, None, small=True)
     return GroupMetrics(
@@ -211,6 +231,7 @@ def _of_group(name: str, bins: ReliabilityBins) -> GroupMetrics:
         ece=bins.ece(),
         over_ece=bins.over_ece(),
         small=bins.n < SMALL_GROUP,
+        **{key: loss / bins.n for key, loss in losses.items()},
     )
 
 

@@ -5,7 +5,7 @@ it used are left out here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
@@ -14,10 +14,11 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
-from covcal_cli.evaluate.bins import GroupBins, JudgedRows
+from covcal_cli.evaluate.bins import GroupBins, GroupMetrics, JudgedRows
 from covcal_cli.evaluate.bootstrap import LEVEL, intervals
 from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.evaluate.paired import PairedRows
+from covcal_cli.evaluate.ranked import GroupCollector, auroc
 from covcal_cli.evaluate.result import Earlier, Evaluation, Predictions, Since
 from covcal_cli.files import as_word, sha256_of
 from covcal_cli.formats.calibration import Calibration
@@ -131,13 +132,17 @@ def evaluate(
                 for name, then in earlier.items()
                 if name in judged and (then.forecaster == "original" or file.is_adapted)
             }
-        pairs = {pair: PairedRows(settings.bins) for pair in _compared(judged) if resamples}
+        same_labels = settings.predictions == "original"  # are judged of all calibrations
+        classes = len(file.classes) if same_labels else 1
+        pairs = {
+            pair: PairedRows(settings.bins, classes) for pair in _compared(judged) if resamples
+        }
         collected = {
             name: MetricsAccumulator(settings.bins, len(file.classes), keep_losses=resamples > 0)
             for name in judged
         }
         grouped = {
-            name: GroupBins(settings.bins, len(groups.names))
+            name: (GroupBins(settings.bins, len(groups.names)), GroupCollector(len(groups.names)))
             for name in judged
             if groups and not _is_before(name)
         }
@@ -146,10 +151,13 @@ def evaluate(
         def count(name: str, forecast: Softmax, chosen: Labels, labels: Labels, part: Rows) -> None:
             block[name] = collected[name].add(forecast, chosen, labels)
             if groups is not None and name in grouped:
-                grouped[name].add(block[name], groups.numbers(part, labels, chosen))
+                numbers = groups.numbers(part, labels, chosen)
+                counts, ranks = grouped[name]
+                counts.add(block[name], numbers)
+                ranks.add(block[name].confidence, block[name].correct, numbers)
             if len(block) == len(judged):
                 for (after, before), paired in pairs.items():
-                    paired.add(block[before], block[after])
+                    paired.add(block[before], block[after], chosen if same_labels else None)
                 block.clear()
 
         unlabelled = _read(target, rows, judged, settings.predictions, count)
@@ -165,7 +173,12 @@ def evaluate(
             one
             for (after, before), paired in pairs.items()
             for one in paired.differences(
-                after, before, resamples=resamples, seed=settings.seed, level=settings.level
+                after,
+                before,
+                (results[before].correctness_auroc, results[after].correctness_auroc),
+                resamples=resamples,
+                seed=settings.seed,
+                level=settings.level,
             )
         ]
         role = "adapted" if file.is_adapted else "features"
@@ -188,7 +201,7 @@ def evaluate(
             },
             by=by,
             groups={
-                name: counts.result(groups.names) for name, counts in grouped.items() if groups
+                name: _of_groups(*found, groups.names) for name, found in grouped.items() if groups
             },
             resamples=resamples,
             level=settings.level,
@@ -415,6 +428,18 @@ def _grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> _G
         return np.searchsorted(values, target.column(by, block)).astype(np.int64)
 
     return _Grouping([_text(value) for value in values.tolist()], numbers)
+
+
+def _of_groups(
+    counts: GroupBins, ranks: GroupCollector, names: Sequence[str]
+) -> tuple[GroupMetrics, ...]:
+    """Return the metrics of every group, with those of its ranked rows."""
+    return tuple(
+        group
+        if not group.n or (area := auroc(rows)) is None
+        else replace(group, correctness_auroc=area.value)
+        for group, rows in zip(counts.result(names), ranks.ranked(), strict=True)
+    )
 
 
 def _text(value: Any) -> str:

@@ -34,7 +34,7 @@ class Gates:
         If a `confident` gate is on a metric without an interval, which chance alone would exceed.
     """
 
-    limits: Sequence[Limit] = ()  # that no metric may exceed
+    limits: Sequence[Limit] = ()  # that every metric has to keep
     allowed: Sequence[Limit] = ()  # by how much a metric may be worse than in the baseline
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
@@ -96,7 +96,7 @@ class Judged:
 
     @property
     def failed(self) -> bool:
-        """Whether a gate was exceeded."""
+        """Whether a gate was exceeded, or missed."""
         return any(case.failed for case in self.cases)
 
 
@@ -206,13 +206,18 @@ def _write(found: Judged, outputs: Outputs, *, title: str) -> None:
 
 
 def _of_limit(verdict: Verdict, level: float, n: int) -> GateCase:
-    name, gate = printable(verdict.calibration), f"{verdict.metric} <= {verdict.limit:g}"
-    state = "EXCEEDED" if verdict.exceeded else "kept"
+    least = Limit(verdict.metric, verdict.limit).least
+    gate = f"{verdict.metric} {'>=' if least else '<='} {verdict.limit:g}"
+    failed = "MISSED" if least else "EXCEEDED"
+    name, state = printable(verdict.calibration), failed if verdict.exceeded else "kept"
     sentence = f"limit {gate} {state} by {name}: {verdict.value:.6g}"
     if verdict.low is not None and verdict.high is not None:
         sentence += f" ({_percent(level)} interval {verdict.low:.4g} to {verdict.high:.4g}"
-        # What was not shown to be above the limit was not shown to be below it either.
-        undecided = verdict.low <= verdict.limit < verdict.high
+        # What was not shown to fail the limit was not shown to keep it either.
+        if least:
+            undecided = verdict.low < verdict.limit <= verdict.high
+        else:
+            undecided = verdict.low <= verdict.limit < verdict.high
         sentence += f", which holds the limit: {n} rows cannot tell)" if undecided else ")"
     return GateCase(name, gate, sentence, verdict.exceeded)
 

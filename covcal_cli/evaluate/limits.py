@@ -1,8 +1,9 @@
-"""Gates: the limits of ``--fail-above`` and ``--fail-regression``, and what exceeds them.
+"""Gates: limits of ``--fail-above``, ``--fail-below`` and ``--fail-regression``, and what fails.
 
 A metric of a sample strays by chance, so a gate judges the end of its interval that is kindest to
-the calibration: the lower end of the metric, or of how much worse it has become. What exceeds that
-is beyond chance; what a gate lets pass need not be good, and its sentence says so.
+the calibration: the lower end of an error, or of how much worse a metric has become, the upper one
+of what is better for being higher. What fails even so is beyond chance; what a gate lets pass need
+not be good, and its sentence says so.
 """
 
 import math
@@ -17,10 +18,18 @@ from covcal_cli.formats.forecaster import NONE
 
 @dataclass(frozen=True)
 class Limit:
-    """A gate: `metric` may not exceed `limit`, or may not be worse than it was by more."""
+    """A gate: `metric` may not exceed `limit`, or may not be worse than it was by more.
+
+    One that is better for being higher may not be below it instead.
+    """
 
     metric: str
     limit: float  # a fraction
+
+    @property
+    def least(self) -> bool:
+        """Whether it is the least that the metric may be."""
+        return METRICS[self.metric].better == "higher"
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,8 @@ class Verdict:
     limit: float
     calibration: str
     value: float
-    exceeded: bool  # strictly, by `low` where there is one, else by `value`
+    # Strictly, or missed: by the end of the interval that is nearest to it, else by `value`.
+    exceeded: bool
     low: float | None = None  # ends of the interval
     high: float | None = None
 
@@ -42,14 +52,31 @@ def parse_limit(text: str) -> Limit:
     Raises ValueError saying what is wrong. A metric that is better for being higher has no such
     limit: a gate on the accuracy would pass whatever is bad and stop whatever is good.
     """
-    metric = text.partition("=")[0]
-    if metric in METRICS and METRICS[metric].better == "higher":
+    limit = _parse_metric(text)
+    if limit.least:
         allowed = ", ".join(name for name, known in METRICS.items() if known.better != "higher")
         raise ValueError(
-            f"{metric} is better for being higher, so being above a limit is no failure (limits "
-            f"are for {allowed}): use --baseline with --fail-regression {metric}=0.01"
+            f"{limit.metric} is better for being higher, so being above a limit is no failure "
+            f"(limits are for {allowed}): use --fail-below {text}, or --baseline with "
+            f"--fail-regression {limit.metric}=0.01"
         )
-    return _parse_metric(text)
+    return limit
+
+
+def parse_least(text: str) -> Limit:
+    """Read ``METRIC=LIMIT`` of ``--fail-below``, such as ``accuracy=0.9``.
+
+    Raises ValueError saying what is wrong; only a metric that is better for being higher has such a
+    limit.
+    """
+    limit = _parse_metric(text)
+    if not limit.least:
+        allowed = ", ".join(name for name, known in METRICS.items() if known.better == "higher")
+        raise ValueError(
+            f"{limit.metric} is not better for being higher, so being below a limit is no failure "
+            f"(such limits are for {allowed}): use --fail-above {text}"
+        )
+    return limit
 
 
 def parse_regression(text: str) -> Limit:
@@ -57,17 +84,6 @@ def parse_regression(text: str) -> Limit:
     limit = _parse_metric(text)
     if METRICS[limit.metric].better == "neither":
         raise ValueError(f"{limit.metric} is neither better nor worse for being higher")
-    return limit
-
-
-def parse_least(text: str) -> Limit:
-    """Read ``accuracy=LEAST`` of ``estimate --fail-below``; raise ValueError saying what is wrong.
-
-    Nothing else is estimated without labels.
-    """
-    limit = _parse_metric(text)
-    if limit.metric != "accuracy":
-        raise ValueError(f"{limit.metric} is not estimated without labels: accuracy=0.8 is meant")
     return limit
 
 
@@ -97,9 +113,10 @@ def judge(
 ) -> list[Verdict]:
     """Apply every limit to every calibration given, or to ``none`` where there is none.
 
-    A metric with an interval, by calibration and metric, exceeds a limit with its lower end.
+    A metric with an interval, by calibration and metric, exceeds a limit with its lower end, and
+    misses the least that it may be with its upper one.
 
-    Raises `CovcalError` if a metric has no value, which never passes for one below the limit.
+    Raises `CovcalError` if a metric has no value, which never passes for one that keeps the limit.
     """
     verdicts = []
     for limit in limits:
@@ -108,7 +125,10 @@ def judge(
             if value is None or not math.isfinite(value):
                 raise CovcalError(f"{limit.metric} of {name} has no value, so it cannot be judged")
             low, high = intervals.get(name, {}).get(limit.metric, (None, None))
-            exceeded = (value if low is None else low) > limit.limit
+            if limit.least:
+                exceeded = (value if high is None else high) < limit.limit
+            else:
+                exceeded = (value if low is None else low) > limit.limit
             verdicts.append(Verdict(limit.metric, limit.limit, name, value, exceeded, low, high))
     return verdicts
 

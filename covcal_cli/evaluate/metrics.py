@@ -18,6 +18,7 @@ import numpy as np
 
 from covcal_cli.arrays import Labels
 from covcal_cli.evaluate.bins import (
+    CORRECTNESS,
     Bins,
     ClasswiseBins,
     GroupBins,
@@ -29,7 +30,15 @@ from covcal_cli.evaluate.bins import (
     judged_rows,
     require_rows,
 )
-from covcal_cli.evaluate.ranked import RankedRows, RowCollector, adaptive_bins, aurc, smooth_ece
+from covcal_cli.evaluate.ranked import (
+    Auroc,
+    RankedRows,
+    RowCollector,
+    adaptive_bins,
+    aurc,
+    auroc,
+    smooth_ece,
+)
 from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
 
 _MAX_CELLS = 1_000_000  # counts to keep; with more, what rests on them has no value
@@ -52,9 +61,10 @@ class Metric:
     screen: Shown | None  # as the head of a column of ``covcal evaluate``; None: not there
     report: Shown | None  # in words, as a line of the page; None: not there
     better: Literal["lower", "higher", "neither"] = "lower"
-    # How chance enters: a share of rows, a mean over rows, or gaps of bins; None: no interval.
-    interval: Literal["share", "mean", "gaps"] | None = None
-    bins: Literal["bins", "adaptive"] = "bins"  # whose gaps; an attribute of `Metrics`
+    # How chance enters: a share of rows, a mean over rows, the order of rows, or gaps of bins;
+    # None: no interval.
+    interval: Literal["share", "mean", "ranks", "gaps"] | None = None
+    bins: Literal["bins", "adaptive", "predicted"] = "bins"  # whose gaps; an attribute of `Metrics`
     main: bool = False  # on screen without ``--metrics all`` too
     highest: float = 1.0  # that a limit may be
 
@@ -105,6 +115,33 @@ _TABLE = (
     Metric(
         "aurc", Shown("AURC"), Shown("Area under the risk-coverage curve", late=4, percent=False)
     ),
+    Metric(
+        "class_gap",
+        Shown("class gap"),
+        Shown("Gap per predicted class", late=1),
+        interval="gaps",
+        bins="predicted",
+    ),
+    Metric(
+        "correctness_brier",
+        Shown("hit Brier", late=2, percent=False),
+        Shown("Brier score of correctness", late=5, percent=False),
+        interval="mean",
+    ),
+    Metric(
+        "correctness_nll",
+        Shown("hit NLL", late=2, percent=False),
+        Shown("Log loss of correctness", late=5, percent=False),
+        interval="mean",
+        highest=np.inf,
+    ),
+    Metric(
+        "correctness_auroc",
+        Shown("hit AUROC", late=2, percent=False),
+        Shown("AUROC of correctness", late=5, percent=False),
+        better="higher",
+        interval="ranks",
+    ),
 )
 # By name, in the order of metrics.json.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
@@ -139,6 +176,10 @@ class Metrics:
     sharpness: float | None
     agreement: float  # share of rows where no label is more probable than the classifier's
     classwise_ece: float | None  # of the whole distribution; None for more than a million counts
+    # Of the confidence c as a forecast of whether the label is right (r = 1) or wrong (r = 0): the
+    # means of (c - r)^2 and of -log c or -log(1 - c), with 708 for what float64 does not hold.
+    correctness_brier: float
+    correctness_nll: float
     bins: ReliabilityBins
     ranked: RankedRows
     by_class: GroupBins | None  # by the label that is judged; None for more than a million counts
@@ -204,6 +245,26 @@ class Metrics:
         """Area under the risk-coverage curve."""
         return aurc(self.ranked)
 
+    @cached_property
+    def ranking(self) -> Auroc | None:
+        """How well confidence tells right rows from wrong ones; None without rows of both."""
+        return auroc(self.ranked)
+
+    @property
+    def correctness_auroc(self) -> float | None:
+        """Share of the pairs of a right and a wrong row where the right one is more confident."""
+        return None if self.ranking is None else self.ranking.value
+
+    @cached_property
+    def predicted(self) -> Bins | None:
+        """The rows in a bin per label that is judged; None for more than a million counts."""
+        return None if self.by_class is None else self.by_class.by_group()
+
+    @property
+    def class_gap(self) -> float | None:
+        """Sum over judged labels k of n_k/n |mean confidence - accuracy| of their n_k rows."""
+        return None if self.predicted is None else self.predicted.ece()
+
     def value(self, name: str) -> float | None:
         """Return a metric of the table by name."""
         found: float | None = getattr(self, name)
@@ -230,6 +291,7 @@ class MetricsAccumulator:
         means = [name for name, metric in METRICS.items() if metric.interval == "mean"]
         self._losses = {name: ValueCells() for name in means if keep_losses}
         self._nll = self._brier = 0.0
+        self._correctness = dict.fromkeys(CORRECTNESS, 0.0)
         self._agreeing = 0
 
     def add(self, forecast: Softmax, predictions: Labels, labels: Labels) -> JudgedRows:
@@ -253,9 +315,25 @@ class MetricsAccumulator:
         # The highest log probability of a row is minus its log sum.
         self._agreeing += int(np.count_nonzero(logs == -forecast.log_sums))
         self._rows.add(rows.confidence, rows.correct)
+        # The same scores of the confidence alone, as a forecast of whether the label is right.
+        surprises = -logs
+        wrong = np.flatnonzero(~rows.correct)
+        surprises[wrong] = -forecast.logs_beside(wrong, predictions[wrong])
+        of_correctness = {
+            "correctness_brier": (rows.confidence - rows.correct) ** 2,
+            "correctness_nll": np.minimum(surprises, MOST_NLL),
+        }
+        rows = replace(rows, losses=of_correctness)
+        for name, values in of_correctness.items():
+            self._correctness[name] += float(values.sum())
         if self._losses:  # of every row, for metrics whose interval is that of a mean
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
-            of_rows = {"mean_confidence": rows.confidence, "nll": losses, "brier": scores}
+            of_rows = {
+                "mean_confidence": rows.confidence,
+                "nll": losses,
+                "brier": scores,
+                **of_correctness,
+            }
             for name, cells in self._losses.items():
                 cells.add(of_rows[name])
             rows = replace(rows, losses=of_rows)
@@ -279,6 +357,8 @@ class MetricsAccumulator:
             sharpness=sharpness,
             agreement=self._agreeing / n,
             classwise_ece=None if self._classwise is None else self._classwise.ece(),
+            correctness_brier=self._correctness["correctness_brier"] / n,
+            correctness_nll=self._correctness["correctness_nll"] / n,
             bins=bins,
             ranked=self._rows.ranked(),
             by_class=counts if self._few else None,

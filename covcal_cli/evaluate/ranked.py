@@ -5,7 +5,9 @@ highest one unused; shifted by one they make room for whether the row is right. 
 integers sorts the rows, far faster than an index sort.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +62,7 @@ class RowCollector:
 
     def add(self, confidence: Floats, correct: Booleans) -> None:
         """Keep a block of rows; their confidence, between 0 and 1, as float32."""
-        bits = (np.asarray(confidence).astype(np.float32) + np.float32(0)).view(np.uint32)
-        self._blocks.append((bits << np.uint32(1)) | np.asarray(correct, dtype=np.uint32))
+        self._blocks.append(_keys(confidence, correct))
 
     def ranked(self) -> RankedRows:
         """Return the rows collected so far, ranked."""
@@ -69,6 +70,34 @@ class RowCollector:
         self._blocks = [keys]
         keys.sort()
         return RankedRows(keys)
+
+
+class GroupCollector:
+    """Collects rows with their groups, eight bytes a row, block by block."""
+
+    def __init__(self, n_groups: int) -> None:
+        self._blocks = [np.empty(0, dtype=np.uint64)]
+        self._starts = np.arange(n_groups + 1, dtype=np.uint64) << np.uint64(32)
+
+    def add(self, confidence: Floats, correct: Booleans, groups: Integers) -> None:
+        """Keep a block of rows, given the number of each row's group."""
+        numbers = groups.astype(np.uint64) << np.uint64(32)
+        self._blocks.append(numbers | _keys(confidence, correct))
+
+    def ranked(self) -> Iterator[RankedRows]:
+        """Yield the rows of every group, ranked, in the order of its number."""
+        rows = np.concatenate(self._blocks)
+        rows.sort()
+        self._blocks = [rows]
+        ends = np.searchsorted(rows, self._starts)
+        for start, stop in pairwise(ends.tolist()):
+            yield RankedRows(rows[start:stop].astype(np.uint32))  # the lower half
+
+
+def _keys(confidence: Floats, correct: Booleans) -> Keys:
+    bits = (np.asarray(confidence).astype(np.float32) + np.float32(0)).view(np.uint32)
+    keys: Keys = (bits << np.uint32(1)) | np.asarray(correct, dtype=np.uint32)
+    return keys
 
 
 def confidence_of(keys: Keys) -> Float64s:
@@ -117,27 +146,84 @@ def aurc(rows: RankedRows) -> float:
     """
     n = require_rows(len(rows))
     area, before, errors_before = 0.0, 0, 0  # before: rows, and errors among them, already summed
-    stop = n
+    for sizes, errors in _runs(rows):
+        last = np.cumsum(sizes)
+        wrong = errors_before + np.cumsum(errors)
+        # The sum of 1/k over the ranks k of a run.
+        inverse = np.diff(
+            np.cumsum(1 / np.arange(before + 1.0, before + last[-1] + 1)).take(last - 1),
+            prepend=0.0,
+        )
+        # The sum of (wrong before + (k - rank before) errors / size) / k over the ranks k of a run.
+        rank_share = (before + last - sizes) * (errors / sizes)
+        area += float((wrong - errors - rank_share) @ inverse) + int(errors.sum())
+        before, errors_before = before + int(last[-1]), int(wrong[-1])
+    return area / n
+
+
+def _runs(rows: RankedRows) -> Iterator[tuple[Integers, Integers]]:
+    """Yield runs of equal confidence, the most confident first: the rows and the errors of each.
+
+    They come in chunks, so that memory stays bounded; a run is never parted.
+    """
+    stop = len(rows)
     while stop > 0:
-        # From the most confident row down; a chunk ends where a value does.
         start = rows.first_of_its_value(max(0, stop - _CHUNK))
         keys = rows.keys[start:stop][::-1]
         values = keys >> np.uint32(1)
         last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(keys) - 1)
-        # Of every run of equal values: what stands before it, and what is in it.
-        sizes = np.diff(last, prepend=-1)
-        wrong = errors_before + np.cumsum(~correct_of(keys), dtype=np.int64).take(last)
-        errors = np.diff(wrong, prepend=errors_before)
-        # The sum of 1/k over the ranks k of a run.
-        inverse = np.diff(
-            np.cumsum(1 / np.arange(before + 1.0, before + len(keys) + 1)).take(last), prepend=0.0
-        )
-        # The sum of (wrong before + (k - rank before) errors / size) / k over the ranks k of a run.
-        rank_share = (before + 1 + last - sizes) * (errors / sizes)
-        area += float((wrong - errors - rank_share) @ inverse) + int(errors.sum())
-        before, errors_before = before + len(keys), int(wrong[-1])
+        wrong = np.cumsum(~correct_of(keys), dtype=np.int64).take(last)
+        yield np.diff(last, prepend=-1), np.diff(wrong, prepend=0)
         stop = start
-    return area / n
+
+
+# The area under the ROC curve of confidence as a test of whether a label is right.
+
+
+@dataclass(frozen=True)
+class Auroc:
+    """How often a right row is more confident than a wrong one, ties counted half."""
+
+    value: float
+    variance: float  # of DeLong, DeLong & Clarke-Pearson (1988)
+    right: int  # rows
+    wrong: int
+
+
+def auroc(rows: RankedRows) -> Auroc | None:
+    """Return the area of ranked rows; None where all are right, or all wrong.
+
+    It is Mann & Whitney's U over the pairs of a right and a wrong row. A row's placement is the
+    share of rows of the other kind that it is on the right side of; their mean, over either kind,
+    is the area, and their variances over both give its own.
+    """
+    n = require_rows(len(rows))
+    right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
+    wrong = n - right
+    if not right or not wrong:
+        return None
+    pairs = right_above = wrong_above = 0  # twice the pairs in order
+    squares_of_right = squares_of_wrong = 0.0
+    for sizes, errors in _runs(rows):
+        hits = sizes - errors
+        # Twice the rows of the other kind on the right side, of every right and every wrong row.
+        below = 2 * (wrong - wrong_above - np.cumsum(errors)) + errors
+        above = 2 * (right_above + np.cumsum(hits)) - hits
+        pairs += int(errors @ above)
+        squares_of_right += float(hits @ (below / (2 * wrong)) ** 2)
+        squares_of_wrong += float(errors @ (above / (2 * right)) ** 2)
+        right_above, wrong_above = right_above + int(hits.sum()), wrong_above + int(errors.sum())
+    area = pairs / (2 * right * wrong)
+    variance = sum(
+        max(0.0, squares / count - area**2) / max(1, count - 1)
+        for squares, count in ((squares_of_right, right), (squares_of_wrong, wrong))
+    )
+    return Auroc(area, variance, right, wrong)
+
+
+def _chunks(keys: Keys) -> Iterator[Keys]:
+    """Yield keys in parts that stay in the cache."""
+    return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
 
 
 # The smooth ECE of Blasiok & Nakkiran (2023), which has no bins to choose.

@@ -132,6 +132,7 @@ def metrics_document(
         "intervals": evaluation.intervals,
         "differences": evaluation.differences,
         "classes": evaluation.classes,
+        "worst_class": {name: _worst(found) for name, found in evaluation.classes.items()},
         "by": evaluation.by,
         "groups": evaluation.groups,
         "limits": verdicts,
@@ -150,6 +151,15 @@ def write_metrics(
 ) -> None:
     """Write metrics.json, whole or not at all."""
     write_document(metrics_document(evaluation, verdicts, changes), path, force=force)
+
+
+def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:
+    """Return the class that adds the most to the class gap."""
+
+    def share(group: GroupMetrics) -> float:
+        return group.n * abs((group.mean_confidence or 0.0) - (group.accuracy or 0.0))
+
+    return max(classes, key=share)
 
 
 def _today() -> str:

@@ -17,6 +17,7 @@ from covcal_cli import __version__
 from covcal_cli.arrays import Rows
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
+from covcal_cli.extract.joined_marks import joined_marks
 from covcal_cli.extract.parts import Join, Part, content_sha256, difference
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
@@ -31,6 +32,7 @@ from covcal_cli.formats.features import (
     SOURCE_FRACTIONS,
     FeatureFile,
 )
+from covcal_cli.formats.marks import write_marks
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 from covcal_cli.records import parsed_json
 
@@ -83,7 +85,10 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
             _require_same_run(files[0], file)
         # A domain is the join of what the files hold of it.
         holding = {name: [file for file in files if name in file.handle] for name in DOMAINS}
-        domains = {name: Join(name, _parts(name, held)) for name, held in holding.items() if held}
+        parts = {name: _parts(name, held) for name, held in holding.items() if held}
+        domains = {name: Join(name, found) for name, found in parts.items()}
+        rows = [np.asarray(part.rows) for part in parts.get("target", ())]
+        marks, labels = joined_marks(holding["target"], rows)
         # The attributes are those that extract would have written, in its order.
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
@@ -111,6 +116,8 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         ) as writer:
             for domain in domains.values():
                 domain.write(writer)
+            if marks.batches:
+                write_marks(writer, marks, labels)
             for name in _HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])

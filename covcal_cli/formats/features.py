@@ -38,6 +38,8 @@ CONTENT = "content_sha256"
 # Attributes of an adapted file: where its features file lay, and what it held.
 FEATURES_FILE = "features_file"
 FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
+# Attribute of a file with marks: the sha256 of the one that they were put into.
+UNMARKED_SHA256 = "unmarked_sha256"
 # Attributes that say how the model was read; the values of the second are JSON.
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 DOMAINS = ("source", "target")
@@ -357,8 +359,8 @@ class FeatureFile:
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the whole file."""
-        return sha256_of(self.path)
+        """Return the sha256 of the whole file, of one with marks as it was before it had any."""
+        return str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
 
     def require_source(self) -> SourceDomain:
         """Return the source domain, or raise `TooFewRowsError` when the file has none."""

@@ -16,8 +16,11 @@ from covcal_cli.formats.features import (
     FEATURES_CONTENT,
     FEATURES_FILE,
     FEATURES_SHA256,
+    REMEDY,
+    UNMARKED_SHA256,
     FeatureFile,
 )
+from covcal_cli.hdf5 import File
 from covcal_cli.records import Input
 
 # What a command reads when no file is named, the first that is there.
@@ -121,7 +124,20 @@ def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
 
 def is_unchanged(entry: Input) -> bool:
     """Return whether a file is still there as it was."""
-    return entry.path.is_file() and sha256_of(entry.path) == entry.sha256
+    return entry.path.is_file() and unmarked_sha256(entry.path) == entry.sha256
+
+
+def unmarked_sha256(path: Path) -> str:
+    """Return the sha256 of a file, of one with marks as it was before it had any.
+
+    Labels that were put in later change nothing of what a file was made into, or stands for.
+    """
+    try:
+        with File(path, remedy=REMEDY) as file:
+            marked = file.attrs.get(UNMARKED_SHA256)
+    except CovcalError:  # no HDF5 file, or a damaged one: then it is its bytes that count
+        marked = None
+    return sha256_of(path) if marked is None else str(marked)
 
 
 def was_made_from(adapted: FeatureFile, features: Path) -> bool:
@@ -131,7 +147,7 @@ def was_made_from(adapted: FeatureFile, features: Path) -> bool:
         with FeatureFile(features) as file:
             if CONTENT in file.attributes:
                 return bool(file.attributes[CONTENT] == content)
-    return adapted.attributes.get(FEATURES_SHA256) in (None, sha256_of(features))
+    return adapted.attributes.get(FEATURES_SHA256) in (None, unmarked_sha256(features))
 
 
 def _require_origin(path: Path, otherwise: str) -> None:

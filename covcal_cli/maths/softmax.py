@@ -82,6 +82,22 @@ class Softmax:
         found -= self.log_sums
         return found
 
+    def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
+        """Return log(1 - p) of r rows, p being the probability of the given label of each.
+
+        It is summed over the other classes, so that it stays exact where p rounds to 1, and is
+        -inf where all of them are masked.
+        """
+        others = self.logits[:, rows] / self.temperature
+        others[labels, np.arange(len(rows))] = -np.inf
+        highest = others.max(axis=0)
+        known = np.isfinite(highest)
+        others[:, known] -= highest[known]
+        with np.errstate(divide="ignore"):
+            sums: Float64s = np.log(exp(others).sum(axis=0))
+        sums[known] += highest[known]
+        return sums - self.log_sums[rows]
+
 
 def softmax(block: Float64s, temperature: float) -> Softmax:
     """Return `Softmax` of a block from `class_major`; its values are those of `log_softmax`."""

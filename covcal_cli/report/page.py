@@ -138,7 +138,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
     notes = "".join(f"<p>{safe(text)}</p>" for text in texts)
     yield _section("Metrics", metrics_table(evaluation) + notes)
     if evaluation.differences:
-        note = f"<p>Paired differences with {level} intervals; above 0 is worse.</p>"
+        note = f"<p>Paired differences with {level} intervals.</p>"
         yield _section("On the same rows", differences_table(evaluation) + note)
     groups = evaluation.classes.get(content.name)
     if groups:

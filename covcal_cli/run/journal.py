@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.lineage import unmarked_sha256
 from covcal_cli.records import Document, read_document, write_document
 
 
@@ -99,7 +100,7 @@ class Journal:
     def discard_others(self, output: Path) -> None:
         """Remove all results but `output`, on which they rest, if it is not the one recorded."""
         entry = self._entries.get(output.name)
-        if entry is not None and entry.sha256 == sha256_of(output):
+        if entry is not None and entry.sha256 == unmarked_sha256(output):
             return
         for path in self.others(output):
             path.unlink(missing_ok=True)
@@ -115,7 +116,7 @@ class Journal:
         entry = self._entries.get(output.name)
         if entry is None or entry.key != key or not output.is_file():
             return None
-        if sha256_of(output) != entry.sha256:
+        if unmarked_sha256(output) != entry.sha256:
             return None
         if self._begun.pop(output.name, None) is not None:  # anew, and cut off before it ended
             self._write()
@@ -132,7 +133,7 @@ class Journal:
 
     def record(self, output: Path, key: str, said: Said) -> Entry:
         """Note that `output` was made with `key`, and write the journal."""
-        entry = Entry(key, sha256_of(output), said.warnings, said.notes, said.facts)
+        entry = Entry(key, unmarked_sha256(output), said.warnings, said.notes, said.facts)
         self._entries[output.name] = entry
         self._begun.pop(output.name, None)
         self._write()

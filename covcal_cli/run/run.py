@@ -26,6 +26,7 @@ from covcal_cli.files import hidden_sibling, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import ALL, FeatureFile
 from covcal_cli.formats.forecaster import read_named
+from covcal_cli.formats.lineage import unmarked_sha256
 from covcal_cli.formats.source_accuracy import require_accuracy, source_accuracy
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.records import write_document
@@ -285,7 +286,7 @@ class _Steps:
             report = adapt(features, output, asked, force=True, progress=self.progress)
             return Said(tuple(report.warnings))
 
-        return self._step("adapted.h5", {"features": sha256_of(features)}, make, settings)
+        return self._step("adapted.h5", {"features": unmarked_sha256(features)}, make, settings)
 
     def calibrate(self, file: Path) -> tuple[Path, Calibration]:
         """Return cal.json and what it holds."""

@@ -67,6 +67,25 @@ def test_nll_and_brier_equal_scikit_learns() -> None:
     assert found.brier == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("decimals", [1, 9])
+def test_the_scores_of_correctness_equal_scikit_learns(decimals: int) -> None:
+    """Brier score, log loss and AUROC of the confidence as a forecast of being right."""
+    logits, labels, _ = made_rows(2.0)
+    logits = np.round(logits, decimals)
+    predictions = logits.argmax(axis=1)
+    accumulator = MetricsAccumulator(15, 4)
+    for rows in np.array_split(np.arange(len(labels)), 3):
+        accumulator.add(softmax(class_major(logits[rows]), 1.5), predictions[rows], labels[rows])
+    found = accumulator.result()
+    confidence = np.exp(reference(logits / 1.5, axis=1)).max(axis=1)
+    right = predictions == labels
+    assert found.correctness_brier == pytest.approx(brier_score_loss(right, confidence), rel=1e-6)
+    assert found.correctness_nll == pytest.approx(log_loss(right, confidence), rel=1e-6)
+    # Ranked as float32, whose rounding makes ties.
+    area = roc_auc_score(right, np.float32(np.round(confidence, 6)))
+    assert found.correctness_auroc == pytest.approx(area, abs=1e-5)
+
+
 def test_the_domain_auc_equals_scikit_learns() -> None:
     """The AUC of source against target rows, with ties, equals roc_auc_score."""
     rng = np.random.default_rng(0)

@@ -69,6 +69,7 @@ def named(adapted: Path, small_files: Path) -> Path:
         ("evaluate", "adapted.h5", "-c", "cal.json", "--format", "github", "--fail-above", "ece=0"),
         ("apply", "adapted.h5", "-c", "cal.json", "-o", "-"),
         ("estimate", "adapted.h5"),
+        ("pick", "adapted.h5", "-n", "9", "--page", "x.html"),
     ],
 )
 def test_no_control_character_is_printed(command: tuple[str, ...], named: Path) -> None:

@@ -12,11 +12,13 @@ from scipy.stats import rankdata
 
 from covcal_cli.compare.compare import CompareSettings, compare
 from covcal_cli.compare.ranking import Comparison, Entry
-from covcal_cli.compare.tables import as_csv, as_markdown, as_tex
+from covcal_cli.compare.tables import as_csv, as_markdown, as_tex, rows
 from covcal_cli.evaluate.metrics import METRICS
 from tests.cli_runner import covcal, printed_json
 from tests.made_files import made_domain, write_adapted, write_features
 from tests.short_training import short_training
+
+CORRECTNESS = ("correctness_brier", "correctness_nll", "correctness_auroc", "class_gap")
 
 
 @pytest.fixture
@@ -90,6 +92,45 @@ def test_a_damaged_or_stale_record_is_made_again(shifts: Path, content: str) -> 
     assert covcal(*asked, cwd=shifts).require_success().out != whole.out
 
 
+@pytest.mark.parametrize("metric", ["correctness_auroc", "class_gap"])
+def test_what_can_rank(shifts: Path, metric: str) -> None:
+    """By any metric of evaluate, in its direction: the best of a column is in bold."""
+    asked = ("--methods", "fl+temp,fl+iw+temp", "--seeds", 1, "--metric", metric)
+    done = covcal("compare", "near.h5", "far.h5", *asked, "-o", "table.md", cwd=shifts)
+    done.require_success()
+    with (shifts / "table.md").open(encoding="utf-8") as handle:
+        heads, _, *lines = (line.strip("| \n").split(" | ") for line in handle if "|" in line)
+    best = max if METRICS[metric].better == "higher" else min
+    for column in (1, 2):
+        cells = [line[column] for line in lines]
+        numbers = [float(cell.strip("*")) for cell in cells]
+        bold = [number for number, cell in zip(numbers, cells, strict=True) if "*" in cell]
+        assert bold == [best(numbers)] * len(bold)
+        assert bold
+    assert heads[1:3] == ["near", "far"]
+
+
+def test_a_record_without_a_metric_is_made_again(
+    shifts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of before the metric was there would leave its column empty."""
+    asked = ("compare", "near.h5", "--methods", "temp", "--seeds", 1)
+    with monkeypatch.context() as earlier:
+        fewer = {name: one for name, one in METRICS.items() if name not in CORRECTNESS}
+        earlier.setattr("covcal_cli.compare.compare.METRICS", fewer)
+        covcal(*asked, cwd=shifts).require_success()
+    out = covcal(*asked, "--metric", "class_gap", cwd=shifts).require_success().out
+    (line,) = (line for line in out.splitlines() if line.startswith("temp"))
+    assert float(line.split()[1]) > 0
+
+
+def test_no_order_of_rows_is_no_best_one() -> None:
+    """Where every row is right no method has an AUROC, and none is in bold."""
+    entries = {"a": {"none": Entry(1.0, {}, {}), "temp": Entry(1.0, {}, {})}}
+    found = Comparison(METRICS["correctness_auroc"], 1, ("none", "temp"), entries, {"a": 5}, {})
+    assert rows(found, bold=lambda text: f"**{text}**")[1] == [["none", "-"], ["temp", "-"]]
+
+
 def test_several_processes_find_the_same(shifts: Path) -> None:
     """The table does not depend on how many runs go at a time."""
     paths = sorted(shifts.glob("*.h5"))
@@ -136,11 +177,11 @@ SCORES = {
 }
 
 
-@pytest.mark.parametrize("metric", ["ece", "accuracy"])
+@pytest.mark.parametrize("metric", ["ece", "accuracy", "correctness_auroc", "class_gap"])
 def test_ranks_share_ties_as_scipy_does(metric: str) -> None:
     """The best has rank 1, whether low or high is better."""
     found = made(SCORES, metric)
-    sign = 1 if metric == "ece" else -1
+    sign = 1 if metric in ("ece", "class_gap") else -1
     ranks = {
         shift: rankdata([sign * score for score in one.values()]) for shift, one in SCORES.items()
     }

@@ -11,9 +11,17 @@ from scipy import stats
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.evaluate.bins import Bins, ValueCells, over, under
-from covcal_cli.evaluate.bootstrap import ece_interval, intervals, mean_interval, wilson
+from covcal_cli.evaluate.bootstrap import (
+    ece_interval,
+    intervals,
+    mean_interval,
+    ranks_interval,
+    wilson,
+)
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
+from covcal_cli.evaluate.ranked import Auroc, auroc
 from covcal_cli.maths.softmax import class_major, softmax
+from tests.evaluate.made_bins import ranked
 
 BINS, REPEATS = 15, 500
 
@@ -152,7 +160,7 @@ class TestMeans:
         counts, values = cells.filled()
         assert counts.sum() == 800
         assert counts @ values / 800 == pytest.approx(losses.mean(), rel=1e-12)
-        found = mean_interval(counts, values, resamples=4000, rng=np.random.default_rng(1))
+        found = mean_interval(counts, values, resamples=20_000, rng=np.random.default_rng(1))
         means = losses[rng.integers(800, size=(4000, 800))].mean(axis=1)
         width = np.quantile(means, 0.975) - np.quantile(means, 0.025)
         assert found == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.05 * width)
@@ -189,13 +197,17 @@ def test_every_interval_is_around_its_metric() -> None:
     found = intervals(metrics, resamples=300, seed=0)
     assert list(found) == [
         "accuracy",
+        "correctness_auroc",
         "mean_confidence",
         "nll",
         "brier",
+        "correctness_brier",
+        "correctness_nll",
         "ece",
         "over_ece",
         "under_ece",
         "adaptive_ece",
+        "class_gap",
     ]
     for name, (low, high) in found.items():
         assert low <= high
@@ -235,6 +247,56 @@ def test_means_are_covered() -> None:
             low, high = mean_interval(*cells, resamples=100, rng=np.random.default_rng(seed))
             inside[name] += low <= getattr(truth, name) <= high
     assert all(86 <= count <= 99 for count in inside.values()), inside
+
+
+class TestRanks:
+    """The AUROC of correctness."""
+
+    @pytest.mark.parametrize("n", [50, 500])
+    @pytest.mark.parametrize("decimals", [1, 9])
+    def test_covers(self, n: int, decimals: int) -> None:
+        """The value of a very large sample is inside in 95 % of 300 samples, with ties too."""
+
+        def area(rows: int, seed: int) -> Auroc:
+            rng = np.random.default_rng(seed)
+            confidence = np.round(skewed(rng, rows), decimals)
+            found = auroc(ranked(confidence, rng.random(rows) < confidence))
+            assert found is not None
+            return found
+
+        truth = area(500_000, 1000).value
+        ends = [ranks_interval(area(n, seed)) for seed in range(300)]
+        inside = np.mean([low <= truth <= high for low, high in ends])
+        assert inside == pytest.approx(0.95, abs=0.04)
+
+    def test_a_perfect_order_keeps_a_width(self) -> None:
+        """Two wrong rows below all others are little evidence."""
+        low, high = ranks_interval(Auroc(1.0, 0.0, 500, 2))
+        assert (low, high) == wilson(1.0, 2)
+        assert low < 0.4
+
+    def test_no_order_has_no_interval(self) -> None:
+        """Where all rows are right."""
+        accumulator = MetricsAccumulator(BINS, 2, keep_losses=True)
+        accumulator.add(softmax(class_major(np.eye(2)), 1.0), np.arange(2), np.arange(2))
+        assert "correctness_auroc" not in intervals(accumulator.result(), resamples=10, seed=0)
+
+
+@pytest.mark.parametrize(("classes", "n", "gap"), [(3, 200, 0.1), (40, 1000, 0.0)])
+def test_the_class_gap_is_covered(classes: int, n: int, gap: float) -> None:
+    """In 95 of 100 samples, less three standard errors; what is found is more than the truth."""
+    true, inside, noise = gap * (classes // 2 / classes), 0, 0.0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        judged, confidence = rng.integers(classes, size=n), skewed(rng, n)
+        correct = rng.random(n) < np.clip(confidence - gap * (judged % 2), 0, 1)
+        rows, hits = (np.bincount(one, minlength=classes) for one in (judged, judged[correct]))
+        bins = Bins(rows, hits, np.bincount(judged, confidence, classes).astype(np.float64))
+        low, high = ece_interval(bins, resamples=120, seed=seed)
+        inside += low <= true <= high
+        noise += bins.ece() - true
+    assert inside >= 89
+    assert noise > 0
 
 
 def sharp(rng: np.random.Generator, n: int) -> Float64s:

@@ -1,4 +1,4 @@
-"""Adaptive, class-wise, debiased and smooth ECE, and AURC: against loops over the definitions."""
+"""Adaptive, class-wise, debiased and smooth ECE, AURC and AUROC: against loops."""
 
 import math
 from typing import Any
@@ -13,6 +13,7 @@ from covcal_cli.evaluate.ranked import (
     RowCollector,
     adaptive_bins,
     aurc,
+    auroc,
     confidence_of,
     correct_of,
     smooth_ece,
@@ -244,6 +245,33 @@ def aurc_by_shuffling(confidence: Float64s, correct: Booleans, orders: int) -> f
         errors = np.cumsum(~correct[order])
         areas.append((errors / np.arange(1, len(errors) + 1)).mean())
     return float(np.mean(areas))
+
+
+class TestAUROC:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("chunk", [7, 1 << 16])
+    def test_equals_all_pairs(self, monkeypatch: pytest.MonkeyPatch, kind: str, chunk: int) -> None:
+        """Ties count half; the variance is that of the placements, however rows are cut."""
+        monkeypatch.setattr("covcal_cli.evaluate.ranked._CHUNK", chunk)
+        confidence, correct = made_rows(kind, 400)
+        hits, misses = confidence[correct][:, None], confidence[~correct]
+        pairs = (hits > misses) + (hits == misses) / 2
+        variance = sum(
+            float(np.var(pairs.mean(axis=axis), ddof=1)) / pairs.shape[1 - axis] for axis in (0, 1)
+        )
+        found = auroc(ranked(confidence, correct))
+        assert found is not None
+        assert (found.right, found.wrong) == pairs.shape
+        assert found.value == pytest.approx(float(pairs.mean()), abs=1e-12)
+        assert found.variance == pytest.approx(variance, rel=1e-9)
+
+    def test_the_ends(self) -> None:
+        """Perfect order is 1, the reverse 0, no order a half."""
+        confidence = np.linspace(0.1, 0.9, 40)
+        for values, area in ((confidence, 1.0), (confidence[::-1], 0.0), (confidence * 0, 0.5)):
+            found = auroc(ranked(values, confidence > 0.7))
+            assert found is not None
+            assert found.value == area
 
 
 class TestAURC:

@@ -326,6 +326,7 @@ class TestMetricsFile:
             "intervals",
             "differences",
             "classes",
+            "worst_class",
             "by",
             "groups",
             "limits",
@@ -461,7 +462,7 @@ class TestLimits:
         ).error_line()
         assert line == "calibration of none has no value, so it cannot be judged"
 
-    @pytest.mark.parametrize("metric", ["accuracy", "agreement", "sharpness"])
+    @pytest.mark.parametrize("metric", ["accuracy", "agreement", "sharpness", "correctness_auroc"])
     def test_a_metric_that_is_better_when_higher_has_no_such_limit(
         self, features: Path, metric: str
     ) -> None:
@@ -469,6 +470,7 @@ class TestLimits:
         done = covcal("evaluate", features, "--fail-above", f"{metric}=0.9")
         assert done.usage_error()
         said = " ".join(done.err.split())
+        assert f"use --fail-below {metric}=0.9, or --baseline" in said
         assert f"--fail-regression {metric}=0.01" in said
         assert all(name in said for name in ("ece", "over_ece", "nll", "brier"))
 

@@ -55,13 +55,19 @@ class TestRegression:
         done = against(small_files, tmp_path, baseline, *limits).require_success()
         assert done.out.count(" kept by temp: ") == len(limits) // 2
 
-    @pytest.mark.parametrize("metric", ["ece", "nll", "accuracy", "aurc", "agreement"])
+    @pytest.mark.parametrize(
+        "metric",
+        [
+            *("ece", "nll", "accuracy", "aurc", "agreement"),
+            *("correctness_brier", "correctness_nll", "correctness_auroc", "class_gap"),
+        ],
+    )
     def test_worse_by_more_than_allowed(
         self, small_files: Path, tmp_path: Path, baseline: dict[str, Any], metric: str
     ) -> None:
         """Worse is higher for errors and lower for the accuracy; better never fails."""
         now = baseline["metrics"]["temp"][metric]
-        sign = 1 if metric in ("accuracy", "agreement") else -1
+        sign = 1 if metric in ("accuracy", "agreement", "correctness_auroc") else -1
         for before, allowed, code in (
             (now + sign * 0.02, 0.01, 3),
             (now + sign * 0.02, 0.03, 0),
@@ -304,7 +310,7 @@ class TestJUnit:
     def test_without_a_gate(self, small_files: Path, tmp_path: Path) -> None:
         """A report of no gates would always be green."""
         done = covcal("evaluate", "adapted.h5", "--junit", tmp_path / "j.xml", cwd=small_files)
-        assert "needs --fail-above or --fail-regression" in done.usage_error()
+        assert "needs --fail-above, --fail-below or" in " ".join(done.usage_error().split())
 
 
 class TestGitHub:

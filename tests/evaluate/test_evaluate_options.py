@@ -42,7 +42,7 @@ class TestGroups:
             labels[file["target/columns/region"][:] != b"nord"] = -1
             file["target/labels"][:] = labels
         alone = report(grouped)["metrics"]["none"]
-        for key in ("n", "accuracy", "mean_confidence", "ece", "over_ece"):
+        for key in groups[1].keys() - {"group", "small"}:
             assert groups[1][key] == pytest.approx(alone[key]), key
 
     def test_numbers(self, grouped: Path) -> None:
@@ -64,6 +64,18 @@ class TestGroups:
             inside = chosen == number
             assert entry["n"] == inside.sum()
             assert entry["accuracy"] == pytest.approx((predicted == labels)[inside].mean())
+
+    def test_the_worst_class(self, grouped: Path) -> None:
+        """Of all classes it adds the most to the class gap, which is theirs together."""
+        found = report(grouped)
+        classes = found["classes"]["none"]
+        shares = [
+            one["n"] * abs(one["mean_confidence"] - one["accuracy"]) / found["n"] for one in classes
+        ]
+        assert found["metrics"]["none"]["class_gap"] == pytest.approx(sum(shares))
+        assert found["worst_class"]["none"] == classes[int(np.argmax(shares))]
+        brier = sum(one["n"] * one["correctness_brier"] for one in classes) / found["n"]
+        assert found["metrics"]["none"]["correctness_brier"] == pytest.approx(brier)
 
     def test_the_table_marks_small_groups(self, grouped: Path) -> None:
         """A group of few rows is marked, and the mark explained."""

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 
+from covcal_cli.evaluate.paired import LOSSES
 from tests.cli_runner import Argument, covcal, printed_json
 from tests.made_files import clusters_domain, made_domain, write_features
 
@@ -110,6 +112,47 @@ class TestLimits:
         assert "Traceback" not in run.err
 
 
+class TestLeast:
+    """What is better for being higher: --fail-below."""
+
+    def test_the_upper_end_decides(self, folder: Path) -> None:
+        """A limit between the value and the upper end is kept, and said to be undecided."""
+        asked = ("evaluate", "features.h5", "-c", "cal.json", "--bootstrap", 50)
+        found = printed_json(*asked, cwd=folder)
+        for metric in ("accuracy", "correctness_auroc"):
+            value, (low, high) = (
+                found["metrics"]["temp"][metric],
+                found["intervals"]["temp"][metric],
+            )
+            assert low < value < high
+            gate = ("--fail-below", f"{metric}={(value + high) / 2}")
+            out = covcal(*asked, *gate, cwd=folder).require_success().out
+            assert f"limit {metric} >= " in out
+            assert "which holds the limit: 600 rows cannot tell)" in out
+            assert covcal(*asked, *gate, "--confidence", 0, cwd=folder).code == EXCEEDED
+            run = covcal(*asked, "--fail-below", f"{metric}={(1 + high) / 2}", cwd=folder)
+            assert run.code == EXCEEDED
+            assert f"limit {metric} >= " in run.out
+            assert " MISSED by temp: " in run.out
+
+    def test_an_error_has_no_least(self, folder: Path) -> None:
+        run = covcal("evaluate", "features.h5", "--fail-below", "ece=0.1", cwd=folder)
+        said = " ".join(run.usage_error().split())
+        assert "for accuracy, sharpness, agreement, correctness_auroc): use --fail-above" in said
+
+    @pytest.mark.parametrize("confidence", [0, 0.95])
+    def test_no_value_is_no_pass(self, folder: Path, confidence: float) -> None:
+        """Where every row is right there is no AUROC, which is an error and not a kept limit."""
+        with h5py.File(folder / "features.h5", "r+") as file:
+            file["target/labels"][:] = file["target/logits"][:].argmax(axis=1)
+        run = covcal(
+            *("evaluate", "features.h5", "-c", "cal.json", "--confidence", confidence),
+            *("--fail-below", "correctness_auroc=0"),
+            cwd=folder,
+        )
+        assert run.error_line() == "correctness_auroc of temp has no value, so it cannot be judged"
+
+
 class TestSameRows:
     def test_the_difference_is_paired(self, folder: Path) -> None:
         """Its interval is that of evaluate with both calibrations, far narrower than either's."""
@@ -126,14 +169,18 @@ class TestSameRows:
             if (one["calibration"], one["against"]) == ("new", "old")
         }
         gates = [
-            part for name in ("ece", "brier", "nll") for part in ("--fail-regression", f"{name}=1")
+            part
+            for name in ("ece", "class_gap", *LOSSES, "correctness_auroc")
+            for part in ("--fail-regression", f"{name}=1")
         ]
         _, found = judged(folder, "--baseline", old, *gates, given="sharper.json")
         for change in found["regressions"]:
             assert change["same_rows"]
             one = paired[change["metric"]]
-            assert (change["low"], change["high"]) == (one["low"], one["high"])
-            assert change["worse_by"] == pytest.approx(one["value"], abs=1e-12)
+            sign = -1 if change["metric"] == "correctness_auroc" else 1
+            ends = sorted([sign * one["low"], sign * one["high"]])
+            assert [change["low"], change["high"]] == ends
+            assert change["worse_by"] == pytest.approx(sign * one["value"], abs=1e-12)
         brier = found["intervals"]["temp"]["brier"]
         assert paired["brier"]["high"] - paired["brier"]["low"] < 0.3 * (brier[1] - brier[0])
 
@@ -146,7 +193,10 @@ class TestSameRows:
         before = json.loads(old.read_text())["metrics"]["temp"]["brier"]
         assert found["intervals"]["temp"]["brier"][0] < before
 
-    @pytest.mark.parametrize("metric", ["ece", "over_ece", "adaptive_ece", "accuracy", "brier"])
+    @pytest.mark.parametrize(
+        "metric",
+        ["ece", "over_ece", "adaptive_ece", "accuracy", "brier", "correctness_auroc", "class_gap"],
+    )
     def test_nothing_changed(self, folder: Path, metric: str) -> None:
         """Not even an allowance of 0 is exceeded, whatever the metric."""
         old = baseline(folder)

@@ -290,6 +290,74 @@ def test_the_judged_label_is_the_classifiers_not_the_forecasters() -> None:
     assert found.agreement == 0
 
 
+class TestCorrectness:
+    """The confidence as a forecast of whether the label is right, and what it misses by class."""
+
+    @pytest.mark.parametrize("classes", [2, 5])
+    def test_equals_loops(self, classes: int) -> None:
+        """Brier score, log loss, AUROC over all pairs, and the gap per predicted class."""
+        logs, predictions, labels = made_rows(n=200, classes=classes)
+        logs = np.round(logs, 1) - np.log(np.exp(np.round(logs, 1)).sum(axis=0))  # with ties
+        found = metrics_of(logs, predictions, labels)
+        confidence = np.exp(logs[predictions, np.arange(200)]).tolist()
+        right = (predictions == labels).tolist()
+        rows = list(zip(confidence, right, strict=True))
+        assert found.correctness_brier == pytest.approx(
+            sum((c - r) ** 2 for c, r in rows) / 200, rel=1e-6
+        )
+        losses = [-math.log(c if r else 1 - c) for c, r in rows]
+        assert found.correctness_nll == pytest.approx(sum(losses) / 200, rel=1e-6)
+        hits, misses = ([round(c, 7) for c, r in rows if r == kind] for kind in (True, False))
+        pairs = [(h > m) + (h == m) / 2 for h in hits for m in misses]
+        assert found.correctness_auroc == pytest.approx(np.mean(pairs), abs=1e-3)
+        gap = 0.0
+        for label in range(classes):
+            inside = np.flatnonzero(predictions == label)
+            gap += abs(sum(rows[row][0] - rows[row][1] for row in inside)) / 200
+        assert found.class_gap == pytest.approx(gap, rel=1e-6)
+
+    @pytest.mark.parametrize(
+        ("logits", "wrong", "right"),
+        [
+            ([50.0, 0.0, 0.0], 50 - math.log(2), 0.0),  # 1 - c is not 1 - 1.0
+            ([300.0, 0.0, -np.inf], 300.0, 0.0),
+            ([800.0, 0.0, 0.0], 708.3964, 0.0),
+            ([0.0, -np.inf, -np.inf], 708.3964, 0.0),
+            ([0.0, 60.0, -np.inf], 0.0, 60.0),
+            ([0.0, 800.0, 0.0], 0.0, 708.3964),
+        ],
+    )
+    def test_as_good_as_certain(self, logits: list[float], wrong: float, right: float) -> None:
+        """Summed over the other classes, and 708 where float64 holds nothing, as in the NLL."""
+        block = softmax(class_major(np.array([logits])), 1.0)
+        for label, expected in ((1, wrong), (0, right)):
+            accumulator = MetricsAccumulator(15, 3)
+            accumulator.add(block, np.array([0]), np.array([label]))
+            found = accumulator.result()
+            assert found.correctness_nll == pytest.approx(expected, abs=1e-4)
+            assert found.correctness_nll <= found.nll + 1e-9
+
+    def test_are_never_above_the_scores_of_the_distribution(self) -> None:
+        """To know that a label is wrong says less than to know which one is right."""
+        logs, predictions, labels = made_rows()
+        found = metrics_of(logs, predictions, labels)
+        assert found.correctness_nll < found.nll
+        assert found.correctness_brier < found.brier
+
+    @pytest.mark.parametrize("right", [True, False])
+    def test_without_two_kinds_of_rows_nothing_is_ranked(self, right: bool) -> None:
+        logs, predictions, _ = made_rows(n=20)
+        labels = predictions if right else (predictions + 1) % len(logs)
+        assert metrics_of(logs, predictions, labels).correctness_auroc is None
+
+    def test_very_many_classes(self) -> None:
+        """More than a million counts are not kept; the others do not need them."""
+        logs = np.log(np.full((20_000, 2), 1 / 20_000))
+        found = metrics_of(logs, np.array([0, 1]), np.array([0, 2]), bins=100)
+        assert found.class_gap is None
+        assert found.correctness_auroc == 0.5
+
+
 def test_memory_grows_by_four_bytes_a_row() -> None:
     """Two hundred blocks leave four bytes a row behind, and need no more on the way than two."""
     logs, predictions, labels = made_rows(n=2000)

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.evaluate.bins import JudgedRows, bin_edges, judged_rows
-from covcal_cli.evaluate.paired import Difference, PairedRows
+from covcal_cli.evaluate.paired import LOSSES, Difference, PairedRows
 
 BINS = 15
 
@@ -22,7 +23,8 @@ def judged(odds: Float64s, correct: Booleans, temperature: float) -> JudgedRows:
     confidence = 1 / (1 + np.exp(-odds / temperature))
     of_label = np.where(correct, confidence, 1 - confidence)
     rows = judged_rows(confidence, correct, bin_edges(BINS))
-    losses = {"brier": 2 * (1 - of_label) ** 2, "nll": -np.log(of_label)}
+    brier, nll = (1 - of_label) ** 2, -np.log(of_label)
+    losses = {"brier": 2 * brier, "nll": nll, "correctness_brier": brier, "correctness_nll": nll}
     return JudgedRows(rows.confidence, rows.correct, rows.index, losses)
 
 
@@ -31,8 +33,8 @@ def compared(
 ) -> dict[str, Difference]:
     paired = PairedRows(BINS)
     for part in np.array_split(np.arange(len(odds)), 3):
-        rows = (judged(odds[part], correct[part], one) for one in (before, after))
-        paired.add(*rows)
+        first, second = (judged(odds[part], correct[part], one) for one in (before, after))
+        paired.add(first, second)
     found = paired.differences("after", "before", resamples=resamples, seed=0)
     return {one.metric: one for one in found}
 
@@ -69,7 +71,9 @@ def test_they_are_those_of_a_bootstrap_of_rows() -> None:
 @pytest.mark.parametrize(("n", "seen"), [(93, 5), (452, 25), (2000, 38)])
 def test_what_is_worse_is_seen_where_there_are_rows_enough(n: int, seen: int) -> None:
     """Twice too sharp: worse by the Brier score in so many of 40 samples, and better in none."""
-    directions = [compared(*drawn(n, seed), 1.0, 0.5)["brier"].direction for seed in range(40)]
+    directions = [
+        compared(*drawn(n, seed), 1.0, 0.5, resamples=100)["brier"].direction for seed in range(40)
+    ]
     assert -1 not in directions
     assert directions.count(1) >= seen
 
@@ -108,4 +112,83 @@ def test_too_many_bins_for_joint_counts() -> None:
     paired = PairedRows(10_000)
     paired.add(judged(odds, correct, 1.0), judged(odds, correct, 2.0))
     found = paired.differences("after", "before", resamples=20, seed=0)
-    assert [one.metric for one in found] == ["brier", "nll"]
+    assert [one.metric for one in found] == list(LOSSES)
+
+
+def test_the_class_gap_is_that_of_a_bootstrap_of_rows() -> None:
+    """Value exactly, ends within the noise of resampling; more classes than cells have none."""
+    odds, correct = drawn(600, 1)
+    classes = (np.arange(600) * 7 + (odds > 1)) % 4
+    sides = judged(odds, correct, 1.0), judged(odds, correct, 0.6)
+
+    def difference(chosen: np.ndarray) -> float:
+        of_class, gaps = classes[chosen], [(one.confidence - one.correct)[chosen] for one in sides]
+        before, after = (np.abs(np.bincount(of_class, gap, 4)).sum() for gap in gaps)
+        return float((after - before) / len(chosen))
+
+    def found(n_classes: int) -> dict[str, Difference]:
+        paired = PairedRows(BINS, n_classes)
+        paired.add(*sides, classes)
+        differences = paired.differences("after", "before", resamples=1000, seed=0)
+        return {one.metric: one for one in differences}
+
+    one, value = found(4)["class_gap"], difference(np.arange(600))
+    assert one.value == pytest.approx(value, rel=1e-9)
+    rng = np.random.default_rng(5)
+    samples = [difference(rng.integers(600, size=600)) for _ in range(1000)]
+    low, high = np.quantile(samples, [0.025, 0.975])
+    expected = min(low, 2 * value - high), max(high, 2 * value - low)
+    assert (one.low, one.high) == pytest.approx(expected, abs=0.005)
+    of_bins = compared(odds, correct, 1.0, 0.6, resamples=1000)["ece"]
+    assert found(4)["ece"].low == pytest.approx(of_bins.low, rel=1e-9)
+    assert "class_gap" not in found(1000)
+
+
+class TestAreas:
+    """The AUROC of correctness, whose difference needs another order of the rows."""
+
+    def difference(self, n: int, seed: int, noise: float = 0.8) -> tuple[Difference, float]:
+        """Return what is said of two noisy orders of the same rows, and the bootstrap's deviation.
+
+        The first has the confidence of the rows' odds, the second that of odds with `noise`.
+        """
+        odds, correct = drawn(n, seed)
+        rng = np.random.default_rng(seed)
+        sides = judged(odds, correct, 1.0), judged(odds + noise * rng.normal(size=n), correct, 1.0)
+        paired = PairedRows(BINS)
+        paired.add(*sides)
+
+        def area(rows: JudgedRows, chosen: np.ndarray) -> float:
+            right = rows.correct[chosen]
+            ranks = rankdata(rows.confidence[chosen])[right]
+            hits, misses = right.sum(), (~right).sum()
+            return float((ranks.mean() - (hits + 1) / 2) / misses)
+
+        areas = area(sides[0], np.arange(n)), area(sides[1], np.arange(n))
+        one = paired.differences("after", "before", areas, resamples=10, seed=0)[-1]
+        assert one.value == areas[1] - areas[0]
+        samples = [rng.integers(n, size=n) for _ in range(300)]
+        resampled = [area(sides[1], chosen) - area(sides[0], chosen) for chosen in samples]
+        return one, float(np.std(resampled))
+
+    def test_the_deviation_is_that_of_a_bootstrap_of_rows(self) -> None:
+        one, deviation = self.difference(800, 0)
+        assert (one.high - one.low) / (2 * 1.96) == pytest.approx(deviation, rel=0.1)
+        assert one.metric == "correctness_auroc"
+
+    def test_less_is_worse(self) -> None:
+        """Noise in the confidence costs area; what is better for being higher is called so."""
+        one, _ = self.difference(2000, 0, noise=1.5)
+        assert one.high < 0
+        assert one.direction == 1
+        other = Difference("before", "after", one.metric, -one.value, -one.high, -one.low)
+        assert other.direction == -1
+
+    def test_no_area_no_difference(self) -> None:
+        """Where all rows of one of them are right, with the forecaster's own labels, say."""
+        odds, correct = drawn(50, 0)
+        paired = PairedRows(BINS)
+        paired.add(judged(odds, correct, 1.0), judged(odds, correct, 2.0))
+        for areas in ((None, 0.5), (0.5, None)):
+            found = paired.differences("after", "before", areas, resamples=10, seed=0)
+            assert "correctness_auroc" not in [one.metric for one in found]

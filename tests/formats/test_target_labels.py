@@ -13,10 +13,20 @@ from covcal_cli.calibrate import labelled, methods
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.evaluate import evaluate as evaluation
 from covcal_cli.formats.features import read_labels
+from covcal_cli.formats.marks import Batch, Marks
 from tests.cli_runner import covcal
+from tests.made_files import mark
 from tests.short_training import TRAINED_STEPS, short_training
 
 METHODS = (AUTO, *methods.METHODS)
+MARKS = Marks(
+    rows=np.array([3, 5, 210]),
+    inclusion=np.array([0.25, 1.0, 0.5]),
+    batch=np.zeros(3, dtype=np.int64),
+    stratum=np.arange(3),
+    labelled=np.ones(3, dtype=np.bool_),
+    batches=(Batch(3, 270, 0, ("train", "validation"), "confidence"),),
+)
 GARBAGE = {"all unknown": -1, "all one class": 1, "no class at all": 12345}
 
 
@@ -71,6 +81,48 @@ def test_estimate_does_not_see_them(small_files: Path, tmp_path: Path, kind: str
     spoil(tmp_path / "adapted.h5", GARBAGE[kind])
     covcal(*arguments, "after.json", cwd=tmp_path).require_success()
     assert without_hashes(tmp_path / "before.json") == without_hashes(tmp_path / "after.json")
+
+
+def test_pick_and_label_do_not_see_them(adapted: Path) -> None:
+    """Rows are drawn, and labels of theirs put in, whatever stands where evaluate reads."""
+    found = []
+    for value in (0, 12345):
+        spoil(adapted, value)
+        covcal("pick", adapted, "-n", 9, "-o", adapted.with_name("x.csv"), "-f").require_success()
+        lines = adapted.with_name("x.csv").read_text()
+        adapted.with_name("y.csv").write_text(lines.replace(",,", ",class 1,"))
+        covcal("label", adapted, adapted.with_name("y.csv")).require_success()
+        with h5py.File(adapted, "r+") as file:
+            found.append(
+                (lines, file["marked/rows"][:].tolist(), file["marked/labels"][:].tolist())
+            )
+            del file["marked"]
+    assert found[0] == found[1]
+    assert found[0][2] == [1] * 9
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("calibrate", "adapted.h5", "--method", "cot", "-o", "-"),
+        ("estimate", "adapted.h5", "-o", "-"),
+        ("evaluate", "adapted.h5", "-c", "temp.json", "-o", "-"),
+        ("apply", "adapted.h5", "-c", "temp.json", "-o", "-"),
+        ("pick", "adapted.h5", "-n", 9, "-o", "x.csv"),
+    ],
+)
+def test_marked_labels_are_for_those_who_ask(
+    small_files: Path, adapted: Path, arguments: tuple[str, ...]
+) -> None:
+    """Who was not asked to use the labels for calibration finds the same whatever they are."""
+    shutil.copy(small_files / "temp.json", adapted.parent)
+    results = []
+    for value in (0, 2, -1, 12345):
+        mark(adapted, MARKS, np.full(3, value))
+        arguments = tuple(str(one) for one in arguments)
+        done = covcal(*arguments, *(["-f"] if arguments[0] == "pick" else []), cwd=adapted.parent)
+        results.append(done.require_success().out)
+    assert len(set(results)) == 1
 
 
 def test_adapt_does_not_see_them(trained: Path, features: Path) -> None:

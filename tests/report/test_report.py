@@ -20,10 +20,9 @@ from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.report.report import report
+from tests.browser import CHROMIUM, FLAGS, needs_browser
 from tests.cli_runner import covcal, printed_json
 from tests.made_files import Arrays, clusters_domain, made_domain, write_adapted, write_features
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
 
 class Page(HTMLParser):
@@ -473,7 +472,7 @@ def test_files_may_be_named_by_strings(folder: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_it_whole(width: int, folder: Path, tmp_path: Path) -> None:
     """No console error, no sideways scrolling, every figure within the window, no word cut off."""
@@ -487,8 +486,7 @@ def test_a_browser_shows_it_whole(width: int, folder: Path, tmp_path: Path) -> N
     run = subprocess.run(
         [
             str(CHROMIUM),
-            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+            *FLAGS,
             *("--enable-logging=stderr", "--hide-scrollbars", "--virtual-time-budget=3000"),
             f"--user-data-dir={tmp_path / 'profile'}",
             "--window-size=1400,1000",

@@ -241,7 +241,7 @@ class PixelPipeline:
         kind = image.format
         if self.exif:
             image = ImageOps.exif_transpose(image)
-        image = _eight_bit(image, kind)
+        image = eight_bit(image, kind)
         mode = "L" if self.color == "L" else "RGB"
         if image.mode != mode:
             if image.mode == "P" and "transparency" in image.info:
@@ -281,7 +281,7 @@ def numbers(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:g}" for value in unique)
 
 
-def _eight_bit(image: "Image.Image", kind: str | None) -> "Image.Image":
+def eight_bit(image: "Image.Image", kind: str | None) -> "Image.Image":
     """Bring 16-bit grey to 8 bits by its range; Pillow's own conversion clips at 255."""
     from PIL import Image
 

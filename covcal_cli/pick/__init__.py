@@ -1,0 +1,1 @@
+"""``covcal pick``: which target rows a person should label, drawn by a known design."""

@@ -1,0 +1,323 @@
+"""``covcal label``: labels go in whole or not at all, and whatever is wrong is one line."""
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from covcal_cli.files import sha256_of
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.marked_labels import MarkedRows, marked_rows
+from tests.cli_runner import covcal
+from tests.pick.labelling import Lines, fill, lines_of, truth, write_lines
+from tests.short_training import short_training
+
+N = 20
+
+
+@pytest.fixture(scope="module")
+def sheets(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both files, a filled batch of N rows and one after it; not to be changed."""
+    folder = tmp_path_factory.mktemp("sheets")
+    for name in ("features.h5", "adapted.h5", "temp.json"):
+        shutil.copy(small_files / name, folder)
+    covcal("pick", "-n", N, "-o", "first.csv", cwd=folder).require_success()
+    after = ("--after", "first.csv", "-o", "second.csv")
+    covcal("pick", "-n", 10, *after, cwd=folder).require_success()
+    for name in ("first.csv", "second.csv"):
+        fill(folder / name, folder / "adapted.h5")
+    return folder
+
+
+@pytest.fixture
+def folder(sheets: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sheets, tmp_path / "work"))
+
+
+def marked(path: Path) -> MarkedRows:
+    with FeatureFile(path) as file:
+        found = marked_rows(file)
+    assert found is not None
+    return found
+
+
+def without_marks(path: Path) -> dict[str, bytes]:
+    """Return every dataset and root attribute of a file but what label puts in."""
+    found: dict[str, bytes] = {}
+    with h5py.File(path) as file:
+        own = ("unmarked_sha256",)
+        found |= {name: str(file.attrs[name]).encode() for name in file.attrs if name not in own}
+
+        def keep(name: str, item: object) -> None:
+            if isinstance(item, h5py.Dataset) and not name.startswith("marked/"):
+                found[name] = item[()].tobytes()
+
+        file.visititems(keep)
+    return found
+
+
+def test_labels_go_in_by_id_with_the_design(folder: Path) -> None:
+    """What the sheet says of a row is what calibration reads of it; nothing else has changed."""
+    path = folder / "adapted.h5"
+    before = without_marks(path)
+    done = covcal("label", path, folder / "first.csv").require_success()
+    assert f"put in    {N} labels" in done.out
+    assert without_marks(path) == before
+    found, known = marked(path), truth(path)
+    with FeatureFile(path) as file:
+        ids = file.require_target().ids(found.rows)
+        classes = [file.classes[label] for label in found.labels]
+    lines = {line["id"]: line for line in lines_of(folder / "first.csv")}
+    assert set(ids) == set(lines)
+    assert classes == [known[one] for one in ids]
+    assert found.inclusion.tolist() == [float(lines[one]["inclusion"]) for one in ids]
+    assert found.incomplete == 0
+    (batch,) = found.batches
+    assert (batch.drawn, batch.population, batch.splits) == (N, 270, ("train", "validation"))
+
+
+def test_the_file_has_the_same_bytes_whatever_the_order(folder: Path) -> None:
+    """Both batches at once, in any order, twice, or one after the other."""
+    orders: dict[str, list[tuple[str, ...]]] = {
+        "one.h5": [("first.csv",), ("second.csv",)],
+        "two.h5": [("second.csv", "first.csv")],
+        "three.h5": [("first.csv",), ("first.csv", "second.csv"), ("second.csv",)],
+    }
+    for name, steps in orders.items():
+        shutil.copy(folder / "adapted.h5", folder / name)
+        for step in steps:
+            covcal("label", name, *step, "-q", cwd=folder).require_success()
+    assert sha256_of(folder / "one.h5") == sha256_of(folder / "two.h5")
+    assert sha256_of(folder / "one.h5") == sha256_of(folder / "three.h5")
+    assert np.bincount(marked(folder / "one.h5").batch).tolist() == [N, 10]
+
+
+def test_a_sheet_of_what_adapt_made_fits_its_features_file(folder: Path) -> None:
+    """The rows are the same; logits that adapt carried over prove it."""
+    covcal("label", "features.h5", "first.csv", cwd=folder).require_success()
+    assert len(marked(folder / "features.h5").rows) == N
+
+
+def test_another_file_can_be_written(folder: Path) -> None:
+    before = (folder / "adapted.h5").read_bytes()
+    arguments = ("label", "adapted.h5", "first.csv", "-o", "new.h5")
+    covcal(*arguments, cwd=folder).require_success()
+    assert (folder / "adapted.h5").read_bytes() == before
+    assert len(marked(folder / "new.h5").rows) == N
+    assert "new.h5 exists already" in covcal(*arguments, cwd=folder).error_line()
+
+
+def first_label(text: str) -> Callable[[Lines], Lines]:
+    return lambda lines: [lines[0] | {"label": text}, *lines[1:]]
+
+
+def test_classes_go_by_name_or_number(folder: Path) -> None:
+    """As data of class folders do; blanks around them are passed over."""
+    sheet = folder / "first.csv"
+    given = lines_of(sheet)[0]["label"]
+    fill(sheet, folder / "adapted.h5", first_label(given.removeprefix("class ")))
+    covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
+    first = marked(folder / "adapted.h5").labels.tolist()
+    fill(sheet, folder / "adapted.h5", first_label(f" {given} "))
+    covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
+    assert marked(folder / "adapted.h5").labels.tolist() == first
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_sheet_that_a_spreadsheet_saved(folder: Path, delimiter: str) -> None:
+    """With a mark of byte order, other separators and line ends, and columns of its own."""
+    sheet = folder / "first.csv"
+    write_lines(sheet, [line | {"remark": "a; b"} for line in lines_of(sheet)])
+    lines = lines_of(sheet)
+    with sheet.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(lines)
+    covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
+    assert len(marked(folder / "adapted.h5").rows) == N
+
+
+def emptied(lines: Lines) -> Lines:
+    return [*(line | {"label": ""} for line in lines[:3]), *lines[3:]]
+
+
+def test_part_of_a_batch_waits_for_the_rest(folder: Path) -> None:
+    """Until it comes the labelled rows stand for all of them, and the command says so."""
+    sheet, path = folder / "first.csv", folder / "adapted.h5"
+    whole = lines_of(sheet)
+    fill(sheet, path, emptied)
+    done = covcal("label", path, sheet, "--partial").require_success()
+    assert "3 rows have no label yet" in done.err
+    found = marked(path)
+    assert (len(found.rows), found.incomplete) == (N - 3, 3)
+    inclusion = {line["id"]: float(line["inclusion"]) for line in whole}
+    with FeatureFile(path) as file:
+        ids = file.require_target().ids(found.rows)
+    assert found.inclusion == pytest.approx([inclusion[one] * (N - 3) / N for one in ids])
+    # Those without a label are not drawn again.
+    covcal("pick", path, "-n", 250, "-o", folder / "rest.csv").require_success()
+    assert not {line["id"] for line in lines_of(folder / "rest.csv")} & set(inclusion)
+    write_lines(sheet, whole)
+    done = covcal("label", path, sheet).require_success()
+    assert "put in    3 labels" in done.out
+    assert marked(path).incomplete == 0
+
+
+def test_a_label_is_replaced_when_asked(folder: Path) -> None:
+    sheet, path = folder / "first.csv", folder / "adapted.h5"
+    covcal("label", path, sheet).require_success()
+    first = lines_of(sheet)[0]
+    other = "class 1" if first["label"] != "class 1" else "class 2"
+    fill(sheet, path, first_label(other))
+    before = path.read_bytes()
+    line = covcal("label", path, sheet).error_line()
+    assert f"'{first['id']}' is '{other}' there and '{first['label']}' in" in line
+    assert path.read_bytes() == before
+    done = covcal("label", path, sheet, "--force").require_success()
+    assert "put in    0 labels, 1 replaced" in done.out
+
+
+CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
+    "no label": (lambda lines: [line | {"label": ""} for line in lines], "has no labels yet"),
+    "some labels": (emptied, f"3 of {N} labels are empty"),
+    "misspelt": (first_label("clas 2"), "is no class: did you mean class 2?"),
+    "unlike any": (first_label("??"), "is no class: take one of class 0, class 1, class 2"),
+    "unknown id": (
+        lambda lines: [lines[0] | {"id": "target/x.png"}, *lines[1:]],
+        "has no target row 'target/x.png', its first is 'target/0.png'",
+    ),
+    "id twice": (lambda lines: [*lines, lines[0]], "is there twice"),
+    "rows gone": (lambda lines: lines[2:], f"2 of the {N} rows that were drawn are missing"),
+    "rows more": (
+        lambda lines: [*lines, lines[0] | {"id": "target/1.png"}],
+        f"{N + 1} lines for the {N} rows",
+    ),
+    "test row": (
+        lambda lines: [lines[0] | {"id": "target/349.png"}, *lines[1:]],
+        "is a test row of adapted.h5, and rows were picked from train and validation alone: a "
+        "calibration must not be fitted to rows that evaluate judges",
+    ),
+    "no column": (
+        lambda lines: [{k: v for k, v in line.items() if k != "draw"} for line in lines],
+        "has no column draw: give the CSV file that covcal pick wrote",
+    ),
+    "no draw": (
+        lambda lines: [lines[0] | {"draw": "by hand"}, *lines[1:]],
+        "says 'by hand' of its draw",
+    ),
+    "several draws": (
+        lambda lines: (
+            [lines[0] | {"draw": lines[0]["draw"].replace("batch 1", "batch 2")}, *lines[1:]]
+        ),
+        "holds rows of several draws (batch 2 and batch 1)",
+    ),
+    "no probability": (
+        lambda lines: [lines[0] | {"inclusion": "0,05"}, *lines[1:]],
+        "the inclusion probability in line 2 is '0,05'",
+    ),
+    "another population": (
+        lambda lines: [line | {"draw": line["draw"].replace("270", "271")} for line in lines],
+        "was drawn from 271 rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_sheet_that_is_wrong_is_one_line(folder: Path, kind: str) -> None:
+    change, said = CHANGES[kind]
+    before = (folder / "adapted.h5").read_bytes()
+    fill(folder / "first.csv", folder / "adapted.h5")
+    write_lines(folder / "first.csv", change(lines_of(folder / "first.csv")))
+    line = covcal("label", "adapted.h5", "first.csv", cwd=folder).error_line()
+    assert line.startswith("first.csv")
+    assert said in line
+    assert (folder / "adapted.h5").read_bytes() == before
+    assert not list(folder.glob(".*"))
+
+
+def test_a_sheet_of_another_file(folder: Path) -> None:
+    """Even with the same ids: row numbers are those of any table."""
+    with h5py.File(folder / "features.h5", "r+") as file:
+        file["target/logits"][0] = 0
+    line = covcal("label", "features.h5", "first.csv", cwd=folder).error_line()
+    assert line.startswith("first.csv was picked from other data than features.h5 holds")
+    done = covcal("pick", "features.h5", "--after", "first.csv", "-o", "x.csv", cwd=folder)
+    assert "was picked from other data" in done.error_line()
+
+
+def test_a_batch_after_one_that_is_not_there(folder: Path) -> None:
+    line = covcal("label", "adapted.h5", "second.csv", cwd=folder).error_line()
+    assert line.startswith("second.csv is batch 2, and batch 1 is not in adapted.h5 yet")
+
+
+def test_a_batch_that_did_not_know_of_another(folder: Path) -> None:
+    """Two draws from the same rows cannot both be the first."""
+    covcal("pick", "-n", N, "--seed", 5, "-o", "other.csv", cwd=folder).require_success()
+    covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
+    fill(folder / "other.csv", folder / "adapted.h5")
+    line = covcal("label", "adapted.h5", "other.csv", cwd=folder).error_line()
+    assert "other.csv is another batch 1 than the one that adapted.h5 holds" in line
+
+
+@pytest.mark.parametrize("text", ["", "id,label\n", "1,2\n3,4\n", "\x00\x01"])
+def test_a_file_that_is_no_sheet(folder: Path, text: str) -> None:
+    (folder / "x.csv").write_text(text)
+    assert "x.csv" in covcal("label", "adapted.h5", "x.csv", cwd=folder).error_line()
+
+
+def test_a_file_without_a_target_has_nothing_to_label(folder: Path) -> None:
+    with h5py.File(folder / "features.h5", "r+") as file:
+        del file["target"]
+    for arguments in (("label", "features.h5", "first.csv"), ("pick", "features.h5")):
+        assert "holds no target domain" in covcal(*arguments, cwd=folder).error_line()
+
+
+def test_inspect_shows_the_batches(folder: Path) -> None:
+    covcal("label", "adapted.h5", "first.csv", "second.csv", cwd=folder).require_success()
+    lines = [
+        line.split(None, 1)[1]
+        for line in covcal("inspect", "adapted.h5", cwd=folder).require_success().out.splitlines()
+        if line.startswith("marked")
+    ]
+    assert [line.split(" by ")[0] for line in lines] == [
+        f"{N} of {N} rows picked from 270 (train and validation), seed 0,",
+        "10 of 10 rows picked from 250 (train and validation), seed 0,",
+    ]
+
+
+def test_adapt_hands_the_labels_on(folder: Path) -> None:
+    """Its file holds the same marks; that the features had some changes no network."""
+    covcal("label", "features.h5", "first.csv", cwd=folder).require_success()
+    with short_training(10):
+        arguments = ("features.h5", "--members", 1, "-o", "new.h5", "-q")
+        covcal("adapt", *arguments, cwd=folder).require_success()
+    with FeatureFile(folder / "features.h5") as one, FeatureFile(folder / "new.h5") as two:
+        assert two.attributes["features_sha256"] == one.sha256()
+        assert "unmarked_sha256" not in two.attributes
+    found = [marked(folder / name) for name in ("features.h5", "new.h5")]
+    assert found[0].labels.tolist() == found[1].labels.tolist()
+    assert found[0].batches == found[1].batches
+
+
+def test_a_run_goes_on_with_the_files_that_were_labelled(digits: Path, tmp_path: Path) -> None:
+    """Nothing is extracted or adapted again, and no label is lost."""
+    for name in ("digits.onnx", "source.npz", "target.npz"):
+        shutil.copy(digits / name, tmp_path)
+    arguments = ("run", "digits.onnx", "source.npz", "target.npz", "-o", "out")
+    with short_training(20, members=1):
+        covcal(*arguments, cwd=tmp_path).require_success()
+    out = tmp_path / "out"
+    covcal("pick", "adapted.h5", "-n", N, cwd=out).require_success()
+    fill(out / "to-label.csv", out / "adapted.h5")
+    for name in ("features.h5", "adapted.h5"):
+        covcal("label", name, "to-label.csv", cwd=out).require_success()
+    before = {name: (out / name).read_bytes() for name in ("features.h5", "adapted.h5")}
+    done = covcal(*arguments, cwd=tmp_path).require_success()
+    assert "features.h5 made" not in done.err
+    assert "adapted.h5 made" not in done.err
+    assert {name: (out / name).read_bytes() for name in before} == before
+    assert not [line for line in done.err.splitlines() if "has changed" in line]

@@ -1,0 +1,181 @@
+"""``covcal pick``: which rows it draws, what it writes of them, and what it says they buy."""
+
+import re
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.forecaster import ScaledLogits
+from covcal_cli.pick.forecast import forecast
+from covcal_cli.pick.pick import PickSettings, pick
+from covcal_cli.progress import silent
+from tests.cli_runner import covcal
+from tests.made_files import made_domain, write_features
+from tests.pick.labelling import fill, lines_of
+
+COLUMNS = ["id", "predicted", "confidence", "label", "inclusion", "draw"]
+
+
+def drawn_ids(path: Path) -> set[str]:
+    return {line["id"] for line in lines_of(path)}
+
+
+@pytest.fixture(scope="module")
+def picked(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with adapted.h5 and the 40 rows picked from it; not to be changed."""
+    folder = tmp_path_factory.mktemp("picked")
+    shutil.copy(small_files / "adapted.h5", folder)
+    covcal("pick", "-n", 40, cwd=folder).require_success()
+    return folder
+
+
+def test_the_sheet_says_what_a_person_and_label_need(picked: Path) -> None:
+    lines = lines_of(picked / "to-label.csv")
+    assert list(lines[0]) == COLUMNS
+    assert len(drawn_ids(picked / "to-label.csv")) == len(lines) == 40
+    with FeatureFile(picked / "adapted.h5") as file:
+        target = file.require_target()
+        row = {known: number for number, known in enumerate(target.ids(target.rows("all")))}
+        rows = np.array([row[line["id"]] for line in lines])
+        predictions = target.logits(target.rows("all")).argmax(axis=1)
+        assert set(target.split[rows]) <= {0, 1}
+        for line, number in zip(lines, rows, strict=True):
+            assert line["predicted"] == file.classes[predictions[number]]
+            assert line["label"] == ""
+            assert 0 < float(line["inclusion"]) <= 1
+    # Whoever stops early has labelled rows of all kinds.
+    strata = [int(re.findall(r"row (\d+) of 40", line["draw"])[0]) for line in lines]
+    assert sorted(strata) == list(range(1, 41)) != strata
+
+
+def test_doubtful_rows_are_likelier_to_be_drawn(picked: Path) -> None:
+    """In proportion to sqrt(s (1 - s)), with a floor."""
+    lines = lines_of(picked / "to-label.csv")
+    s = np.array([float(line["confidence"]) for line in lines])
+    inclusion = np.array([float(line["inclusion"]) for line in lines])
+    design = np.polynomial.Polynomial.fit(np.sqrt(s * (1 - s)), inclusion, 1).convert().coef
+    assert design[0] == pytest.approx(0.2 * 40 / 270, rel=0.01)
+    assert design[1] > 0
+    assert inclusion == pytest.approx(design[0] + design[1] * np.sqrt(s * (1 - s)), rel=5e-3)
+
+
+def test_the_confidence_is_the_mean_of_both_forecasters(picked: Path) -> None:
+    """Each at the temperature that fits the source; the aligned one where there is one."""
+    with FeatureFile(picked / "adapted.h5") as file:
+        rows = file.require_target().rows("train")
+        both = forecast(file, rows, None, seed=0, progress=silent)
+        one, other = (
+            forecast(file, rows, given, seed=0, progress=silent).right
+            for given in (ScaledLogits("original", 1.7), ScaledLogits("aligned", 0.8))
+        )
+    assert re.fullmatch(
+        r"mean confidence of classifier \(T [\d.]+\) and aligned forecaster \(T [\d.]+\)",
+        both.score,
+    )
+    assert ((both.right > 0) & (both.right < 1)).all()
+    assert not np.allclose(one, other)
+
+
+@pytest.mark.parametrize("method", ["temp", "fl+temp"])
+def test_a_calibration_takes_the_place_of_its_forecaster(
+    picked: Path, small_files: Path, tmp_path: Path, method: str
+) -> None:
+    document = small_files / f"{method}.json"
+    done = covcal("pick", picked / "adapted.h5", "-c", document, "-o", tmp_path / "x.csv")
+    assert "classifier" in done.require_success().out
+    with FeatureFile(picked / "adapted.h5") as file:
+        given = ScaledLogits("aligned" if method == "fl+temp" else "original", 3.25)
+        rows = file.require_target().rows("test")
+        found = forecast(file, rows, given, seed=0, progress=silent)
+    assert "(T 3.25)" in found.score
+
+
+def test_a_target_alone_is_drawn_by_its_own_confidence(tmp_path: Path) -> None:
+    path = write_features(tmp_path / "features.h5")
+    with h5py.File(path, "r+") as file:
+        del file["source"]
+    done = covcal("pick", path, "-n", 9, "-o", tmp_path / "x.csv").require_success()
+    assert "confidence of classifier (T 1)" in done.out
+
+
+def test_no_label_moves_a_draw(picked: Path, tmp_path: Path) -> None:
+    """Whatever stands in /target/labels, the sheet has the same bytes."""
+    shutil.copy(picked / "adapted.h5", tmp_path)
+    with h5py.File(tmp_path / "adapted.h5", "r+") as file:
+        file["target/labels"][...] = 12345
+    covcal("pick", "-n", 40, cwd=tmp_path).require_success()
+    sheets = (folder / "to-label.csv" for folder in (picked, tmp_path))
+    assert next(sheets).read_bytes() == next(sheets).read_bytes()
+
+
+def test_a_seed_draws_other_rows(picked: Path, tmp_path: Path) -> None:
+    path = picked / "adapted.h5"
+    covcal("pick", path, "-n", 40, "--seed", 1, "-o", tmp_path / "x.csv").require_success()
+    assert drawn_ids(tmp_path / "x.csv") != drawn_ids(picked / "to-label.csv")
+
+
+def test_a_next_batch_leaves_the_earlier_ones_out(picked: Path, tmp_path: Path) -> None:
+    """By the file's marks, and by sheets whose labels are not in it yet."""
+    folder = Path(shutil.copytree(picked, tmp_path / "work"))
+    first = folder / "to-label.csv"
+    covcal("pick", "-n", 30, "--after", first, "-o", "more.csv", cwd=folder).require_success()
+    assert not drawn_ids(first) & drawn_ids(folder / "more.csv")
+    fill(first, folder / "adapted.h5")
+    covcal("label", "adapted.h5", first, cwd=folder).require_success()
+    covcal("pick", "-n", 30, "-o", "same.csv", cwd=folder).require_success()
+    assert (folder / "same.csv").read_bytes() == (folder / "more.csv").read_bytes()
+    # All of the rest, batch by batch.
+    sheets = [first, folder / "more.csv"]
+    after = ("--after", folder / "more.csv")
+    done = covcal("pick", "-n", 200, *after, "-o", "rest.csv", cwd=folder).require_success()
+    assert "picked     200 rows of 200 (train and validation), after 70 drawn before" in done.out
+    assert sum(len(drawn_ids(one)) for one in (*sheets, folder / "rest.csv")) == 270
+    line = covcal("pick", "adapted.h5", "-n", 201, *after, "-o", "x.csv", cwd=folder).error_line()
+    assert "has 200 target train and validation rows left to label, and 70 were drawn" in line
+
+
+def test_what_labels_buy_is_what_they_bring(tmp_path: Path) -> None:
+    """The promise is the standard deviation of draws, where the forecast is right."""
+    target = made_domain("target", sizes=(500, 100, 10), sharpness=0.5)
+    path = write_features(tmp_path / "features.h5", target=target)
+    right = target["logits"].argmax(axis=1) == target["labels"]
+    by_id = dict(zip(target["ids"].tolist(), right.tolist(), strict=True))
+    truth, errors, promises = right[:600].mean(), [], []
+    with FeatureFile(path) as file:
+        rows = np.arange(600, dtype=np.int64)
+        mean = forecast(file, rows, None, seed=0, progress=silent).right.mean()
+    for seed in range(24):
+        found = pick(path, tmp_path / "x.csv", PickSettings(rows=30, seed=seed), force=True)
+        residuals = [
+            (by_id[row.id.encode()] - row.confidence) / row.inclusion for row in found.sheet.rows
+        ]
+        errors.append(mean + sum(residuals) / 600 - truth)
+        promises.append(found.half_width)
+    assert np.std(promises) < 1e-12
+    assert 1.96 * np.sqrt(np.mean(np.square(errors))) == pytest.approx(promises[0], rel=0.4)
+
+
+def test_splits_are_drawn_from_when_asked(picked: Path, tmp_path: Path) -> None:
+    path, output = picked / "adapted.h5", tmp_path / "x.csv"
+    covcal("pick", path, "-n", 9, "--split", "test", "-o", output).require_success()
+    with FeatureFile(path) as file:
+        target = file.require_target()
+        assert drawn_ids(output) <= {*target.ids(target.rows("test"))}
+    line = covcal("pick", path, "--after", output, "--split", "all", "-o", tmp_path / "y.csv")
+    assert "were drawn from its test rows: leave --split out" in line.error_line()
+
+
+def test_paths_stand_where_the_images_are(picked: Path, tmp_path: Path) -> None:
+    """Of rows that have a file there."""
+    some = sorted(drawn_ids(picked / "to-label.csv"))[3]
+    (tmp_path / some).parent.mkdir(parents=True)
+    (tmp_path / some).touch()
+    arguments = ("pick", picked / "adapted.h5", "-n", 40, "-o", tmp_path / "x.csv")
+    covcal(*arguments, "--images", tmp_path).require_success()
+    paths = {line["id"]: line["path"] for line in lines_of(tmp_path / "x.csv")}
+    assert paths.pop(some) == str(tmp_path / some)
+    assert set(paths.values()) == {""}
