@@ -250,9 +250,11 @@ def document_of(kind: type[D], content: Any, path: Path) -> D:
 
 def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
     """Return a value of the annotation `kind`; raise ValueError that names `place` for another."""
-    origin, inner = get_origin(kind), get_args(kind)
+    if kind in _WANTED:
+        return kind(_checked(kind, value, place))
     if kind is Any:
         return value
+    origin, inner = _parts(kind)
     if origin in (UnionType, Union):  # of a kind and None
         return None if value is None else _decoded(inner[0], value, place, path)
     if origin is Literal:
@@ -270,27 +272,41 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         }
     if kind is Path:
         return path.parent / _checked(str, value, place)
-    if kind in _WANTED:
-        return kind(_checked(kind, value, place))
     # A record: every field from where its keys lead to.
-    found, hints = {}, _hints(kind)
-    for field in fields(kind):
+    found = {}
+    for name, keys, hint, needed in _record(kind):
         entry, where = value, place
-        for key in _keys(field):
+        for key in keys:
             entry = _checked(dict, entry, where).get(key, _ABSENT)
             where = f"{where}.{key}" if where else key
             if entry is _ABSENT:
                 break
         if entry is not _ABSENT:
-            found[field.name] = _decoded(hints[field.name], entry, where, path)
-        elif field.default is MISSING and field.default_factory is MISSING:
+            found[name] = _decoded(hint, entry, where, path)
+        elif needed:
             raise ValueError(f"{where} is missing")
     return kind(**found)
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return what an annotation is of, and of what in turn."""
+    return get_origin(kind), get_args(kind)
+
+
+@cache
+def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
+    """Return the name, keys and annotation of every field of a record, and whether it is needed."""
+    hints = get_type_hints(kind)
+    return [
+        (
+            field.name,
+            _keys(field),
+            hints[field.name],
+            field.default is MISSING and field.default_factory is MISSING,
+        )
+        for field in fields(kind)
+    ]
 
 
 def _keys(field: Field[Any]) -> list[str]:

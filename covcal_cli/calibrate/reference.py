@@ -17,6 +17,7 @@ from covcal_cli.estimators.sketches import (
     fit_axes,
     margins,
     moments,
+    most_points,
     points,
     quantiles,
     shares,
@@ -58,7 +59,7 @@ def reference_of(file: FeatureFile, scaled: ScaledLogits, seed: int) -> Referenc
     source = file.source
     if source is None:
         return None
-    held = source.drawn(MAX_ROWS, seed, "validation")
+    held = _drawn(source, "logits", seed, "validation")
     labels = source.labels(held)
     held, labels = held[labels >= 0], labels[labels >= 0]
     if len(held) < _LEAST_ROWS or source.n_classes < 2:
@@ -74,7 +75,7 @@ def reference_of(file: FeatureFile, scaled: ScaledLogits, seed: int) -> Referenc
         logits, labels, allow_sharpening=wrong >= MIN_ERRORS, seed=seed
     ).temperature
     odds = log_odds(logits, temperature)
-    coordinates = _coordinates(source, held, target if has_target else None, seed)
+    coordinates = _coordinates(source, target if has_target else None, seed)
     return Reference(
         temperature=temperature,
         baseline="target" if has_target else "source",
@@ -90,13 +91,18 @@ def reference_of(file: FeatureFile, scaled: ScaledLogits, seed: int) -> Referenc
     )
 
 
-def _rows_of(domain: Domain, seed: int) -> Rows:
+def _drawn(domain: Domain, of: Space, seed: int, *splits: str) -> Rows:
+    """Return as many rows of some splits as may be read."""
+    return domain.drawn(min(MAX_ROWS, most_points(domain, of)), seed, *splits)
+
+
+def _rows_of(domain: Domain, of: Space, seed: int) -> Rows:
     """Return the rows of a baseline that its sketches are of; the source's training rows are not.
 
     Those the classifier was trained on.
     """
     splits = ESTIMATED if domain.name == "target" else ("validation",)
-    return domain.drawn(MAX_ROWS, seed, *splits)
+    return _drawn(domain, of, seed, *splits)
 
 
 def _signals(
@@ -106,7 +112,8 @@ def _signals(
     coordinates: Coordinates,
     seed: int,
 ) -> tuple[Signal, ...]:
-    rows, unseen = _rows_of(baseline, seed), baseline.drawn(MAX_ROWS, seed, "validation")
+    of = coordinates.of
+    rows, unseen = _rows_of(baseline, of, seed), _drawn(baseline, of, seed, "validation")
     logits = baseline.logits(rows)
     labels = logits.argmax(axis=1)
     learnt = scaled.forecaster == "aligned"
@@ -114,7 +121,7 @@ def _signals(
         signal(CONFIDENCE, calibrated_confidence(baseline, unseen if learnt else rows, scaled))
     ]
     if coordinates.density is not None:
-        places = coordinates.axes.located(points(baseline, unseen, coordinates.of, seed))
+        places = coordinates.axes.located(points(baseline, unseen, of))
         found.append(signal(DENSITY_RATIO, places @ coordinates.density.values))
     classes = watched_classes(shares(labels, len(file.classes)))
     for number, values in zip(classes, margins(logits, classes), strict=True):
@@ -122,12 +129,11 @@ def _signals(
     return tuple(found)
 
 
-def _coordinates(source: Domain, held: Rows, target: Domain | None, seed: int) -> Coordinates:
+def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinates:
     """Return coordinates with the moments of both domains, and the density ratio's direction."""
     domains = [source] if target is None else [source, target]
     of: Space = "logits" if any(one.n_features is None for one in domains) else "features"
-    rows = [held] if target is None else [held, _rows_of(target, seed)]
-    found = [points(domain, some, of, seed) for domain, some in zip(domains, rows, strict=True)]
+    found = [points(domain, _rows_of(domain, of, seed), of) for domain in domains]
     # As many rows of each: neither domain alone says what is usual.
     least = min(map(len, found))
     some = [part[thinned_places(len(part), least, seed)] for part in found]
@@ -135,6 +141,6 @@ def _coordinates(source: Domain, held: Rows, target: Domain | None, seed: int) -
     kept = [moments(axes.located(part)) for part in found]
     density = None
     if target is not None and target.count("train") >= _LEAST_ROWS:
-        train = points(target, target.drawn(MAX_ROWS, seed, "train"), of, seed)
+        train = points(target, _drawn(target, of, seed, "train"), of)
         density = Packed.of(direction(moments(axes.located(train)), kept[0]))
     return Coordinates(of, axes, kept[0], kept[1] if target is not None else None, density)

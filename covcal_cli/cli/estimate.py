@@ -107,12 +107,12 @@ def estimate(
     if not limits and (junit is not None or given("end")):
         hint = "--end" if junit is None else "--junit"
         raise typer.BadParameter("needs --fail-below", param_hint=hint)
-    path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
     to_stdout = str(output) == "-"
     if to_stdout and format not in (FormatName.table, FormatName.json):
         raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
     document = None if to_stdout else output
     require_different({"-o": document, "--junit": junit})
+    path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
     written = [one for one in (document, junit) if one is not None]
     with errors_reported(junit, force=force, command="estimate"):
         for one in written:

@@ -87,13 +87,17 @@ def signal(name: str, values: Floats, class_number: int | None = None) -> Signal
 # Coordinates: principal components, in which domains are compared by their moments.
 
 
-def points(domain: Domain, rows: Rows, of: Space, seed: int) -> Floats:
+def most_points(domain: Domain, of: Space) -> int:
+    """Return how many rows domains are compared by, at most: of wide ones fewer."""
+    width = domain.n_features if of == "features" else domain.n_classes
+    return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
+
+
+def points(domain: Domain, rows: Rows, of: Space) -> Floats:
     """Return what domains are compared by, shape (n, d): features, or logits less their row's mean.
 
-    Of very wide rows only some are read. A masked class is at the lowest other logit of its row.
+    A masked class is at the lowest other logit of its row.
     """
-    width = domain.n_features if of == "features" else domain.n_classes
-    rows = thinned(rows, max(_LEAST_POINTS, _MOST_VALUES // (width or 1)), seed)
     if of == "features":
         return domain.features(rows)
     logits = domain.logits(rows).astype(np.float64)

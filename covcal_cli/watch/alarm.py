@@ -1,4 +1,4 @@
-"""An alarm for a change at an unknown time, with a known rate of false ones (ARCHITECTURE, 3.11).
+"""An alarm for a change at an unknown time, with a known rate of false ones.
 
 For every signal and every period j in which a change may have begun, the rows from j on are held
 against the reference and the periods before j. With u the rank of a row among the reference's rows,
@@ -15,8 +15,9 @@ bet, whatever the signals have in common.
 
 The sum R over the starts j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
 "E-detectors", 2024): R less the number of periods is a martingale, so by Ville's inequality R
-reaches c within n periods with probability at most n / c. With c = periods per year / the rate of
-false alarms that is allowed per year, the promise holds whenever it is looked at, year after year.
+reaches c within n periods with probability at most n / c (ARCHITECTURE, section 3.11). With c =
+periods per year / false alarms that are allowed per year, the promise holds whenever it is looked
+at, year after year.
 """
 
 import math

@@ -27,6 +27,8 @@ class History:
     path: Path
     periods: tuple[Period, ...] = ()
     damaged: tuple[str, ...] = ()  # sentences, a line each
+    size: int = 0  # bytes that were read
+    lines: int = 0  # whole ones before them
 
     def of(self, calibration_sha256: str) -> list[Period]:
         """Return the periods that were held against one calibration."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from covcal_cli.arrays import Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.evidence import MAX_ROWS, MAX_VALUES, confidences
@@ -14,6 +16,7 @@ from covcal_cli.estimators.sketches import (
     calibrated_confidence,
     margins,
     moments,
+    most_points,
     points,
     shares,
     squared_distance,
@@ -25,7 +28,7 @@ from covcal_cli.formats.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.reference import Moments, Reference
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.cuts import Cut, Every, cuts
-from covcal_cli.watch.period import Measured, SignalMean
+from covcal_cli.watch.period import Measured
 
 _LEAST_ROWS = 2  # whose moments say something
 
@@ -97,9 +100,10 @@ def _of_period(
     rows = thinned(cut.rows, min(MAX_ROWS, MAX_VALUES // target.n_classes), seed)
     logits = target.logits(rows)
     confidence = calibrated_confidence(target, rows, scaled)
-    compared = _points_compared(target, rows, reference, seed)
+    some = thinned(np.arange(len(rows)), most_points(target, reference.coordinates.of), seed)
+    compared = _compared(target, rows[some], reference)
     found = None if compared is None else moments(compared)
-    auc_source, auc_target, effective = _distances(reference, found)
+    auc_source, auc_target, effective = distances(reference, found)
     return Measured(
         period=cut.name,
         file=path,
@@ -114,21 +118,20 @@ def _of_period(
         auc_target=auc_target,
         auc_source=auc_source,
         effective_rows=effective,
-        signals=dict(_signals(reference, logits, confidence, compared)),
+        signals=dict(signals_of(reference, logits[some], confidence[some], compared)),
+        signal_rows=len(some),
     )
 
 
-def _points_compared(
-    target: Domain, rows: Rows, reference: Reference, seed: int
-) -> Float64s | None:
+def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
     """Return the rows' coordinates, shape (m, p); None where the file lacks such features."""
     kept = reference.coordinates
     if kept.of == "features" and target.n_features != len(kept.axes.mean.values):
         return None
-    return kept.axes.located(points(target, rows, kept.of, seed))
+    return kept.axes.located(points(target, rows, kept.of))
 
 
-def _distances(
+def distances(
     reference: Reference, found: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
     """Return the domain AUC against source and target, and the source's effective rows.
@@ -149,9 +152,22 @@ def _auc(squared: float) -> float:
     return 0.5 * (1 + math.erf(math.sqrt(squared) / 2))
 
 
-def _signals(
+def signals_of(
     reference: Reference, logits: Floats, confidence: Float64s, compared: Float64s | None
-) -> Iterator[tuple[str, SignalMean]]:
+) -> Iterator[tuple[str, float]]:
+    """Yield where rows stand among the reference's, signal by signal.
+
+    Parameters
+    ----------
+    reference : Reference
+        What the calibration keeps.
+    logits : ndarray of shape (n, K)
+        The classifier's.
+    confidence : ndarray of shape (n,)
+        Calibrated, of the classifier's own labels.
+    compared : ndarray of shape (n, p), optional
+        Coordinates of the rows, where they have any.
+    """
     density = reference.coordinates.density
     values = {CONFIDENCE: confidence}
     if density is not None and compared is not None:
@@ -161,5 +177,4 @@ def _signals(
     values |= {one.name: row for one, row in zip(classes, found, strict=True)}
     for one in reference.signals:
         if one.name in values:
-            ranks = one.ranks(values[one.name])
-            yield one.name, SignalMean(len(ranks), float(ranks.mean()) - one.mean)
+            yield one.name, float(one.ranks(values[one.name]).mean()) - one.mean

@@ -34,14 +34,6 @@ class PeriodAccuracy:
 
 
 @dataclass(frozen=True)
-class SignalMean:
-    """Where a period's rows stand among the reference's, by one signal."""
-
-    rows: int
-    mean: float  # rank, less that of the reference's own rows
-
-
-@dataclass(frozen=True)
 class RaisedAlarm:
     """The evidence for a change so far: natural logarithms of R and of what raises the alarm."""
 
@@ -69,7 +61,9 @@ class Measured:
     auc_target: float | None  # of the domains, against the calibration's own target
     auc_source: float | None
     effective_rows: float | None  # source rows that are worth as much on the period
-    signals: Mapping[str, SignalMean]
+    # Where rows stand among the reference's, by signal: mean rank less that of the reference's own.
+    signals: Mapping[str, float]
+    signal_rows: int  # that signals and domains are compared by
 
     @property
     def distance(self) -> float | None:

@@ -21,7 +21,7 @@ from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.forecaster import split_names
 from covcal_cli.formats.reference import Reference
 from covcal_cli.records import Document
-from covcal_cli.watch.alarm import alarm
+from covcal_cli.watch.alarm import Alarm, alarm
 from covcal_cli.watch.cuts import EVERY, PER_YEAR, Every
 from covcal_cli.watch.history import History, append, read_history
 from covcal_cli.watch.measurement import measured, standard_of
@@ -198,7 +198,17 @@ def _judged(
     for one in found:
         place = places.get(one.period, len(sequence))
         sequence[place : place + 1] = [one]
-        raised = _alarm(sequence[: place + 1], reference, settings.threshold)
+        so_far = sequence[: place + 1]
+        found_alarm, signal = alarm_of(
+            [(one.signal_rows, one.signals) for one in so_far], reference, settings.threshold
+        )
+        raised = RaisedAlarm(
+            found_alarm.log_evidence,
+            found_alarm.log_threshold,
+            found_alarm.raised,
+            so_far[found_alarm.start].period,
+            signal,
+        )
         verdict, why = _verdict(one, raised)
         judged.append(
             Period(
@@ -215,31 +225,38 @@ def _judged(
     return judged
 
 
-def _alarm(sequence: Sequence[Measured], reference: Reference, threshold: float) -> RaisedAlarm:
+def alarm_of(
+    signals: Sequence[tuple[int, Mapping[str, float]]], reference: Reference, threshold: float
+) -> tuple[Alarm, str]:
+    """Return the alarm after the last of some periods, and the signal that says most.
+
+    Parameters
+    ----------
+    signals : sequence of pairs
+        Of every period in order its rows, and its signals as `signals_of` gives them.
+    reference : Reference
+        What the calibration keeps.
+    threshold : float
+        `WatchSettings.threshold`.
+    """
     # A signal of equal values has no rank to move.
-    signals = [one for one in reference.signals if one.variance > 0]
-    rows = np.zeros((len(sequence), len(signals)))
+    kept = [one for one in reference.signals if one.variance > 0]
+    if not kept:
+        return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
+    rows = np.zeros((len(signals), len(kept)))
     means = np.zeros_like(rows)
-    for place, one in enumerate(sequence):
-        for number, kept in enumerate(signals):
-            if (seen := one.signals.get(kept.name)) is not None:
-                rows[place, number], means[place, number] = seen.rows, seen.mean
-    if not signals:
-        return RaisedAlarm(0.0, float(np.log(threshold)), False, sequence[-1].period, "none")
+    for place, (count, period) in enumerate(signals):
+        for number, one in enumerate(kept):
+            if (mean := period.get(one.name)) is not None:
+                rows[place, number], means[place, number] = count, mean
     found = alarm(
         rows,
         means,
-        np.array([float(one.rows) for one in signals]),
-        np.array([one.variance for one in signals]),
+        np.array([float(one.rows) for one in kept]),
+        np.array([one.variance for one in kept]),
         threshold,
     )
-    return RaisedAlarm(
-        found.log_evidence,
-        found.log_threshold,
-        found.raised,
-        sequence[found.start].period,
-        signals[found.signal].name,
-    )
+    return found, kept[found.signal].name
 
 
 def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
