@@ -27,6 +27,9 @@ class History:
     path: Path
     periods: tuple[Period, ...] = ()
     damaged: tuple[str, ...] = ()  # sentences, a line each
+    size: int = 0  # bytes of the whole lines that were read
+    lines: int = 0  # how many those are
+
     size: int = 0  # bytes that were read
     lines: int = 0  # whole ones before them
 
@@ -55,21 +58,24 @@ def read_history(path: Path) -> History:
     """
     try:
         with path.open("rb") as handle:
-            return _parsed(path, handle.read())
+            return _grown(History(path), handle.read())
     except FileNotFoundError:
         return History(path)
     except OSError as error:
         raise _unwritable(path, error) from error
 
 
-def append(path: Path, lines: Callable[[History], Sequence[Period]]) -> list[Period]:
+def append(known: History, lines: Callable[[History], Sequence[Period]]) -> list[Period]:
     """Append what `lines` makes of the history as it is, all of it or, if it raises, nothing.
+
+    Of the file only what came after what is `known` is read.
 
     Raises
     ------
     CovcalError
         If the file cannot be read or written.
     """
+    path = known.path
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666)
@@ -77,8 +83,12 @@ def append(path: Path, lines: Callable[[History], Sequence[Period]]) -> list[Per
         raise _unwritable(path, error) from error
     with os.fdopen(descriptor, "r+b", buffering=0) as handle:
         _lock(descriptor)
+        size = os.fstat(descriptor).st_size
+        if size < known.size:  # it was written anew
+            known = History(path)
+        handle.seek(known.size)
         content = handle.readall()
-        found = list(lines(_parsed(path, content)))
+        found = list(lines(_grown(known, content)))
         text = "".join(f"{line_text(one, path)}\n" for one in found).encode("ascii")
         if content and not content.endswith(b"\n"):
             text = b"\n" + text
@@ -86,10 +96,10 @@ def append(path: Path, lines: Callable[[History], Sequence[Period]]) -> list[Per
             written = handle.write(text)
             os.fsync(descriptor)
         except OSError as error:
-            os.ftruncate(descriptor, len(content))
+            os.ftruncate(descriptor, size)
             raise _unwritable(path, error) from error
         if written != len(text):  # the disk is full
-            os.ftruncate(descriptor, len(content))
+            os.ftruncate(descriptor, size)
             raise CovcalError(f"no space left to write {path}: free some space")
     return found
 
@@ -101,10 +111,11 @@ def _lock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def _parsed(path: Path, content: bytes) -> History:
-    found: dict[tuple[str, str], Period] = {}
-    damaged = []
-    for number, line in enumerate(content.split(b"\n"), start=1):
+def _grown(known: History, content: bytes) -> History:
+    """Return a history with what follows it in the file."""
+    path, found, damaged = known.path, {one.key: one for one in known.periods}, [*known.damaged]
+    *whole, rest = content.split(b"\n")
+    for number, line in enumerate((*whole, rest), start=known.lines + 1):
         if not line.strip():
             continue
         try:
@@ -113,7 +124,9 @@ def _parsed(path: Path, content: bytes) -> History:
             damaged.append(f"{path}: line {number} is damaged and passed over ({error})")
             continue
         found[one.key] = one  # which keeps the place of an earlier one
-    return History(path, tuple(found.values()), tuple(damaged))
+    size = known.size + len(content) - len(rest)
+    lines = known.lines + len(whole)
+    return History(path, tuple(found.values()), tuple(dict.fromkeys(damaged)), size, lines)
 
 
 def _unwritable(path: Path, error: OSError) -> CovcalError:

@@ -143,8 +143,8 @@ def watch(
         so_far.require_new([(one.period, used.sha256) for one in found], force=force)
         return _judged(found, so_far, used, standard.reference, settings)
 
-    earlier: History = before or History(Path("watch.jsonl"))
-    periods = judged(earlier) if history is None else append(history, judged)
+    earlier = before or History(Path("watch.jsonl"))
+    periods = judged(earlier) if history is None else append(earlier, judged)
     return Watched(
         periods=tuple(periods),
         classes=calibration.classes,

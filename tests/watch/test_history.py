@@ -13,7 +13,7 @@ import pytest
 
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.records import line_text
-from covcal_cli.watch.history import append, read_history
+from covcal_cli.watch.history import History, append, read_history
 from covcal_cli.watch.period import Measured, Period, RaisedAlarm, WatchedCalibration
 
 # Appends periods, each named after its writer and number, as fast as it can.
@@ -21,10 +21,10 @@ WRITER = """
 import sys
 from pathlib import Path
 from tests.watch.test_history import period
-from covcal_cli.watch.history import append
+from covcal_cli.watch.history import History, append
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for number in range(count):
-    append(path, lambda _history: [period(f"{name}-{number}")])
+    append(History(path), lambda _history: [period(f"{name}-{number}")])
     print(number, flush=True)
 """
 
@@ -64,18 +64,36 @@ def names(path: Path) -> list[str]:
 def test_lines_come_back_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "watch.jsonl"
     assert read_history(path).periods == ()
-    append(path, lambda _history: [period("w1"), period("w2")])
-    append(path, lambda history: [period(f"w{len(history.periods) + 1}")])
+    append(History(path), lambda _history: [period("w1"), period("w2")])
+    append(History(path), lambda history: [period(f"w{len(history.periods) + 1}")])
     assert names(path) == ["w1", "w2", "w3"]
     assert len(path.read_bytes().splitlines()) == 3
     found = read_history(path).periods[0]
     assert line_text(found, path) == path.read_text().splitlines()[0]
 
 
+def test_what_came_since_is_read_too(tmp_path: Path) -> None:
+    """Another process appended, or wrote the file anew, while periods were measured."""
+    path = tmp_path / "watch.jsonl"
+    append(History(path), lambda _history: [period("w1"), period("w2")])
+    known = read_history(path)
+    append(History(path), lambda _history: [period("w3")])
+    seen: list[list[str]] = []
+
+    def none(history: History) -> list[Period]:
+        seen.append([one.measured.period for one in history.periods])
+        return []
+
+    append(known, none)
+    path.write_text(line_text(period("w9"), path) + "\n")
+    append(known, none)
+    assert seen == [["w1", "w2", "w3"], ["w9"]]
+
+
 def test_a_later_line_supersedes_and_keeps_the_place(tmp_path: Path) -> None:
     path = tmp_path / "watch.jsonl"
-    append(path, lambda _history: [period("w1"), period("w2")])
-    append(path, lambda _history: [period("w1", rows=7)])
+    append(History(path), lambda _history: [period("w1"), period("w2")])
+    append(History(path), lambda _history: [period("w1", rows=7)])
     found = read_history(path)
     assert [(one.measured.period, one.measured.rows) for one in found.periods] == [
         ("w1", 7),
@@ -94,11 +112,11 @@ DAMAGES = ('{"schema": "covcal.peri', "null", '{"schema": "x"}', "\x00", "é")
 def test_a_damaged_line_is_named_and_survived(damage: str, tmp_path: Path) -> None:
     """The last one or one in the middle; what is appended begins on a line of its own."""
     path = tmp_path / "watch.jsonl"
-    append(path, lambda _history: [period("w1")])
+    append(History(path), lambda _history: [period("w1")])
     with path.open("ab") as handle:
         handle.write(damage.encode("latin-1"))
     assert names(path) == ["w1"]
-    append(path, lambda _history: [period("w2")])
+    append(History(path), lambda _history: [period("w2")])
     found = read_history(path)
     assert [one.measured.period for one in found.periods] == ["w1", "w2"]
     assert len(found.damaged) == 1
@@ -107,14 +125,14 @@ def test_a_damaged_line_is_named_and_survived(damage: str, tmp_path: Path) -> No
 
 def test_what_raises_appends_nothing(tmp_path: Path) -> None:
     path = tmp_path / "watch.jsonl"
-    append(path, lambda _history: [period("w1")])
+    append(History(path), lambda _history: [period("w1")])
     before = path.read_bytes()
 
     def refused(_history: object) -> list[Period]:
         raise CovcalError("no")
 
     with pytest.raises(CovcalError):
-        append(path, refused)
+        append(History(path), refused)
     assert path.read_bytes() == before
 
 
@@ -122,7 +140,7 @@ def test_a_full_disk_leaves_the_lines_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "watch.jsonl"
-    append(path, lambda _history: [period("w1")])
+    append(History(path), lambda _history: [period("w1")])
     before = path.read_bytes()
 
     def full(_descriptor: int) -> None:
@@ -130,14 +148,14 @@ def test_a_full_disk_leaves_the_lines_before(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CovcalError, match=r"watch\.jsonl cannot be read and written"):
-        append(path, lambda _history: [period("w2")])
+        append(History(path), lambda _history: [period("w2")])
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("path", [".", "missing/watch.jsonl"])
 def test_what_is_no_file_is_refused(path: str, tmp_path: Path) -> None:
     with pytest.raises(CovcalError, match="pass another --history"):
-        append(tmp_path / path, lambda _history: [period("w1")])
+        append(History(tmp_path / path), lambda _history: [period("w1")])
 
 
 def writer(path: Path, name: str, count: int) -> "subprocess.Popen[str]":
