@@ -7,7 +7,8 @@ alone, where they look as they will on later ones. The source's training rows ar
 
 import numpy as np
 
-from covcal_cli.arrays import Rows
+from covcal_cli.arrays import Floats, Labels, Rows
+from covcal_cli.estimators.centred import MOST_ROWS, class_centres, strays
 from covcal_cli.estimators.evidence import ESTIMATED, MAX_ROWS, log_odds
 from covcal_cli.estimators.sketches import (
     CONFIDENCE,
@@ -24,9 +25,10 @@ from covcal_cli.estimators.sketches import (
     signal,
     watched_classes,
 )
-from covcal_cli.formats.features import Domain, FeatureFile, thinned_places
+from covcal_cli.formats.features import Domain, FeatureFile, thinned, thinned_places
 from covcal_cli.formats.forecaster import ScaledLogits
 from covcal_cli.formats.reference import (
+    Clusters,
     Coordinates,
     Packed,
     Reference,
@@ -36,6 +38,7 @@ from covcal_cli.formats.reference import (
 )
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 
+_MOST_CLASSES = 100  # whose clusters are kept
 _LEAST_ROWS = 2  # of a domain whose moments are kept
 
 
@@ -87,7 +90,28 @@ def reference_of(file: FeatureFile, scaled: ScaledLogits, seed: int) -> Referenc
             right_odds=quantiles(odds[right]),
             wrong_odds=quantiles(odds[~right]),
             predicted=Packed.of(shares(predictions, source.n_classes)),
+            clusters=_clusters(logits, labels),
         ),
+    )
+
+
+def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
+    """Return the clusters of labelled rows; None where there are very many classes."""
+    n_classes = logits.shape[1]
+    if n_classes > _MOST_CLASSES:
+        return None
+    some = thinned(np.arange(len(labels)), MOST_ROWS, 0)
+    logits, labels = logits[some], labels[some]
+    centres = class_centres(logits, labels)
+    there = np.flatnonzero(~np.isnan(centres[:, 0]))
+    frequent = np.bincount(labels, minlength=n_classes) + 0.5
+    held = frequent / frequent.sum()
+    return Clusters(
+        centres=Packed.of(centres[there]),
+        classes=tuple(there.tolist()),
+        shares=Packed.of(held),
+        strays=float(strays(logits, centres, None).mean()),
+        held_strays=float(strays(logits, centres, held).mean()),
     )
 
 

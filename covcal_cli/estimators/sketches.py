@@ -17,8 +17,8 @@ from covcal_cli.maths.masks import masked
 
 CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"
 _MOST_CLASSES = 10  # with a signal of their own
-_QUANTILES = 513
-_MOST_AXES, _MOST_COMPONENTS = 16, 1 << 15  # numbers of all components
+_QUANTILES = 257
+_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers of all axes, with means and scales
 _STEPS = 8  # of the subspace iteration
 _LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000  # rows and numbers of what domains are compared by
 _MOST_ROWS = 5000  # that components are found on
@@ -115,7 +115,7 @@ def fit_axes(found: Floats, seed: int) -> Axes:
     mean, scale = found.mean(axis=0, dtype=np.float64), found.std(axis=0, dtype=np.float64)
     scale = np.where(scale > 1e-7 * np.abs(mean), scale, 1.0)
     width = found.shape[1]
-    count = max(1, min(_MOST_AXES, width, _MOST_COMPONENTS // width))
+    count = max(1, min(_MOST_AXES, width, _MOST_NUMBERS // width - 2))
     some = found[thinned(np.arange(len(found)), _MOST_ROWS, seed)]
     standard = ((some - mean) / scale).astype(np.float32)
     basis = np.random.default_rng(seed).normal(size=(width, count)).astype(np.float32)

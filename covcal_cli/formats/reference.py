@@ -112,6 +112,17 @@ class Coordinates:
 
 
 @dataclass(frozen=True)
+class Clusters:
+    """The clusters of the labelled source validation rows, of the estimators that count strays."""
+
+    centres: Packed  # (L, K), of the classes that have a row
+    classes: tuple[int, ...]  # (L,), which those are
+    shares: Packed  # (K,), of the classes
+    strays: float  # share of rows that end in another cluster than their label's
+    held_strays: float  # the same with clusters held to the shares
+
+
+@dataclass(frozen=True)
 class SourceSketch:
     """The labelled source validation rows: the log-odds of the top label, right and wrong apart."""
 
@@ -120,6 +131,7 @@ class SourceSketch:
     right_odds: Packed  # (m,), quantiles as those of `Signal`
     wrong_odds: Packed
     predicted: Packed  # (K,), how often each class is predicted
+    clusters: Clusters | None  # where the classes are few enough
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,24 @@
 
 Where the file that the calibration was fitted on is there as it was, its labelled source rows are
 the evidence, and all estimators are asked. Else the sketch's: the top label's log-odds, right and
-wrong apart, are all that ATC and DoC look at.
+wrong apart, are all that ATC and DoC look at, and classes' centres all that clusters start from.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.estimators.centred import CLUSTERS_ASSUMPTION, MOST_ROWS, strays
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import (
     MAX_ROWS,
     MAX_VALUES,
     Estimate,
     Evidence,
+    from_variance,
     log_odds,
     variance_of_mean,
 )
@@ -69,10 +72,10 @@ class SourceRows:
             math.sqrt(variance_of_mean(source) + variance_of_mean(target)),
             0.5 * float(np.abs(sketch.source.predicted.values - predicted).sum()),
         )
-        confidence, threshold = doc(evidence), atc(evidence)
+        others = [atc(evidence), *_by_strays(sketch, logits)]
         if witness.passed:
-            return consensus(evidence, [threshold], [])
-        return consensus(evidence, [confidence], [threshold])
+            return consensus(evidence, others, [])
+        return consensus(evidence, [doc(evidence)], others)
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
@@ -98,6 +101,25 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
     labels = np.repeat([0, 1], [right, wrong])
     logits = _top_against_rest(odds, n_classes, reference.temperature)
     return SourceRows(logits, labels, reference, reference.temperature, given)
+
+
+def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
+    """Yield the estimates by both kinds of clusters, as far as there are any."""
+    source, kept = sketch.source, sketch.source.clusters
+    if kept is None or logits.shape[1] == 2:  # of two classes clusters are no witness
+        return
+    centres = np.full(logits.shape[1:] * 2, np.nan, dtype=np.float32)
+    centres[list(kept.classes)] = kept.centres.values
+    some = logits[thinned(np.arange(len(logits)), MOST_ROWS, 0)]
+    right = source.right / (source.right + source.wrong)
+    held = kept.shares.values.astype(np.float64)
+    for name, sizes, before in (
+        ("clusters", None, kept.strays),
+        ("held clusters", held, kept.held_strays),
+    ):
+        now = strays(some, centres, sizes)
+        accuracy = right + before - float(now.mean())
+        yield from_variance(name, accuracy, variance_of_mean(now), CLUSTERS_ASSUMPTION)
 
 
 def _spread(quantiles: Floats, count: int) -> Floats:

@@ -30,9 +30,6 @@ class History:
     size: int = 0  # bytes of the whole lines that were read
     lines: int = 0  # how many those are
 
-    size: int = 0  # bytes that were read
-    lines: int = 0  # whole ones before them
-
     def of(self, calibration_sha256: str) -> list[Period]:
         """Return the periods that were held against one calibration."""
         return [one for one in self.periods if one.calibration.sha256 == calibration_sha256]
