@@ -244,10 +244,12 @@ def _json_lines(path: Path) -> Lines:
 
 def _calibration_lines(path: Path) -> Lines:
     read = read_calibration(path)
+    aligned = read.aligned_temperature
     lines = [
         ("method", f"{read.method_used} (asked for: {read.method})"),
         ("reason", read.reason),
         ("T_f", f"{read.forecaster_temperature:.6g}"),
+        *([] if aligned is None else [("T_a", f"{aligned:.6g}")]),
         *_offsets(read),
         ("T_g", ", ".join(f"{value:.4g}" for value in read.discriminator_temperatures) or "none"),
         ("classes", _classes(read.classes)),

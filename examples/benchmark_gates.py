@@ -21,7 +21,7 @@ from covcal_cli.evaluate.bootstrap import LEVEL, intervals
 from covcal_cli.evaluate.limits import Limit, judge
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.evaluate.result import Evaluation, WrittenMetrics
-from covcal_cli.formats.forecaster import NONE
+from covcal_cli.formats.forecaster import NONE, UNSCALED
 from covcal_cli.maths.softmax import class_major, softmax
 
 BINS = 15
@@ -68,8 +68,7 @@ def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
         unlabelled=0,
         left_out=0,
         metrics={NONE: found},
-        temperatures={NONE: 1.0},
-        forecasters={NONE: "original"},
+        scalings={NONE: UNSCALED},
         inputs=(),
         resamples=resamples,
         seed=seed,

@@ -39,7 +39,7 @@ def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = made_domain("target", sizes=SIZES, shift=0.7)
     write_features(folder / "features.h5", source=source, target=target)
     write_adapted(folder / "adapted.h5", source=source, target=target, shift=0.7)
-    for method in ("none", "temp", "iw+temp", "fl+temp", "fl+iw+temp"):
+    for method in ("none", "temp", "iw+temp", "fl+temp", "fl+iw+temp", "blend"):
         arguments = ("adapted.h5", "--method", method, "-o", f"{method}.json")
         covcal("calibrate", *arguments, cwd=folder).require_success()
     return folder

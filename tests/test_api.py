@@ -261,7 +261,7 @@ class TestCalibrator:
         with pytest.raises(ValueError, match=message):
             covcal.Calibrator("temp").fit(**(given | change))
 
-    @pytest.mark.parametrize("method", ["iw+temp", "fl+temp", "fl+cot", "weights-only"])
+    @pytest.mark.parametrize("method", ["iw+temp", "fl+temp", "fl+cot", "blend", "weights-only"])
     def test_a_method_that_needs_more_is_refused(self, method: str) -> None:
         with pytest.raises(ValueError, match=r"needs more than logits: .*covcal\.calibrate"):
             covcal.Calibrator(method).fit(*arrays())

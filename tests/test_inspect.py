@@ -61,6 +61,9 @@ def test_calibration(small_files: Path) -> None:
     assert found["method"] == "temp (asked for: temp)"
     assert float(found["T_f"]) == pytest.approx(content["temperatures"]["forecaster"], rel=1e-5)
     assert found["adapted"] == f"{source} {sha256_of(source)[:12]}"
+    assert "T_a" not in found
+    blend = json.loads((small_files / "blend.json").read_text())["temperatures"]["aligned"]
+    assert shown(small_files / "blend.json")["T_a"] == f"{blend:.6g}"
 
 
 def test_warnings_of_a_calibration_are_shown(small_files: Path, tmp_path: Path) -> None:

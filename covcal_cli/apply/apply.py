@@ -19,8 +19,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
-from covcal_cli.formats.forecaster import ScaledLogits, log_probabilities, networks_for
-from covcal_cli.maths.softmax import class_major, exp
+from covcal_cli.formats.forecaster import ScaledLogits, networks_for
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_one_of
 
@@ -58,6 +57,7 @@ class Applied:
     mean_confidence: float
     method_used: str
     temperature: float  # T_f
+    aligned_temperature: float | None  # T_a of a blend
     # The adapted file whose networks gave the aligned logits, where the input has none.
     networks: Path | None
 
@@ -125,12 +125,7 @@ def apply(
         source = _Source(
             domain=chosen,
             rows=_chosen_rows(chosen, settings.split),
-            scaled=ScaledLogits(
-                calibration.forecaster,
-                calibration.forecaster_temperature,
-                calibration.offsets,
-                found,
-            ),
+            scaled=ScaledLogits(calibration.scaling, found),
             with_probabilities=not settings.confidence_only,
             progress=progress or silent,
         )
@@ -147,6 +142,7 @@ def apply(
         mean_confidence=source.confidence_sum / len(source.rows),
         method_used=calibration.method_used,
         temperature=calibration.forecaster_temperature,
+        aligned_temperature=calibration.aligned_temperature,
         networks=None if found is None else found.path,
     )
 
@@ -174,7 +170,7 @@ class _Source:
 
     def blocks(self) -> Iterator[AppliedRows]:
         width = self.domain.n_classes
-        if self.scaled.forecaster == "aligned":
+        if self.scaled.scaling.reads_aligned:
             networks = self.scaled.networks
             members = self.domain.n_members if networks is None else networks.n_members
             width = max(width * members, self.domain.n_features or 0)
@@ -234,7 +230,9 @@ def _provenance(
         "domain": settings.domain,
         "split": settings.split,
     }
-    if calibration.forecaster == "aligned":
+    if calibration.aligned_temperature is not None:
+        found["aligned_temperature"] = calibration.aligned_temperature
+    if calibration.scaling.reads_aligned:
         found["networks_sha256"] = calibration.networks_sha256 or ""
     return found
 
@@ -247,15 +245,14 @@ def calibrated_rows(
     domain: Domain, rows: Rows, scaled: ScaledLogits
 ) -> tuple[Labels, Float32s, Float32s]:
     """Return label (m,), confidence in it (m,) and calibrated probabilities (m, K) of `rows`."""
-    logits = domain.logits(rows)
-    if scaled.forecaster == "original" and scaled.offsets is None:
+    logits, scaling = domain.logits(rows), scaled.scaling
+    if scaling.forecaster == "original" and scaling.offsets is None:
         labels, distances, axis = _distances(logits)
-        probabilities = _softmax(distances, axis, scaled.temperature)
+        probabilities = _softmax(distances, axis, scaling.temperature)
         return labels, probabilities.max(axis=1), probabilities
     # The label's probability need not be the largest of its row.
     labels = logits.argmax(axis=1)
-    logs = log_probabilities(class_major(scaled.of(domain)(rows)), scaled.temperature)
-    probabilities = exp(logs).astype(np.float32).T
+    probabilities = scaled.forecast(domain, rows).probabilities.astype(np.float32).T
     return labels, probabilities[np.arange(len(rows)), labels], probabilities
 
 

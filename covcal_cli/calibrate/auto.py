@@ -22,14 +22,10 @@ wrong all the same: its guard says where its witnesses contradict each other.
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from covcal_cli.calibrate.methods import BBSE_PRIOR
 from covcal_cli.calibrate.problem import MethodFit, Problem
-from covcal_cli.estimators.evidence import confidences
 from covcal_cli.estimators.panel import SAME
 from covcal_cli.formats.calibration import Candidate
-from covcal_cli.maths.softmax import with_offsets
 
 _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"
 _WITH_PRIOR = "prior+cot", "prior"
@@ -48,7 +44,7 @@ def choose(
     if lacking is not None:
         reason = f"{_TEMP}, as an estimate of the target accuracy would need {lacking}"
         found = [
-            Candidate(name, fit.temperature, None, None, None, name == _TEMP, _NOT_IN_RULE)
+            Candidate(name, fit.scaling.temperature, None, None, None, name == _TEMP, _NOT_IN_RULE)
             for name, fit in fits.items()
         ]
         return _TEMP, reason, tuple(found)
@@ -109,15 +105,13 @@ def _objection(candidates: Sequence[Candidate]) -> str:
 
 
 def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Candidate:
-    logits, labels = problem.target_logits(fit.forecaster), problem.evidence.target_predictions
-    moved = with_offsets(logits, fit.temperature, fit.offsets)
-    confidence = float(np.mean(confidences(moved, fit.temperature, labels)))
+    confidence = problem.target_confidence(fit.scaling)
     accuracy = problem.accuracy.accuracy
     gap = abs(confidence - accuracy)
     matched = fit.matched is not None and abs(fit.matched - accuracy) < _SHOWN
     return Candidate(
         name,
-        fit.temperature,
+        fit.scaling.temperature,
         confidence,
         accuracy,
         expected_ece=gap,
@@ -125,6 +119,7 @@ def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Cand
         why=_why(problem, name, fit, name == chosen),
         least_ece=None if matched else gap,
         matched=matched,
+        aligned_temperature=fit.scaling.aligned_temperature,
     )
 
 

@@ -24,8 +24,10 @@ from covcal_cli.calibrate.problem import (
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
 from covcal_cli.estimators.label_shift import BBSE, given_prior
+from covcal_cli.estimators.panel import kept_from_sharpening
 from covcal_cli.formats.calibration import Calibration, Candidate, TargetPrior
-from covcal_cli.formats.features import FeatureFile, ForecasterName
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.scaling import Forecasters, scaled_by
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard, require_one_of
@@ -89,7 +91,7 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
 def _fit(problem: Problem, method: Method) -> MethodFit:
     """Fit a method for which the file lacks nothing (`Problem.missing_for`)."""
     family, _, name = method.fit.partition(".")
-    fit: Callable[[Problem, ForecasterName], MethodFit] = getattr(_FAMILIES[family], name)
+    fit: Callable[[Problem, Forecasters], MethodFit] = getattr(_FAMILIES[family], name)
     return fit(problem, method.forecaster or problem.fullest)
 
 
@@ -107,9 +109,13 @@ def _chosen(problem: Problem) -> Calibration:
     notes: list[str] = []
     warnings: list[str] = []
     if problem.missing_for_estimate is None:
-        decisive = problem.accuracy if problem.prior is None else problem.cot
-        guards += decisive.guards
-        warnings = sentences_of_failed(problem.accuracy.guards)
+        asked = list(problem.accuracy.guards)
+        guards += asked if problem.prior is None else problem.cot.guards
+        if problem.prior is None:
+            mean = next(one.target_confidence for one in candidates if one.chosen)
+            asked.append(kept_from_sharpening(problem.accuracy.accuracy, mean or 0.0))
+            guards.append(asked[-1])
+        warnings = sentences_of_failed(asked)
     if problem.missing_for_weights is None:
         weights = problem.weights(problem.fullest)
         guards += guards_on_weights(weights)
@@ -142,11 +148,9 @@ def _calibration(
             f"the classifier makes no error on its {len(validation)} source validation rows: were "
             "they used to train it? They must not be",
         )
-    errors, seed = problem.errors(fit.forecaster), settings.seed
-    fitted = fitted_fields(
-        file, fit.forecaster, fit, len(validation), errors, fit.offsets, seed=seed
-    )
-    warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
+    errors = problem.errors(scaled_by(fit.scaling.forecaster)[0])  # of a blend the classifier's
+    fitted = fitted_fields(file, fit.scaling, fit, len(validation), errors, seed=settings.seed)
+    warnings += warnings_on_reading(fitted["source_accuracy"], fit.scaling)
     return Calibration(
         method=asked,
         method_used=name,
@@ -157,7 +161,7 @@ def _calibration(
         loss=problem.loss,
         weights=None if weights is None else asdict(weights.health),
         bound=None if fit.bound is None else asdict(fit.bound),
-        seed=seed,
+        seed=settings.seed,
         notes=(*validation.notes(file.classes), *fit.notes),
         warnings=tuple(warnings),
         guards=fit.guards,

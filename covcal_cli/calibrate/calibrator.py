@@ -25,7 +25,7 @@ from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
 from covcal_cli.maths.masks import valid_rows
-from covcal_cli.maths.softmax import class_major, softmax, with_offsets
+from covcal_cli.maths.softmax import class_major
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
@@ -152,8 +152,8 @@ class Calibrator:
         The largest stays where it was, unless the method corrects for a prior.
         """
         rows = self._rows(logits)
-        moved = with_offsets(rows, self.temperature_, self.calibration_.offsets)
-        probabilities: Float64s = softmax(class_major(moved), self.temperature_).probabilities.T
+        forecast = self.calibration_.scaling.forecast([class_major(rows)])
+        probabilities: Float64s = forecast.probabilities.T
         return probabilities
 
     def predict(self, logits: ArrayLike) -> AnyArray:

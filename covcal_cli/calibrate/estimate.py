@@ -14,7 +14,7 @@ from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, TargetPrior
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.forecaster import read_named, scaled_logits
+from covcal_cli.formats.forecaster import UNSCALED, ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
 from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
 
@@ -114,6 +114,7 @@ class ExpectedCalibration:
     mean_confidence: float
     estimated_accuracy: float  # the combined estimate
     distance: float  # of the two: no ECE is smaller than the gap of its means
+    aligned_temperature: float | None = None  # T_a of a blend
 
 
 @dataclass(frozen=True)
@@ -171,12 +172,13 @@ def expect(
         estimation = estimate_file(Problem(file, EstimateSettings(**settings)))
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
         rows = target.count(*ESTIMATED)
-        before = mean_confidence(target, ESTIMATED, target.logits, 1.0) if scaled else 0.0
+        unscaled = ScaledLogits(UNSCALED)
+        before = mean_confidence(target, ESTIMATED, unscaled) if scaled else 0.0
         found = []
         for name, entry in scaled.items():
-            after = mean_confidence(target, ESTIMATED, entry.of(target), entry.temperature)
-            numbers = (before, after, accuracy, abs(after - accuracy))
-            found.append(ExpectedCalibration(name, entry.temperature, rows, *numbers))
+            after, scaling = mean_confidence(target, ESTIMATED, entry), entry.scaling
+            numbers = (before, after, accuracy, abs(after - accuracy), scaling.aligned_temperature)
+            found.append(ExpectedCalibration(name, scaling.temperature, rows, *numbers))
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
     return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
 

@@ -22,6 +22,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import enough_errors, not_at_limit
 from covcal_cli.formats.calibration import Calibration, LabelledRows
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, thinned_places
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.maths.temperature import MIN_ERRORS, ROW_LOSSES, Loss, fit_temperature
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
@@ -65,9 +66,10 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
             logits, labels, loss=settings.loss, allow_sharpening=errors >= MIN_ERRORS, seed=seed
         )
         ids = sorted(target.ids(chosen))
-        fitted = fitted_fields(file, "original", fit, rows, errors, seed=seed)
+        scaling = Scaling("original", fit.temperature)
+        fitted = fitted_fields(file, scaling, fit, rows, errors, seed=seed)
         warnings = warnings_on_temperature(fit, errors, rows, of=_ROWS)
-        warnings += warnings_on_reading(fitted["source_accuracy"], fit.temperature)
+        warnings += warnings_on_reading(fitted["source_accuracy"], scaling)
         found = Calibration(
             method=_METHOD,
             method_used=_METHOD,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from covcal_cli.formats.features import ForecasterName
+    from covcal_cli.formats.scaling import Forecasters
 # The estimate reads unlabelled target rows; the prior is one that the user gives.
 Need = Literal["importance weights", "estimate", "target prior"]
 
@@ -19,9 +19,9 @@ class Method:
     """One way to a temperature T_f, and perhaps to class offsets."""
 
     name: str
-    # Whose logits T_f scales: the classifier's or those learnt by adapt; None: the latter where the
-    # file holds them, else the former.
-    forecaster: "ForecasterName | None"
+    # Whose logits are scaled: the classifier's, those learnt by adapt, or both; None: the second
+    # where the file holds them, else the first.
+    forecaster: "Forecasters | None"
     # module.function that fits it: minimises a loss on labelled source validation rows (on_source),
     # answers to unlabelled target rows (on_target), or corrects for a prior too (on_prior).
     fit: str
@@ -29,6 +29,11 @@ class Method:
     needs: frozenset[Need] = frozenset()
     takes_prior: bool = False  # whether the target's class frequencies matter to it
     candidate: bool = False  # whether auto reports it beside its choice
+
+    @property
+    def needs_adapt(self) -> bool:
+        """Whether it scales logits that only an adapted file holds."""
+        return self.forecaster in ("aligned", "blend")
 
     @property
     def gains_by_adapt(self) -> bool:
@@ -143,6 +148,15 @@ METHODS = {
             "original",
             "on_target.by_consensus",
             "like cot, with the estimate that estimate acts on, T >= 1",
+            _ESTIMATE,
+            takes_prior=True,
+            candidate=True,
+        ),
+        Method(
+            "blend",
+            "blend",
+            "on_target.by_consensus",
+            "half of consensus, half of the same on adapt's logits",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,

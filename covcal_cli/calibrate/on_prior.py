@@ -22,6 +22,7 @@ from covcal_cli.estimators.evidence import probabilities
 from covcal_cli.estimators.guards import prior_reached, prior_rows, sentences_of_failed
 from covcal_cli.estimators.matching import match_accuracy
 from covcal_cli.formats.features import ForecasterName
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.maths.softmax import with_offsets
 from covcal_cli.records import Guard
 
@@ -29,10 +30,10 @@ from covcal_cli.records import Guard
 def alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Take T_s, and move the log odds."""
     fit = plain(problem, forecaster)
-    guards = _guards(problem, forecaster, fit.temperature)
+    guards = _guards(problem, forecaster, fit.scaling.temperature)
     return replace(
         fit,
-        offsets=problem.prior_offsets,
+        scaling=replace(fit.scaling, offsets=problem.prior_offsets),
         guards=(*guards, *fit.guards),
         warnings=(*sentences_of_failed(guards), *fit.warnings),
     )
@@ -43,15 +44,15 @@ def with_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     logits, labels = problem.target_logits(forecaster), problem.evidence.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = plain(problem, forecaster)
-    temperature = max(match.temperature, fit.temperature)
+    least = fit.scaling.temperature
+    scaling = Scaling(forecaster, max(match.temperature, least), offsets=problem.prior_offsets)
     of_cot = (*problem.cot.guards, match.guard)
-    of_prior = _guards(problem, forecaster, temperature)
+    of_prior = _guards(problem, forecaster, scaling.temperature)
     return replace(
         fit,
-        temperature=temperature,
-        matched=match.confidence if match.temperature >= fit.temperature else None,
-        loss=problem.loss_at(forecaster, temperature),
-        offsets=problem.prior_offsets,
+        scaling=scaling,
+        matched=match.confidence if match.temperature >= least else None,
+        loss=problem.loss_of(scaling),
         guards=(*of_cot, *of_prior, *fit.guards),
         warnings=(*sentences_of_failed((*of_cot, *of_prior)), *fit.warnings),
     )

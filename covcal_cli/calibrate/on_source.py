@@ -28,6 +28,7 @@ from covcal_cli.estimators.guards import (
 )
 from covcal_cli.estimators.label_shift import LabelShift, label_shift
 from covcal_cli.formats.features import ForecasterName
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard
 
@@ -36,8 +37,9 @@ _NOT_MOVED = 1e-6  # of the class frequencies
 
 def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Return T = 1."""
-    loss = problem.loss_at(forecaster, 1.0)
-    return MethodFit(forecaster, 1.0, loss, loss)
+    scaling = Scaling(forecaster, 1.0)
+    loss = problem.loss_of(scaling)
+    return MethodFit(scaling, loss, loss)
 
 
 def plain(problem: Problem, forecaster: ForecasterName) -> MethodFit:
@@ -52,7 +54,7 @@ def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodF
     fit = _minimised(problem, forecaster, weights.fit_weights, guards, weights)
     bound = bound_terms(
         weights.fit_weights,
-        problem.validation.row_losses(forecaster, fit.temperature, "brier"),
+        problem.validation.row_losses(fit.scaling, "brier"),
         weights.health.discriminator_error,
         problem.settings.max_weight,
     )
@@ -116,8 +118,7 @@ def _minimised(
     warnings = warnings_on_temperature(fit, errors, rows)
     warnings += warnings_on_weights(weights) if weights else sentences_of_failed(guards)
     return MethodFit(
-        forecaster,
-        fit.temperature,
+        Scaling(forecaster, fit.temperature),
         fit.loss,
         fit.loss_at_one,
         fit.at_limit,

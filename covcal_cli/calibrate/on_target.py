@@ -5,6 +5,7 @@
 | cot       | the mean target confidence COT's accuracy; it is never below T_s|
 | fl+cot    | the same of the classifier's labels under the aligned logits    |
 | consensus | the mean target confidence the combined accuracy; at least 1    |
+| blend     | the same of the classifier's and, by a T_a, of the aligned logits|
 | atc       | the mean target confidence ATC's accuracy                       |
 | transcal  | the mean target confidence TransCal's accuracy; at least 1      |
 | utdc      | the confidence in every bin COT's accuracy there                |
@@ -14,6 +15,7 @@ None of them minimises a loss on the source, so that T_s, the T of ``temp``, is 
 against.
 """
 
+import statistics
 from dataclasses import replace
 
 from covcal_cli.calibrate.problem import MethodFit, Problem, notes_on_weights
@@ -23,12 +25,13 @@ from covcal_cli.estimators.guards import (
     prior_drift,
     sentences_of_failed,
 )
-from covcal_cli.estimators.matching import match_accuracy
+from covcal_cli.estimators.matching import Match, match_accuracy
 from covcal_cli.estimators.pseudocal import pseudocal
 from covcal_cli.estimators.simple import atc
 from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import utdc_temperature
 from covcal_cli.formats.features import ForecasterName
+from covcal_cli.formats.scaling import Forecasters, Scaling, scaled_by
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard
 
@@ -49,44 +52,55 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
             f"{match.temperature:.4g}: T is kept at the source's, {least:.4g}"
         )
     guards = (*_transport_guards(problem), match.guard)
-    fit = _fitted(problem, forecaster, max(match.temperature, least), guards, notes)
+    fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)
     return replace(fit, matched=match.confidence if match.temperature >= least else None)
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Match COT's accuracy with the aligned forecaster's probability of the classifier's labels."""
-    logits, labels = problem.target_logits(forecaster), problem.evidence.target_predictions
-    match = match_accuracy(logits, problem.cot.accuracy, labels)
+    match = _match(problem, forecaster, problem.cot.accuracy)
     guards = (*_transport_guards(problem), match.guard)
-    notes = []
-    if match.crossings > 1:
-        notes.append(
-            f"{match.crossings} temperatures give the estimated accuracy: T is the softest of them"
-        )
-    fit = _fitted(problem, forecaster, match.temperature, guards, notes)
+    fit = _fitted(
+        problem, Scaling(forecaster, match.temperature), guards, _notes_on_crossings(match)
+    )
     return replace(fit, matched=match.confidence)
 
 
-def by_consensus(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the combined estimate of the accuracy on the classifier's logits; T is at least 1."""
+def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
+    """Match the combined estimate of the accuracy on the classifier's logits; T is at least 1.
+
+    Of a blend the aligned logits are matched as well, each T by itself, so that their mean is.
+    """
     accuracy = problem.accuracy
-    match = match_accuracy(problem.target_logits(forecaster), accuracy.accuracy)
-    notes = []
-    if match.temperature < 1:
-        notes.append(
-            f"the estimated accuracy {accuracy.accuracy:.2%} would need T = "
-            f"{match.temperature:.4g}: no estimate is ground enough to sharpen, and T is kept at 1"
-        )
-    guards = (*accuracy.guards, match.guard)
-    fit = _fitted(problem, forecaster, max(match.temperature, 1.0), guards, notes)
-    return replace(fit, matched=match.confidence if match.temperature >= 1 else None)
+    guards, notes, matches = [*accuracy.guards], [], []
+    for one in scaled_by(forecaster):
+        match = _match(problem, one, accuracy.accuracy)
+        matches.append(match)
+        where, guard = "", match.guard
+        if one == "aligned":
+            where = "on the logits of adapt, "
+            guard = replace(guard, name=f"aligned {guard.name}", sentence=where + guard.sentence)
+        guards.append(guard)
+        notes += _notes_on_crossings(match)
+        if match.temperature < 1:
+            notes.append(
+                f"{where}the estimated accuracy {accuracy.accuracy:.2%} would need T = "
+                f"{match.temperature:.4g}: no estimate is ground enough to sharpen, and T is kept "
+                "at 1"
+            )
+    scaling = Scaling(forecaster, *(max(match.temperature, 1.0) for match in matches))
+    fit = _fitted(problem, scaling, tuple(guards), notes)
+    if any(match.temperature < 1 for match in matches):
+        return fit
+    return replace(fit, matched=statistics.fmean(match.confidence for match in matches))
 
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Match ATC's accuracy on the classifier's logits."""
     estimate = atc(problem.evidence)
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
-    return _fitted(problem, forecaster, match.temperature, (*estimate.guards, match.guard), [])
+    scaling = Scaling(forecaster, match.temperature)
+    return _fitted(problem, scaling, (*estimate.guards, match.guard), [])
 
 
 def by_control_variates(problem: Problem, forecaster: ForecasterName) -> MethodFit:
@@ -106,14 +120,14 @@ def by_control_variates(problem: Problem, forecaster: ForecasterName) -> MethodF
             "are worth 30% of the rows"
         )
     guards = (*guards_on_weights(weights), match.guard)
-    temperature = max(match.temperature, 1.0)
-    return _fitted(problem, forecaster, temperature, guards, notes, weights)
+    scaling = Scaling(forecaster, max(match.temperature, 1.0))
+    return _fitted(problem, scaling, guards, notes, weights)
 
 
 def by_reliability(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Match the source's reliability, rescaled to COT's accuracy, bin by bin (UTDC)."""
     temperature = utdc_temperature(problem.evidence, problem.cot.accuracy)
-    return _fitted(problem, forecaster, temperature, _transport_guards(problem), [])
+    return _fitted(problem, Scaling(forecaster, temperature), _transport_guards(problem), [])
 
 
 def on_mixtures(problem: Problem, forecaster: ForecasterName) -> MethodFit:
@@ -122,8 +136,20 @@ def on_mixtures(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     notes = []
     if found.pairs == 0:
         notes.append("only one class is predicted on the target: T is the source's")
-    fit = _fitted(problem, forecaster, found.temperature, found.guards, notes)
+    fit = _fitted(problem, Scaling(forecaster, found.temperature), found.guards, notes)
     return replace(fit, at_limit=found.at_limit)
+
+
+def _match(problem: Problem, forecaster: ForecasterName, accuracy: float) -> Match:
+    """Match an accuracy with a forecaster's probability of the classifier's labels."""
+    labels = None if forecaster == "original" else problem.evidence.target_predictions
+    return match_accuracy(problem.target_logits(forecaster), accuracy, labels)
+
+
+def _notes_on_crossings(match: Match) -> list[str]:
+    if match.crossings < 2:
+        return []
+    return [f"{match.crossings} temperatures give the estimated accuracy: T is the softest of them"]
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
@@ -139,8 +165,7 @@ def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
 
 def _fitted(
     problem: Problem,
-    forecaster: ForecasterName,
-    temperature: float,
+    scaling: Scaling,
     guards: tuple[Guard, ...],
     notes: list[str],
     weights: ImportanceWeights | None = None,
@@ -148,14 +173,14 @@ def _fitted(
     drift = [guard for guard in guards if guard.name == _PRIOR_DRIFT]
     warnings = sentences_of_failed(guard for guard in guards if guard not in drift)
     # A method that reads errors itself has this guard among its own.
-    of_rows = enough_errors(problem.errors(forecaster), len(problem.validation))
+    forecasters = scaled_by(scaling.forecaster)
+    of_rows = enough_errors(problem.errors(forecasters[0]), len(problem.validation))
     if of_rows.name not in {guard.name for guard in guards}:
         guards = (*guards, of_rows)
     return MethodFit(
-        forecaster,
-        temperature,
-        problem.loss_at(forecaster, temperature),
-        problem.loss_at(forecaster, 1.0),
+        scaling,
+        problem.loss_of(scaling),
+        problem.loss_of(Scaling(scaling.forecaster, *(1.0 for _ in forecasters))),
         guards=guards,
         weights=weights,
         notes=(*notes, *sentences_of_failed(drift)),

@@ -4,8 +4,8 @@ ARCHITECTURE, section 4, says who reads which rows; no target label is read. Bel
 stands what documents say of a file and of a fit, and the warnings that go with them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
-from covcal_cli.formats.forecaster import ScaledLogits
+from covcal_cli.formats.forecaster import UNSCALED, ScaledLogits
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
-from covcal_cli.maths.softmax import class_major, exp, log_softmax
+from covcal_cli.maths.softmax import blocks_of, class_major
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,
     ROW_LOSSES,
@@ -77,17 +78,15 @@ class EstimateSettings:
 
 @dataclass(frozen=True)
 class MethodFit:
-    """A method's temperature on one file, and what it rests on."""
+    """What a method does to logits on one file, and what it rests on."""
 
-    forecaster: ForecasterName  # whose logits `temperature` scales
-    temperature: float
-    # Mean over the labelled source validation rows, weighted as in the fit, at T_f and at T = 1;
+    scaling: Scaling
+    # Mean over the labelled source validation rows, weighted as in the fit, as scaled and at T = 1;
     # without the offsets, which are for the target.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
     matched: float | None = None  # the mean target confidence that T was chosen to have
-    offsets: Float64s | None = None  # b of the classes, (K,), added to the scaled logits
     guards: tuple[Guard, ...] = ()
     weights: ImportanceWeights | None = None  # those that entered
     bound: BoundTerms | None = None
@@ -107,19 +106,20 @@ class Validation:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def row_losses(self, forecaster: ForecasterName, temperature: float, loss: Loss) -> Float64s:
-        """Return the loss of softmax(z / T) of every row, shape (n,)."""
-        blocks = [
-            ROW_LOSSES[loss](class_major(logits), labels, temperature, False)[0]
-            for logits, labels in self._blocks(forecaster)
-        ]
-        return np.concatenate(blocks)
+    def row_losses(self, scaling: Scaling, loss: Loss) -> Float64s:
+        """Return the loss of the scaled logits of every row, shape (n,)."""
+        scaled = ScaledLogits(scaling)
+        found = []
+        for rows, labels in self._blocks():
+            logits, temperature = scaled.prepared(self.source, rows)
+            found.append(ROW_LOSSES[loss](logits, labels, temperature, False)[0])
+        return np.concatenate(found)
 
     def errors(self, forecaster: ForecasterName) -> int:
         """Return how many rows the forecaster's own label is wrong on."""
         return sum(
-            int((logits.argmax(axis=1) != labels).sum())
-            for logits, labels in self._blocks(forecaster)
+            int((self.source.forecaster_logits(rows, forecaster).argmax(axis=1) != labels).sum())
+            for rows, labels in self._blocks()
         )
 
     def notes(self, classes: list[str]) -> list[str]:
@@ -134,11 +134,10 @@ class Validation:
             notes.append(f"classes without a source validation row: {names}{more}")
         return notes
 
-    def _blocks(self, forecaster: ForecasterName) -> Iterator[tuple[Floats, Labels]]:
+    def _blocks(self) -> Iterator[tuple[Rows, Labels]]:
         start = 0
         for block in self.source.blocks(self.rows):
-            labels = self.labels[start : start + len(block)]
-            yield self.source.forecaster_logits(block, forecaster), labels
+            yield block, self.labels[start : start + len(block)]
             start += len(block)
 
 
@@ -174,7 +173,7 @@ class Problem:
 
     def missing_for(self, method: Method) -> str | None:
         """Return what the file lacks for a method with the remedy, or None."""
-        if method.forecaster == "aligned" and not self.file.is_adapted:
+        if method.needs_adapt and not self.file.is_adapted:
             return "an adapted file: run covcal adapt first"
         if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
             return NO_PRIOR
@@ -234,9 +233,10 @@ class Problem:
             self._plain[forecaster] = found
         return found
 
-    def loss_at(self, forecaster: ForecasterName, temperature: float) -> float:
-        """Return the mean loss of the labelled source validation rows at a temperature."""
-        return float(self.validation.row_losses(forecaster, temperature, self.loss).mean())
+    def loss_of(self, scaling: Scaling) -> float:
+        """Return the mean loss of the labelled source validation rows; without the offsets."""
+        alone = replace(scaling, offsets=None)
+        return float(self.validation.row_losses(alone, self.loss).mean())
 
     def _weights(self, forecaster: ForecasterName) -> ImportanceWeights:
         on_source, on_target = self._domain_logits(forecaster)
@@ -286,6 +286,17 @@ class Problem:
         original = forecaster == "original"
         return self.evidence.target_logits if original else self.aligned.target_logits
 
+    def target_confidence(self, scaling: Scaling) -> float:
+        """Return the mean probability of the classifier's labels on the evidence's target rows."""
+        labels, total, start = self.evidence.target_predictions, 0.0, 0
+        read = [blocks_of(self.target_logits(one))() for one in scaling.temperatures]
+        for blocks in zip(*read, strict=True):
+            probabilities = scaling.forecast([class_major(one) for one in blocks]).probabilities
+            every = np.arange(probabilities.shape[1])
+            total += float(probabilities[labels[start + every], every].sum())
+            start += len(every)
+        return total / len(labels)
+
     @cached_property
     def prior(self) -> Float64s | None:
         """Class frequencies on the target, shape (K,), where they are not the source's."""
@@ -319,35 +330,30 @@ class Problem:
 # What documents say of a file, and of a temperature fitted on it.
 
 
-def mean_confidence(
-    domain: Domain, splits: Sequence[str], logits: Callable[[Rows], Floats], temperature: float
-) -> float:
-    """Return the mean calibrated probability of the classifier's own labels on rows of `splits`.
-
-    `logits` gives the forecaster's logits, shape (m, K), of a block of rows.
-    """
+def mean_confidence(domain: Domain, splits: Sequence[str], scaled: ScaledLogits) -> float:
+    """Return the mean calibrated probability of the classifier's own labels on rows of `splits`."""
     total = 0.0
     for rows in domain.split_blocks(*splits):
-        for block in domain.blocks(rows, "logits", "aligned_logits"):
+        for block in domain.blocks(rows, "logits", *scaled.reads):
             labels, columns = domain.logits(block).argmax(axis=1), np.arange(len(block))
-            probabilities = exp(log_softmax(class_major(logits(block)), temperature))
+            probabilities = scaled.forecast(domain, block).probabilities
             total += float(probabilities[labels, columns].sum())
     return total / domain.count(*splits)
 
 
-def _target_confidence(file: FeatureFile, scaled: ScaledLogits) -> dict[str, float | int | None]:
+def _target_confidence(file: FeatureFile, scaling: Scaling) -> dict[str, float | int | None]:
     """Return the mean confidence on target validation rows, before and after, for cal.json."""
     target = file.target
     if target is None or target.count("validation") == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
 
-    def mean(scaled: ScaledLogits) -> float:
-        return mean_confidence(target, ("validation",), scaled.of(target), scaled.temperature)
-
+    before, after = (
+        mean_confidence(target, ("validation",), ScaledLogits(one)) for one in (UNSCALED, scaling)
+    )
     return {
         "rows": target.count("validation"),
-        "target_confidence_before": mean(ScaledLogits("original", 1.0)),
-        "target_confidence": mean(scaled),
+        "target_confidence_before": before,
+        "target_confidence": after,
     }
 
 
@@ -358,19 +364,18 @@ def input_of(file: FeatureFile) -> Input:
 
 def fitted_fields(
     file: FeatureFile,
-    forecaster: ForecasterName,
+    scaling: Scaling,
     fit: MethodFit | TemperatureFit,
     rows: int,
     errors: int,
-    offsets: Float64s | None = None,
     *,
     seed: int,
 ) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what was fitted, and on what."""
-    scaled = ScaledLogits(forecaster, fit.temperature, offsets)
     return {
-        "forecaster": forecaster,
-        "forecaster_temperature": fit.temperature,
+        "forecaster": scaling.forecaster,
+        "forecaster_temperature": scaling.temperature,
+        "aligned_temperature": scaling.aligned_temperature,
         "fit": {
             "rows": rows,
             "errors": errors,
@@ -378,15 +383,15 @@ def fitted_fields(
             "loss_before": fit.loss_at_one,
             "at_limit": fit.at_limit,
         },
-        "class_offsets": () if offsets is None else tuple(offsets.tolist()),
-        "estimates": _target_confidence(file, scaled),
+        "class_offsets": () if scaling.offsets is None else tuple(scaling.offsets.tolist()),
+        "estimates": _target_confidence(file, scaling),
         "classes": tuple(file.classes),
         "model": file.model,
         "networks_sha256": file.attributes.get("networks_sha256"),
         "feature_columns": file.feature_columns,
         "source_accuracy": source_accuracy(file),
         "reading": file.reading,
-        "reference": reference_of(file, scaled, seed),
+        "reference": reference_of(file, ScaledLogits(scaling), seed),
         "inputs": (input_of(file),),
     }
 
@@ -442,10 +447,11 @@ def require_inside(path: Path, found: Calibration, *, allow_limit: bool) -> Cali
     return found
 
 
-def warnings_on_reading(accuracy: SourceAccuracy | None, temperature: float) -> list[str]:
+def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> list[str]:
     """Return warnings where a model seems to be read wrongly: near chance, or hardly sure at T."""
     doubt = None if accuracy is None else accuracy.doubt
     warnings = [] if doubt is None else [doubt]
+    temperature = min(scaling.temperatures.values())
     if temperature > _SOFTEST:
         right = "" if accuracy is None else f" (it gets {accuracy} right)"
         warnings.append(

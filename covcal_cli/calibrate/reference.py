@@ -140,7 +140,7 @@ def _signals(
     rows, unseen = _rows_of(baseline, of, seed), _drawn(baseline, of, seed, "validation")
     logits = baseline.logits(rows)
     labels = logits.argmax(axis=1)
-    learnt = scaled.forecaster == "aligned"
+    learnt = scaled.scaling.reads_aligned
     found = [
         signal(CONFIDENCE, calibrated_confidence(baseline, unseen if learnt else rows, scaled))
     ]

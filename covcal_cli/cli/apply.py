@@ -67,6 +67,7 @@ def apply(
     from covcal_cli.errors import UnusedOptionError
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import file_to_judge
+    from covcal_cli.formats.scaling import shown_temperatures
 
     console = Console(quiet=quiet, verbose=verbose)
     documents = calibration or [Path("cal.json")]
@@ -77,7 +78,7 @@ def apply(
     if not to_stdout:
         format_of(output)
     read = read_calibration(document)
-    if networks is not None and read.forecaster == "original":
+    if networks is not None and not read.scaling.reads_aligned:
         raise UnusedOptionError("--networks", f"{read.method_used} has no use for it")
     path, notes = file_to_judge(file, [read], documents, purpose="apply", picked=not calibration)
     if file is None:
@@ -104,8 +105,9 @@ def apply(
     if to_stdout:
         return
     which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
+    shown = shown_temperatures(applied.temperature, applied.aligned_temperature, 4)
     console.screen(
-        f"{applied.method_used} (T = {applied.temperature:.4g}) on {applied.rows} {which} rows: "
+        f"{applied.method_used} (T = {shown}) on {applied.rows} {which} rows: "
         f"mean confidence {applied.mean_confidence:.2%}"
     )
     console.wrote(output)

@@ -115,12 +115,11 @@ def write_fitted(
 def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:
     """Return what ``covcal calibrate`` found, in a few lines."""
     fit, estimates = calibration.fit, calibration.estimates
-    temperature = calibration.forecaster_temperature
     whose = "target rows" if calibration.used_target_labels else "source validation rows"
     lines = [
         ("method", calibration.method_used),
         ("reason", calibration.reason),
-        ("T_f", f"{temperature:.4f} {_meaning(calibration)}"),
+        *_temperature_lines(calibration),
         (
             "fit",
             f"{fit['rows']} {whose}, {fit['errors']} errors, "
@@ -165,12 +164,13 @@ def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:
 def _candidates(candidates: "Sequence[Candidate]") -> str:
     """Return auto's candidates as a table that says which was chosen."""
     from covcal_cli.cli import tables
+    from covcal_cli.formats.scaling import shown_temperatures
     from covcal_cli.report.tables import Table
 
     rows = [
         [
             candidate.method,
-            f"{candidate.temperature:.4g}",
+            shown_temperatures(candidate.temperature, candidate.aligned_temperature, 4),
             _percent(candidate.target_confidence),
             _percent(candidate.estimated_accuracy),
             "matched" if candidate.matched else _percent(candidate.expected_ece),
@@ -194,13 +194,18 @@ def _offsets_line(calibration: "Calibration") -> str:
     return f"log odds moved by {shown}{', ...' if len(most) > _SHOWN_OFFSETS else ''}"
 
 
-def _meaning(calibration: "Calibration") -> str:
-    temperature = calibration.forecaster_temperature
-    learnt = calibration.forecaster == "aligned"
-    whose = "the logits that adapt learnt" if learnt else "the classifier's logits"
-    if temperature == 1:
-        return f"(leaves {whose} as they are)"
-    return f"({'softens' if temperature > 1 else 'sharpens'} {whose})"
+def _temperature_lines(calibration: "Calibration") -> list[tuple[str, str]]:
+    """Return a line for T_f, and of a blend one for T_a."""
+    whose = {"original": "the classifier's logits", "aligned": "the logits that adapt learnt"}
+    temperatures = calibration.scaling.temperatures
+    share = ", half of the blend" if len(temperatures) > 1 else ""
+    lines = []
+    for name, (one, temperature) in zip(("T_f", "T_a"), temperatures.items(), strict=False):
+        meaning = f"{'softens' if temperature > 1 else 'sharpens'} {whose[one]}"
+        if temperature == 1:
+            meaning = f"leaves {whose[one]} as they are"
+        lines.append((name, f"{temperature:.4f} ({meaning}{share})"))
+    return lines
 
 
 def _weight_lines(health: Any) -> list[tuple[str, str]]:

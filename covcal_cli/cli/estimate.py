@@ -244,12 +244,13 @@ def _trust(estimate: "Estimate") -> str:
 
 
 def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
+    from covcal_cli.formats.scaling import shown_temperatures
     from covcal_cli.report.tables import Table
 
     rows = [
         [
             entry.name,
-            f"{entry.temperature:.4g}",
+            shown_temperatures(entry.temperature, entry.aligned_temperature, 4),
             f"{entry.mean_confidence_before:.1%}",
             f"{entry.mean_confidence:.1%}",
             f"{entry.estimated_accuracy:.1%}",

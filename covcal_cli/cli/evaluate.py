@@ -285,7 +285,7 @@ def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
     rows = [
         [
             name,
-            *([f"{evaluation.temperatures[name]:.4g}", str(entry.n)] if main else []),
+            *([evaluation.scalings[name].shown(4), str(entry.n)] if main else []),
             *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen),
         ]
         for name, entry in evaluation.metrics.items()

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.estimators.evidence import confidences
 from covcal_cli.formats.features import Domain, thinned
 from covcal_cli.formats.forecaster import ScaledLogits
 from covcal_cli.formats.reference import Axes, Moments, Packed, Signal, Space, ranks
@@ -55,12 +54,14 @@ def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
 
 def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> Float64s:
     """Return the calibrated probability of the classifier's own label, shape (n,)."""
-    read = scaled.of(domain)
-    found = [
-        confidences(read(block), scaled.temperature, domain.logits(block).argmax(axis=1))
-        for block in domain.blocks(rows)
-    ]
-    return np.concatenate(found) if found else np.empty(0)
+    found = np.empty(len(rows))
+    start = 0
+    for block in domain.blocks(rows, "logits", *scaled.reads):
+        labels, columns = domain.logits(block).argmax(axis=1), np.arange(len(block))
+        stop = start + len(block)
+        found[start:stop] = scaled.forecast(domain, block).probabilities[labels, columns]
+        start = stop
+    return found
 
 
 def quantiles(values: Floats) -> Packed:

@@ -18,8 +18,9 @@ from covcal_cli.evaluate.bins import Bins, over, under
 from covcal_cli.evaluate.bootstrap import Interval, Part, ece_interval, wilson
 from covcal_cli.evaluate.limits import Change, Limit, judged_among
 from covcal_cli.evaluate.metrics import METRICS, Metrics
-from covcal_cli.evaluate.result import Earlier, Evaluation, WrittenMetrics
+from covcal_cli.evaluate.result import Evaluation, WrittenMetrics
 from covcal_cli.formats.forecaster import NONE
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.records import read_document
 
 _TELLING = ("accuracy", "mean_confidence", "ece", "nll", "brier")  # equal on the same rows alone
@@ -70,15 +71,19 @@ class Baseline:
             "calibration as there, as in -c NAME=cal.json"
         )
 
-    def earlier(self, judged: Sequence[str]) -> dict[str, Earlier]:
-        """Return what the calibrations `judged` were then, as far as the file says it."""
+    def earlier(self, judged: Sequence[str]) -> dict[str, Scaling]:
+        """Return what the calibrations `judged` did to logits then, as far as the file says it."""
         found = {}
         for name in judged:
             then = self.name_of(name, judged)
             forecaster = self.read.forecasters.get(then)
             temperature = self.read.temperatures.get(then, 0.0)
-            if forecaster is not None and temperature > 0:
-                found[name] = Earlier(forecaster, temperature)
+            aligned = self.read.aligned_temperatures.get(then)
+            blends = forecaster == "blend"
+            if forecaster is None or temperature <= 0 or blends != (aligned is not None):
+                continue
+            if aligned is None or aligned > 0:
+                found[name] = Scaling(forecaster, temperature, aligned)
         return found
 
     def judged_the_same(self, metrics: Metrics, name: str) -> bool:

@@ -19,13 +19,20 @@ from covcal_cli.evaluate.bootstrap import LEVEL, intervals
 from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.evaluate.paired import PairedRows
 from covcal_cli.evaluate.ranked import GroupCollector, auroc
-from covcal_cli.evaluate.result import Earlier, Evaluation, Predictions, Since
+from covcal_cli.evaluate.result import Evaluation, Predictions, Since
 from covcal_cli.files import as_word, sha256_of
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
-from covcal_cli.formats.forecaster import NONE, ScaledLogits, forecaster_logits, scaled_logits
+from covcal_cli.formats.forecaster import (
+    NONE,
+    UNSCALED,
+    ScaledLogits,
+    forecaster_logits,
+    scaled_logits,
+)
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.formats.target_labels import target_labels
-from covcal_cli.maths.softmax import Softmax, class_major, softmax
+from covcal_cli.maths.softmax import Softmax, class_major
 from covcal_cli.records import Input, require_at_least, require_one_of
 
 MAX_GROUPS = 1000
@@ -68,7 +75,7 @@ def evaluate(
     *,
     documents: Sequence[str | Path] = (),
     networks: str | Path | None = None,
-    earlier: Mapping[str, Earlier] = MappingProxyType({}),
+    earlier: Mapping[str, Scaling] = MappingProxyType({}),
 ) -> Evaluation:
     """Measure calibrations, and the uncalibrated classifier beside them, on target rows.
 
@@ -84,8 +91,8 @@ def evaluate(
     networks : str or Path, optional
         For methods on aligned logits and a file without them: the adapted file with the networks,
         if it is not where the calibration says.
-    earlier : mapping of str to Earlier
-        Temperatures that calibrations, by name, are to be compared with on the same rows; without
+    earlier : mapping of str to Scaling
+        What calibrations, by name, are to be compared with on the same rows; without
         `resamples` none is.
 
     Raises
@@ -104,7 +111,7 @@ def evaluate(
         raise CovcalError(f"{NONE} is the classifier as it came: call the calibration otherwise")
     with FeatureFile(path) as file:
         judged = {
-            NONE: ScaledLogits("original", 1.0),
+            NONE: ScaledLogits(UNSCALED),
             **scaled_logits(
                 file,
                 calibrations,
@@ -128,9 +135,9 @@ def evaluate(
         # One pass over the file, whatever the number of calibrations, and the pairs among them.
         if resamples:
             judged |= {
-                _before(name): ScaledLogits(then.forecaster, then.temperature)
+                _before(name): ScaledLogits(then)
                 for name, then in earlier.items()
-                if name in judged and (then.forecaster == "original" or file.is_adapted)
+                if name in judged and (file.is_adapted or not then.reads_aligned)
             }
         same_labels = settings.predictions == "original"  # are judged of all calibrations
         classes = len(file.classes) if same_labels else 1
@@ -188,8 +195,7 @@ def evaluate(
             unlabelled=unlabelled,
             left_out=left_out,
             metrics=metrics,
-            temperatures={name: judged[name].temperature for name in metrics},
-            forecasters={name: judged[name].forecaster for name in metrics},
+            scalings={name: judged[name].scaling for name in metrics},
             inputs=(
                 Input(role, path, file.sha256()),
                 *(Input("calibration", document, sha256_of(document)) for document in files),
@@ -289,29 +295,26 @@ def _read(
     """
     unlabelled = 0
     size = max(256, _CACHED_VALUES // target.n_classes)
-    for block in target.blocks(rows, *{entry.reads for entry in judged.values()}):
+    for block in target.blocks(rows, *{name for one in judged.values() for name in one.reads}):
         labels = target_labels(target, block)
         known = labels >= 0
         if not known.all():
             unlabelled += int((~known).sum())
             block, labels = block[known], labels[known]
         # The logits of the block that the calibrations scale, each made once.
-        logits: dict[str, Floats] = {"original": target.logits(block)}
+        logits: dict[str, Floats] = {}
         for entry in judged.values():
-            if entry.key not in logits:
-                aligned = forecaster_logits(target, block, entry.forecaster, entry.networks)
-                logits[entry.key] = aligned.T
+            for key, forecaster in entry.keys.items():
+                if key not in logits:
+                    logits[key] = forecaster_logits(target, block, forecaster, entry.networks)
         # Then in parts that stay in the cache, every calibration on each.
         for start in range(0, len(block), size):
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
             top = _top_class(parts["original"])
             for name, entry in judged.items():
-                scaled = parts[entry.key]
-                if entry.offsets is not None:
-                    scaled = class_major(entry.moved(logits[entry.key][part]))
-                forecast = softmax(scaled, entry.temperature)
-                chosen = top if predictions == "original" else _top_class(scaled)
+                forecast = entry.scaling.forecast([parts[key] for key in entry.keys])
+                chosen = top if predictions == "original" else _top_class(forecast.logits)
                 count(name, forecast, chosen, labels[part], block[part])
     return unlabelled
 

@@ -15,19 +15,11 @@ from covcal_cli.evaluate.bootstrap import LEVEL, Interval
 from covcal_cli.evaluate.limits import Change, Verdict
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.evaluate.paired import Difference
-from covcal_cli.formats.features import ForecasterName
 from covcal_cli.formats.forecaster import NONE
+from covcal_cli.formats.scaling import Forecasters, Scaling
 from covcal_cli.records import Document, Input, at, write_document
 
 Predictions = Literal["original", "own"]
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """What a calibration was at an earlier evaluation."""
-
-    forecaster: ForecasterName  # whose logits of the file it scales
-    temperature: float
 
 
 @dataclass(frozen=True)
@@ -47,8 +39,7 @@ class Evaluation:
     unlabelled: int  # rows of the split without a label, left out
     left_out: int  # rows of the split that a calibration was fitted to, left out for all
     metrics: dict[str, Metrics]  # ``none`` first, then in the order given
-    temperatures: dict[str, float]  # T_f
-    forecasters: dict[str, ForecasterName]  # whose logits it divides
+    scalings: dict[str, Scaling]  # what each does to logits
     inputs: tuple[Input, ...]
     # Rows by the label that is judged, in the order of the file's classes; not for too many.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
@@ -93,7 +84,8 @@ class WrittenMetrics(Document):
         default_factory=dict, metadata=at("bins.calibrations")
     )
     temperatures: Mapping[str, float] = field(default_factory=dict)
-    forecasters: Mapping[str, ForecasterName] = field(default_factory=dict)
+    forecasters: Mapping[str, Forecasters] = field(default_factory=dict)
+    aligned_temperatures: Mapping[str, float] = field(default_factory=dict)  # of blends
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
 
@@ -103,6 +95,7 @@ def metrics_document(
 ) -> dict[str, Any]:
     """Return what metrics.json holds, in the order of its keys."""
     resamples, metrics = evaluation.resamples, evaluation.metrics
+    scalings = evaluation.scalings.items()
     bootstrap = {"resamples": resamples, "seed": evaluation.seed, "level": evaluation.level}
     return {
         "schema": WrittenMetrics.schema,
@@ -115,8 +108,13 @@ def metrics_document(
         "unlabelled": evaluation.unlabelled,
         "left_out": evaluation.left_out,
         "metrics": metrics,
-        "temperatures": evaluation.temperatures,
-        "forecasters": evaluation.forecasters,
+        "temperatures": {name: scaling.temperature for name, scaling in scalings},
+        "forecasters": {name: scaling.forecaster for name, scaling in scalings},
+        "aligned_temperatures": {
+            name: scaling.aligned_temperature
+            for name, scaling in scalings
+            if scaling.aligned_temperature is not None
+        },
         "bins": {
             "edges": metrics[NONE].bins.edges.tolist(),
             "calibrations": {

@@ -113,11 +113,7 @@ def export(
     # What is merged, and where: phi and the logits as extraction read them.
     found = calibrated_networks(calibration, document, networks)
     merge = Merge(
-        Forecaster(
-            calibration.forecaster_temperature,
-            found.arrays if found else None,
-            calibration.offsets,
-        ),
+        Forecaster(calibration.scaling, found.arrays if found else None),
         stored=stored_rows(calibration, networks),
         metadata=_metadata(calibration, document),
         output=path,
@@ -205,4 +201,6 @@ def _metadata(calibration: Calibration, document: Path) -> dict[str, str]:
         "warnings": str(len(calibration.warnings)),
         "classes": json.dumps(list(calibration.classes), ensure_ascii=False),
     }
+    if calibration.aligned_temperature is not None:
+        values["aligned_temperature"] = repr(calibration.aligned_temperature)
     return {f"{_PREFIX}{name}": value for name, value in values.items()}

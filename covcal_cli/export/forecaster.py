@@ -10,11 +10,12 @@ import numpy as np
 from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FEATURES_FILE, FeatureFile
-from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks, log_probabilities
+from covcal_cli.formats.features import FEATURES_FILE, FeatureFile, ForecasterName
+from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks
 from covcal_cli.formats.lineage import is_unchanged, was_made_from
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.maths.networks import Networks, aligned_logits
-from covcal_cli.maths.softmax import class_major, log_mean_softmax, with_offsets
+from covcal_cli.maths.softmax import class_major, log_mean_softmax
 
 # Names of the outputs that are added, where the model does not have them.
 ADDED = ("probabilities", "label", "confidence")
@@ -25,18 +26,18 @@ _STORED_ROWS = 256
 class Forecaster:
     """The calibrated forecaster, whatever the framework of the model."""
 
-    temperature: float  # T_f
+    scaling: Scaling
     # /networks of an adapted file; None scales the classifier's own logits.
     networks: Networks | None
-    offsets: Float64s | None = None  # b of the classes, (K,), added after the temperature
 
     def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
         """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""
-        scaled: Floats = logits
+        of: dict[ForecasterName, Floats] = {"original": logits}
         if self.networks is not None and features is not None:
-            scaled = log_mean_softmax(aligned_logits(self.networks, features)).T
-        moved = class_major(with_offsets(scaled, self.temperature, self.offsets))
-        return np.exp(log_probabilities(moved, self.temperature)).T
+            of["aligned"] = log_mean_softmax(aligned_logits(self.networks, features)).T
+        blocks = [class_major(of[one]) for one in self.scaling.temperatures]
+        probabilities: Float64s = self.scaling.forecast(blocks).probabilities.T
+        return probabilities
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def calibrated_networks(
     calibration: Calibration, document: Path, networks: Path | None
 ) -> AlignedNetworks | None:
     """Return the networks of an fl calibration; None for one of the classifier's own logits."""
-    if calibration.forecaster == "original":
+    if not calibration.scaling.reads_aligned:
         if networks is not None:
             raise CovcalError(
                 f"{document} ({calibration.method_used}) scales the model's own logits: leave "
@@ -181,7 +182,7 @@ def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows |
     if not path.is_file():
         return None
     with FeatureFile(path) as file:
-        if calibration.forecaster == "aligned" and file.is_adapted:
+        if calibration.scaling.reads_aligned and file.is_adapted:
             path = path.parent / str(file.attributes.get(FEATURES_FILE, ""))
             if not path.is_file() or not was_made_from(file, path):
                 return None
@@ -190,7 +191,7 @@ def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows |
         if domain is None or file.model["sha256"] != calibration.model["sha256"]:
             return None
         rows = np.arange(min(_STORED_ROWS, domain.n), dtype=np.int64)
-        if calibration.forecaster == "original":
+        if not calibration.scaling.reads_aligned:
             return StoredRows(None, domain.logits(rows))
         if domain.n_features is None:
             return None

@@ -122,7 +122,7 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
 
 # The calibrated forecaster as ONNX nodes, all of it in float32: the same mathematics as
 # ``maths/networks.py`` (projection, psi, head), ``softmax.log_mean_softmax`` (the members' average)
-# and ``forecaster.log_probabilities`` (the temperature).
+# and ``formats/scaling.py`` (temperatures, offsets and the mean of two).
 
 
 def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:
@@ -146,7 +146,7 @@ def add_probabilities(
     build: NodeBuilder,
     logits: str,
     temperature: float,
-    output: str,
+    output: str | None,
     offsets: Float64s | None = None,
 ) -> str:
     """Append softmax(logits / T + b) of float32 logits [N, K]; `offsets` are b, shape (K,).
@@ -372,9 +372,18 @@ def _append_forecaster(
     names: Sequence[str],
 ) -> None:
     probabilities, label, confidence = names
+    scaling, of = forecaster.scaling, {"original": logits}
     if forecaster.networks is not None:
-        logits = add_aligned_logits(build, features, forecaster.networks)
-    add_probabilities(build, logits, forecaster.temperature, probabilities, forecaster.offsets)
+        of["aligned"] = add_aligned_logits(build, features, forecaster.networks)
+    is_mean = len(scaling.temperatures) > 1
+    parts = [
+        add_probabilities(
+            build, of[one], temperature, None if is_mean else probabilities, scaling.offsets
+        )
+        for one, temperature in scaling.temperatures.items()
+    ]
+    if is_mean:
+        build.node("Mean", *parts, output=probabilities)
     add_label(build, judged, label)
     add_confidence(build, judged, probabilities, classes, confidence)
 

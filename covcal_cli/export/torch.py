@@ -29,6 +29,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
+from covcal_cli.formats.features import ForecasterName
 
 METADATA = "covcal.json"  # extra file of the ``.pt2`` that holds the metadata
 _CLOSE = 1e-5
@@ -201,18 +202,19 @@ def _one_attempt(where: str) -> Iterator[None]:
 
 
 # The calibrated forecaster as a module, in float32: the same mathematics as ``maths/networks.py``,
-# ``softmax.log_mean_softmax`` and ``forecaster.log_probabilities``.
+# ``softmax.log_mean_softmax`` and ``formats/scaling.py``.
 
 
 class TorchForecaster(nn.Module):
-    """psi, the head, the temperature and the class offsets."""
+    """psi, the head, the temperatures and the class offsets."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
-        self._temperature = forecaster.temperature
-        self._has_offsets = forecaster.offsets is not None
-        if forecaster.offsets is not None:
-            self.register_buffer("offsets", torch.from_numpy(forecaster.offsets).float())
+        self._temperatures = forecaster.scaling.temperatures
+        offsets = forecaster.scaling.offsets
+        self._has_offsets = offsets is not None
+        if offsets is not None:
+            self.register_buffer("offsets", torch.from_numpy(offsets).float())
         self._names: tuple[str, ...] = ()  # of the networks' arrays; none for its own logits
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
@@ -224,11 +226,15 @@ class TorchForecaster(nn.Module):
 
     def forward(self, features: Tensor | None, logits: Tensor) -> Tensor:
         """Return calibrated probabilities, float32 [n, K], of phi [n, d] and logits [n, K]."""
-        scaled = logits.float()
+        of: dict[ForecasterName, Tensor] = {"original": logits.float()}
         if self._names and features is not None:
-            scaled = self._aligned_logits(features.float())
-        shifted = scaled - scaled.amax(dim=1, keepdim=True)
-        scaled = shifted / self._temperature
+            of["aligned"] = self._aligned_logits(features.float())
+        parts = [self._scaled(of[one], value) for one, value in self._temperatures.items()]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).mean(dim=0)
+
+    def _scaled(self, logits: Tensor, temperature: float) -> Tensor:
+        shifted = logits - logits.amax(dim=1, keepdim=True)
+        scaled = shifted / temperature
         if self._has_offsets:
             scaled = scaled + self.get_buffer("offsets")
         return torch.softmax(scaled, dim=1)

@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.features import ForecasterName
 from covcal_cli.formats.reference import Reference
+from covcal_cli.formats.scaling import Forecasters, Scaling
 from covcal_cli.formats.source_accuracy import SourceAccuracy
 from covcal_cli.maths.weights import WeightHealth
 from covcal_cli.records import Document, Guard, Input, at, read_document
@@ -38,6 +37,7 @@ class Candidate:
     # 0 because T was matched to the estimate.
     least_ece: float | None = None
     matched: bool = False
+    aligned_temperature: float | None = None  # T_a of a blend
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,12 @@ class Calibration(Document):
     method: str  # asked for
     method_used: str  # in force, and why in one sentence
     reason: str
-    forecaster: ForecasterName  # whose logits T_f scales
-    # Probabilities are softmax(z / T_f + b), with b the class offsets, where there are any.
+    forecaster: Forecasters  # whose logits are scaled, as `scaling` has it
+    # T_f of softmax(z / T_f + b), with b the class offsets, where there are any.
     forecaster_temperature: float = field(metadata=at("temperatures.forecaster"))
+    aligned_temperature: float | None = field(  # of a blend
+        default=None, metadata=at("temperatures.aligned")
+    )
     # T_g per member; none where no weights were computed, and then no discriminator either.
     discriminator_temperatures: tuple[float, ...] = field(metadata=at("temperatures.discriminator"))
     discriminator: str | None  # "logistic" or "network"
@@ -107,9 +110,14 @@ class Calibration(Document):
     inputs: tuple[Input, ...]
 
     @property
-    def offsets(self) -> Float64s | None:
-        """The class offsets b, shape (K,); None where there are none."""
-        return np.array(self.class_offsets) if self.class_offsets else None
+    def scaling(self) -> Scaling:
+        """What it does to logits."""
+        return Scaling(
+            self.forecaster,
+            self.forecaster_temperature,
+            self.aligned_temperature,
+            offsets=np.array(self.class_offsets) if self.class_offsets else None,
+        )
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -132,9 +140,17 @@ def read_calibration(path: str | Path) -> Calibration:
 
 def _fault(calibration: Calibration) -> str | None:
     """Return what no calibration can be like, though its fields are of the right kind."""
-    temperature = calibration.forecaster_temperature
-    if not _LEAST_TEMPERATURE < temperature < 1 / _LEAST_TEMPERATURE:
-        return f"temperatures.forecaster is {temperature}"
+    aligned = calibration.aligned_temperature
+    if (aligned is not None) != (calibration.forecaster == "blend"):
+        return f"temperatures.aligned is {aligned} of the forecaster {calibration.forecaster}"
+    given = {"forecaster": calibration.forecaster_temperature, "aligned": aligned}
+    for name, temperature in given.items():
+        if temperature is None:
+            continue
+        if not _LEAST_TEMPERATURE < temperature < 1 / _LEAST_TEMPERATURE:
+            return f"temperatures.{name} is {temperature}"
+    if aligned is not None and calibration.class_offsets:
+        return "class_offsets of a blend"
     if len(calibration.class_offsets) not in (0, len(calibration.classes)):
         return f"class_offsets has {len(calibration.class_offsets)} numbers"
     if not np.isfinite(calibration.class_offsets).all():

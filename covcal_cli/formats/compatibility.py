@@ -107,7 +107,7 @@ def _require_same_reading(calibration: Calibration, document: Path, file: Featur
     names = ["tail"]
     if all(features):
         names.append("logits_tensor")
-        if calibration.forecaster == "aligned":  # whose networks read the features
+        if calibration.scaling.reads_aligned:  # whose networks read the features
             names.append("features_tensor")
     for name in names:
         if name in found and name in expected and found[name] != expected[name]:

@@ -6,7 +6,7 @@ own rows; on rows that were extracted later its networks compute them from phi(x
 calibrations, read and named by `read_named`, to one file.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.compatibility import AGAIN, require_fitting
 from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.maths.networks import (
     Networks,
     aligned_logits,
@@ -22,9 +23,10 @@ from covcal_cli.maths.networks import (
     read_networks,
     unfit,
 )
-from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, with_offsets
+from covcal_cli.maths.softmax import Softmax, class_major, log_mean_softmax
 
 NONE = "none"  # the name of the classifier as it came
+UNSCALED = Scaling("original", 1.0)  # what it does to its logits
 
 
 @dataclass(frozen=True)
@@ -87,19 +89,14 @@ def forecaster_logits(
     rows: Rows,
     forecaster: ForecasterName,
     networks: AlignedNetworks | None = None,
-) -> Float64s:
-    """Return the forecaster's logits of `rows`, class-major, shape (K, m).
+) -> Floats:
+    """Return a forecaster's logits of `rows`, shape (m, K).
 
     The aligned forecaster's are those stored in the file, or those of `networks` on its features.
     """
-    if networks is None:
-        return class_major(domain.forecaster_logits(rows, forecaster))
-    return class_major(log_mean_softmax(networks.aligned_logits(domain, rows)).T)
-
-
-def log_probabilities(logits: Float64s, temperature: float) -> Float64s:
-    """Return calibrated log probabilities, shape (K, m), of class-major logits."""
-    return log_softmax(logits - logits.max(axis=0), temperature)
+    if networks is None or forecaster == "original":
+        return domain.forecaster_logits(rows, forecaster)
+    return log_mean_softmax(networks.aligned_logits(domain, rows)).T
 
 
 # The networks of a calibration, on files that it fits.
@@ -122,7 +119,7 @@ def networks_for(
     require_fitting(
         calibration, document, file, allow_other_preprocessing=allow_other_preprocessing
     )
-    aligned = calibration.forecaster == "aligned"
+    aligned = calibration.scaling.reads_aligned
     if aligned and not file.is_adapted:
         return fitted_networks(calibration, document, networks)
     if aligned and file.attributes.get("networks_sha256") != calibration.networks_sha256:
@@ -157,34 +154,36 @@ def fitted_networks(
 
 @dataclass(frozen=True)
 class ScaledLogits:
-    """Whose logits of a file a temperature scales, and the class offsets added to them after it."""
+    """What a calibration does to a file's logits, and what makes those that the file lacks."""
 
-    forecaster: ForecasterName
-    temperature: float
-    offsets: Float64s | None = None  # b, (K,)
-    networks: AlignedNetworks | None = None  # that make the logits where the file lacks them
+    scaling: Scaling
+    networks: AlignedNetworks | None = None  # that make the aligned logits
 
     @property
-    def reads(self) -> str:
+    def reads(self) -> set[str]:
         """What of a file its logits are made of."""
-        if self.networks is not None:
-            return "features"
-        return "logits" if self.forecaster == "original" else "aligned_logits"
+        aligned = "aligned_logits" if self.networks is None else "features"
+        return {"logits" if one == "original" else aligned for one in self.scaling.temperatures}
 
     @property
-    def key(self) -> str:
-        """What tells its logits from others'."""
-        return self.forecaster if self.networks is None else self.networks.sha256
+    def keys(self) -> dict[str, ForecasterName]:
+        """The forecasters that it scales, in order, by what tells their logits from others'."""
+        aligned = "aligned" if self.networks is None else self.networks.sha256
+        return {one if one == "original" else aligned: one for one in self.scaling.temperatures}
 
-    def moved(self, logits: Floats) -> Floats:
-        """Return logits, shape (m, K), whose softmax at T has the offsets in it."""
-        return with_offsets(logits, self.temperature, self.offsets)
+    def prepared(self, domain: Domain, rows: Rows) -> tuple[Float64s, float]:
+        """Return logits, (K, m), and the T whose softmax is the distribution of a domain's rows."""
+        return self.scaling.prepared(self._blocks(domain, rows))
 
-    def of(self, domain: Domain) -> Callable[[Rows], Floats]:
-        """Return what gives these logits of a domain's rows, shape (m, K), a block at a time."""
-        return lambda rows: self.moved(
-            forecaster_logits(domain, rows, self.forecaster, self.networks).T
-        )
+    def forecast(self, domain: Domain, rows: Rows) -> Softmax:
+        """Return the calibrated distribution of a domain's rows, a block of them."""
+        return self.scaling.forecast(self._blocks(domain, rows))
+
+    def _blocks(self, domain: Domain, rows: Rows) -> list[Float64s]:
+        return [
+            class_major(forecaster_logits(domain, rows, one, self.networks))
+            for one in self.scaling.temperatures
+        ]
 
 
 def split_names(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -217,7 +216,7 @@ def read_named(
         If `networks` are given and no calibration is of aligned logits.
     """
     calibrations = [read_calibration(document) for document in documents]
-    if networks is not None and all(one.forecaster == "original" for one in calibrations):
+    if networks is not None and not any(one.scaling.reads_aligned for one in calibrations):
         raise UnusedOptionError("--networks", "no calibration given has a use for it")
     methods = [calibration.method_used for calibration in calibrations]
     found: dict[str, Calibration] = {}
@@ -250,11 +249,9 @@ def scaled_logits(
     found = {}
     for number, (name, calibration) in enumerate(calibrations.items()):
         document = documents[number] if number < len(documents) else Path("cal.json")
-        given = networks if calibration.forecaster == "aligned" else None
+        given = networks if calibration.scaling.reads_aligned else None
         found[name] = ScaledLogits(
-            calibration.forecaster,
-            calibration.forecaster_temperature,
-            calibration.offsets,
+            calibration.scaling,
             networks_for(
                 calibration,
                 document,

@@ -4,7 +4,7 @@ Here a block of logits has shape (K, m), classes first, float64: NumPy then redu
 with whole vectors of rows, several times faster than row by row.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +113,12 @@ def log_mean_softmax(members: Floats) -> Float64s:
 
     These are the logits of a forecaster with M members.
     """
-    logs = np.stack([log_softmax(class_major(member), 1.0) for member in members])
-    highest = logs.max(axis=0)
-    combined: Float64s = highest + np.log(exp(logs - highest).mean(axis=0))
+    return log_mean([log_softmax(class_major(member), 1.0) for member in members])
+
+
+def log_mean(logs: Sequence[Float64s]) -> Float64s:
+    """Return log mean_m e^(l_m) of logarithms of one shape, one of them finite at each place."""
+    every = np.stack(logs)
+    highest = every.max(axis=0)
+    combined: Float64s = highest + np.log(exp(every - highest).mean(axis=0))
     return combined

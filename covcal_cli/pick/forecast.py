@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.estimators.evidence import confidences
 from covcal_cli.formats.features import FeatureFile, ForecasterName, SourceDomain
 from covcal_cli.formats.forecaster import ScaledLogits
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.progress import Progress, ProgressCallback
 
@@ -46,15 +46,14 @@ def forecast(
     target = file.require_target()
     scaled = _forecasters(file, given, seed)
     predictions, right = np.empty(len(rows), dtype=np.int64), np.zeros(len(rows))
-    read = {one.reads for one in scaled} | {"logits"}
+    read = {"logits"}.union(*(one.reads for one in scaled))
     start = 0
     for block in target.blocks(rows, *read):
         part = slice(start, start + len(block))
         predictions[part] = target.logits(block).argmax(axis=1)
         for one in scaled:
-            right[part] += confidences(
-                one.of(target)(block), one.temperature, predictions[part]
-            ) / len(scaled)
+            probabilities = one.forecast(target, block).probabilities
+            right[part] += probabilities[predictions[part], np.arange(len(block))] / len(scaled)
         start = part.stop
         progress(Progress("forecast", start, len(rows)))
     return Forecast(predictions, np.clip(right, 0, 1), _in_words(scaled))
@@ -63,8 +62,8 @@ def forecast(
 def _forecasters(file: FeatureFile, given: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
     names: list[ForecasterName] = ["original", "aligned"] if file.is_adapted else ["original"]
     if given is not None:
-        names = [name for name in names if name != given.forecaster]
-    fitted = [ScaledLogits(name, _temperature(file.source, name, seed)) for name in names]
+        names = [name for name in names if name not in given.scaling.temperatures]
+    fitted = [ScaledLogits(Scaling(name, _temperature(file.source, name, seed))) for name in names]
     return fitted if given is None else [given, *fitted]
 
 
@@ -91,5 +90,9 @@ def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: 
 
 def _in_words(scaled: Sequence[ScaledLogits]) -> str:
     whose = {"original": "classifier", "aligned": "aligned forecaster"}
-    said = [f"{whose[one.forecaster]} (T {one.temperature:.4g})" for one in scaled]
+    said = [
+        f"{whose[name]} (T {temperature:.4g})"
+        for one in scaled
+        for name, temperature in one.scaling.temperatures.items()
+    ]
     return f"{'mean ' if len(said) > 1 else ''}confidence of {' and '.join(said)}"

@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.evidence import Z
 from covcal_cli.files import check_output, moved_together, write_text
-from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
-from covcal_cli.formats.forecaster import ScaledLogits, scaled_logits
+from covcal_cli.formats.forecaster import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.marks import Batch, Marks, frame_rows, read_marks
 from covcal_cli.pick.batches import rows_of, with_batch
 from covcal_cli.pick.design import drawn, inclusion_probabilities
@@ -113,6 +112,8 @@ def pick(
         If there are fewer rows left, a sheet or the calibration belongs to another file, images
         are those of other rows, or an output cannot be written.
     """
+    if networks is not None and calibration is None:
+        raise UnusedOptionError("--networks", "only a calibration has a use for it")
     path, output = Path(path), Path(output)
     read = [Path(one) for one in (calibration, networks, images, *earlier) if one is not None]
     check_output(output, force=force, inputs=[path, *read])
@@ -178,8 +179,8 @@ def pick(
 
 def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> ScaledLogits:
     given = None if networks is None else Path(networks)
-    read = read_calibration(document)
-    return scaled_logits(file, {"": read}, [document], given)[""]
+    (found,) = scaled_logits(file, read_named([document], given), [document], given).values()
+    return found
 
 
 def _splits(path: Path, before: Marks, asked: tuple[str, ...]) -> tuple[str, ...]:

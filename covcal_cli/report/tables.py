@@ -10,6 +10,7 @@ from covcal_cli.evaluate.bins import GroupMetrics
 from covcal_cli.evaluate.metrics import METRICS, in_report
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.scaling import shown_temperatures
 from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
 
@@ -76,7 +77,7 @@ def metrics_table(evaluation: Evaluation) -> str:
     """Return every metric of every calibration, with its interval where there is one."""
     names = list(evaluation.metrics)
     rows = [["Rows", *(str(evaluation.metrics[name].n) for name in names)]]
-    rows.append(["Temperature", *(f"{evaluation.temperatures[name]:.3g}" for name in names)])
+    rows.append(["Temperature", *(evaluation.scalings[name].shown(3) for name in names)])
     for metric, shown in in_report():
         cells = [shown.label]
         for name in names:
@@ -153,7 +154,7 @@ def candidates_table(calibration: Calibration) -> str | None:
     rows = [
         [
             f"{candidate.method}{' (chosen)' if candidate.chosen else ''}",
-            f"{candidate.temperature:.3g}",
+            shown_temperatures(candidate.temperature, candidate.aligned_temperature, 3),
             _percent(candidate.target_confidence),
             _percent(candidate.estimated_accuracy),
             candidate.why,

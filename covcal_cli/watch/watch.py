@@ -119,7 +119,7 @@ def watch(
         If `networks` are given and the calibration has no use for any.
     """
     calibration = read_calibration(document)
-    if networks is not None and calibration.forecaster == "original":
+    if networks is not None and not calibration.scaling.reads_aligned:
         raise UnusedOptionError("--networks", "the calibration has no use for it")
     standard = standard_of(
         calibration,

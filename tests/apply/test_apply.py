@@ -160,7 +160,25 @@ class TestNumbers:
             own += int(expected.argmax() != labels[row])
         assert own > 0  # rows where the forecaster would rather say something else
 
-    @pytest.mark.parametrize("method", ["temp", "fl+temp"])
+    def test_a_blend_is_the_mean_of_both(self, small_files: Path, tmp_path: Path) -> None:
+        """Half SciPy's softmax(z / T_f), half that of the members' mean at T_a."""
+        file, document = small_files / "adapted.h5", small_files / "blend.json"
+        calibration = read_calibration(document)
+        done = covcal("apply", file, "-c", document, "-o", tmp_path / "p.h5").require_success()
+        given = calibration.forecaster_temperature, calibration.aligned_temperature
+        assert f"blend (T = {given[0]:.4g}, {given[1]:.4g}) on" in done.out
+        found, logits = read(tmp_path / "p.h5"), logits_of(file)
+        learnt = np.log(softmax(logits_of(file, name="aligned_logits"), axis=2).mean(axis=0))
+        parts = zip((logits, learnt), given, strict=True)
+        expected = np.mean([softmax(part / scale, axis=1) for part, scale in parts], axis=0)
+        assert found.probabilities == pytest.approx(expected, rel=1e-5, abs=1e-7)
+        assert found.index.tolist() == logits.argmax(axis=1).tolist()
+        every = np.arange(len(logits))
+        assert found.confidence.tolist() == found.probabilities[every, found.index].tolist()
+        with h5py.File(tmp_path / "p.h5") as held:
+            assert held.attrs["aligned_temperature"] == given[1]
+
+    @pytest.mark.parametrize("method", ["temp", "fl+temp", "blend"])
     def test_the_csv_gives_what_evaluate_reports(self, small_files: Path, method: str) -> None:
         """Accuracy, mean confidence, ECE, NLL and Brier, computed from the file joined by id."""
         file, document = small_files / "adapted.h5", small_files / f"{method}.json"
@@ -217,7 +235,7 @@ class TestNumbers:
 
 
 class TestFormats:
-    @pytest.mark.parametrize("method", ["temp", "fl+temp"])
+    @pytest.mark.parametrize("method", ["temp", "fl+temp", "blend"])
     def test_agree_to_the_last_bit(self, small_files: Path, tmp_path: Path, method: str) -> None:
         """CSV, Parquet, NPZ and HDF5 hold the same float32 numbers, ids and labels."""
         tables = {}
@@ -352,8 +370,13 @@ class TestFormats:
 
 
 class TestNewRows:
-    def test_networks_are_found_where_the_calibration_says(self, fl_folder: Path) -> None:
+    @pytest.mark.parametrize("method", ["fl+temp", "blend"])
+    def test_networks_are_found_where_the_calibration_says(
+        self, fl_folder: Path, method: str
+    ) -> None:
         """Rows extracted later give what the same rows gave in adapted.h5."""
+        arguments = ("adapted.h5", "--method", method, "-o", "cal.json", "-f")
+        covcal("calibrate", *arguments, cwd=fl_folder).require_success()
         covcal("apply", "adapted.h5", "-o", "stored.npz", cwd=fl_folder).require_success()
         done = covcal("apply", "new.h5", "-o", "new.npz", cwd=fl_folder).require_success()
         assert "aligned logits come from the networks in adapted.h5" in done.err

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
-from covcal_cli.calibrate.methods import METHODS
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import read_evidence
 from covcal_cli.estimators.panel import combined, panel
@@ -93,6 +92,15 @@ def test_no_fallback_sharpens(tmp_path: Path) -> None:
     found = calibrate(path)
     assert (found.method_used, found.forecaster_temperature) == ("none", 1.0)
     assert "would sharpen" in found.reason
+    below = next(guard for guard in found.guards if guard.name == "kept from sharpening")
+    (chosen,) = (one for one in found.candidates if one.chosen)
+    accuracy, confidence = chosen.estimated_accuracy, chosen.target_confidence
+    assert accuracy is not None
+    assert confidence is not None
+    assert below.value == pytest.approx(accuracy - confidence)
+    assert below.value > 0.05
+    assert not below.passed
+    assert any("as T is at least 1" in text for text in found.warnings)
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -139,6 +147,7 @@ def test_candidates_by_hand(tmp_path: Path, moved: float) -> None:
         "cot",
         "fl+cot",
         "consensus",
+        "blend",
     ]
     read = target["split"] < 2
     original = target["logits"][read].astype(np.float64)
@@ -149,14 +158,18 @@ def test_candidates_by_hand(tmp_path: Path, moved: float) -> None:
     for candidate in found.candidates:
         asked = calibrate(path, CalibrateSettings(method=candidate.method))
         assert candidate.temperature == asked.forecaster_temperature
-        logits = original if METHODS[candidate.method].forecaster == "original" else aligned
+        assert candidate.aligned_temperature == asked.aligned_temperature
+        logits = aligned if asked.forecaster == "aligned" else original
         p: NDArray[np.float64] = softmax(logits / candidate.temperature, axis=1)
+        if candidate.aligned_temperature is not None:
+            p = (p + softmax(aligned / candidate.aligned_temperature, axis=1)) / 2
         confidence = float(p[every, labels].mean())
         assert candidate.target_confidence == pytest.approx(confidence, abs=1e-6)
         assert candidate.estimated_accuracy == accuracy
         assert candidate.expected_ece == pytest.approx(abs(confidence - accuracy), abs=1e-6)
         assert candidate.least_ece == (None if candidate.matched else candidate.expected_ece)
-        assert candidate.matched == (candidate.method == "consensus")
+        wanted = candidate.method in ("consensus", "blend") and candidate.aligned_temperature != 1
+        assert candidate.matched == wanted
     chosen = [candidate.method for candidate in found.candidates if candidate.chosen]
     assert chosen == [found.method_used] == ["consensus" if moved else "temp"]
 

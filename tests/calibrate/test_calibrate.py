@@ -399,7 +399,7 @@ def test_a_file_without_a_target_estimates_nothing(tmp_path: Path) -> None:
             calibrate(path, CalibrateSettings(method=method))
 
 
-@pytest.mark.parametrize("method", ["fl+temp", "fl+iw+temp", "fl+cot"])
+@pytest.mark.parametrize("method", ["fl+temp", "fl+iw+temp", "fl+cot", "blend"])
 def test_fl_methods_need_an_adapted_file(tmp_path: Path, method: str) -> None:
     """On a features file they are refused with the command to run first."""
     path = write_features(tmp_path / "f.h5")

@@ -27,15 +27,19 @@ def confidence_by_hand(path: Path, document: Path | None = None) -> float:
     judged = logits.argmax(axis=1)
     if document is not None:
         content = json.loads(document.read_text())
+        learnt = np.log(softmax(aligned, axis=-1).mean(axis=0))
         if content["forecaster"] == "aligned":
-            logits = np.log(softmax(aligned, axis=-1).mean(axis=0))
-        logits /= content["temperatures"]["forecaster"]
+            logits = learnt
+        logits = logits / content["temperatures"]["forecaster"]
+        if content["forecaster"] == "blend":
+            parts = logits, learnt / content["temperatures"]["aligned"]
+            logits = np.log(np.mean([softmax(part, axis=-1) for part in parts], axis=0))
     return float(softmax(logits, axis=-1)[np.arange(len(keep)), judged].mean())
 
 
 def test_numbers(small_files: Path) -> None:
     """Confidences are measured, the accuracy is the combined estimate, the distance is theirs."""
-    names = ("temp", "fl+temp")
+    names = ("temp", "fl+temp", "blend")
     given = [part for name in names for part in ("-c", f"{name}.json")]
     found = estimated("adapted.h5", *given, cwd=small_files)
     path = small_files / "adapted.h5"
@@ -46,6 +50,7 @@ def test_numbers(small_files: Path) -> None:
         content = json.loads(document.read_text())
         after = confidence_by_hand(path, document)
         assert entry["temperature"] == content["temperatures"]["forecaster"]
+        assert entry["aligned_temperature"] == content["temperatures"]["aligned"]
         assert entry["rows"] == found["rows"]["target"] == 270
         assert entry["mean_confidence_before"] == pytest.approx(before, rel=1e-6)
         assert entry["mean_confidence"] == pytest.approx(after, rel=1e-6)

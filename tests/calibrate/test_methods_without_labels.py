@@ -1,9 +1,13 @@
 """``calibrate`` beyond the paper's methods: each T against a computation of its own."""
 
 import math
+import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -18,18 +22,26 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import Evidence
 from covcal_cli.estimators.label_shift import label_shift
+from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.estimators.pseudocal import pseudocal
 from covcal_cli.estimators.simple import atc
 from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import utdc_temperature
 from covcal_cli.formats.calibration import TargetPrior, read_calibration
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.maths.temperature import Loss
 from covcal_cli.records import encoded, write_document
 from tests.cli_runner import covcal
-from tests.made_files import adapted_domain, clusters_domain, rows_of, write_adapted, write_features
+from tests.made_files import (
+    adapted_domain,
+    clusters_domain,
+    rows_of,
+    write_adapted,
+    write_features,
+)
 
 Floats = NDArray[np.float64]
-LABEL_FREE = ("label-shift", "cot", "fl+cot", "atc", "transcal", "utdc", "pseudocal")
+LABEL_FREE = ("label-shift", "cot", "fl+cot", "blend", "atc", "transcal", "utdc", "pseudocal")
 
 
 def write(path: Path, moved: float, seed: int = 0, prior: list[float] | None = None) -> Path:
@@ -88,6 +100,88 @@ def test_matching_methods_by_hand(tmp_path: Path, seed: int) -> None:
         assert found.forecaster == METHODS[method].forecaster
         assert found.method_used == method
         assert any(guard.name == "clamp" and guard.passed for guard in found.guards)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_blend_by_hand(tmp_path: Path, seed: int) -> None:
+    """Each T is SciPy's for the combined accuracy, which is the mean confidence of the blend."""
+    path = write(tmp_path / "a.h5", 0.6, seed)
+    with h5py.File(path, "r+") as file:  # surer of themselves than they are right
+        for domain in ("source", "target"):
+            file[f"{domain}/aligned_logits"][...] *= 4
+    evidence = evidence_of(path)
+    assert evidence.aligned is not None
+    accuracy = combined(evidence, panel(evidence, cot(evidence))).accuracy
+    labels, every = evidence.target_predictions, np.arange(evidence.n_target)
+    found = calibrate(path, CalibrateSettings(method="blend"))
+    assert (found.forecaster, found.method_used) == ("blend", "blend")
+    given = found.forecaster_temperature, found.aligned_temperature or 0.0
+    assert min(given) > 1
+    pair = evidence.target_logits, evidence.aligned.target_logits
+    for logits, temperature in zip(pair, given, strict=True):
+        expected = matched(np.asarray(logits, np.float64), labels, accuracy)
+        assert temperature == pytest.approx(expected, rel=1e-4)
+    confidence = blended(pair, given)[every, labels].mean()
+    assert confidence == pytest.approx(accuracy, abs=1e-6)
+    clamps = {guard.name: guard.passed for guard in found.guards if "clamp" in guard.name}
+    assert clamps == {"clamp": True, "aligned clamp": True}
+
+
+@pytest.mark.parametrize("loss", ["brier", "nll"])
+def test_the_losses_of_a_blend(tmp_path: Path, loss: Loss) -> None:
+    """They are of the mean of both on source validation rows; errors are the classifier's."""
+    path = write(tmp_path / "a.h5", 0.6)
+    found = calibrate(path, CalibrateSettings(method="blend", loss=loss))
+    source = adapted_domain(clusters_domain("source", sizes=(300, 600, 100)), shift=1.0)
+    rows = rows_of(source, "validation")
+    logits, labels = rows["logits"], rows["labels"]
+    pair = logits, logsumexp(log_softmax(rows["aligned_logits"], axis=2), axis=0)
+    fitted = found.forecaster_temperature, found.aligned_temperature or 0.0
+    for given, value in ((fitted, found.fit["loss"]), ((1.0, 1.0), found.fit["loss_before"])):
+        p = blended(pair, given)
+        truth = p[np.arange(len(p)), labels]
+        losses = -np.log(truth) if loss == "nll" else (p**2).sum(axis=1) + 1 - 2 * truth
+        assert value == pytest.approx(losses.mean(), rel=1e-5)
+    assert found.fit["errors"] == (logits.argmax(axis=1) != labels).sum()
+
+
+def blended(pair: Sequence[NDArray[Any]], temperatures: Sequence[float]) -> Floats:
+    """Return the mean of softmax(z / T) of two logits."""
+    scaled = zip(pair, temperatures, strict=True)
+    parts = [softmax(logits.astype(np.float64) / value, axis=1) for logits, value in scaled]
+    return np.asarray((parts[0] + parts[1]) / 2)
+
+
+def test_a_blend_never_sharpens(tmp_path: Path) -> None:
+    """Logits that are not sure enough keep T = 1, each by itself, with a note that says which."""
+    source = adapted_domain(clusters_domain("source", sizes=(300, 600, 100)), shift=1.0)
+    target = adapted_domain(clusters_domain("target", sizes=(700, 500, 300)), shift=1.0)
+    target["aligned_logits"] = target["aligned_logits"] / 20
+    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+    found = calibrate(path, CalibrateSettings(method="blend"))
+    alone = calibrate(path, CalibrateSettings(method="consensus"))
+    assert found.forecaster_temperature == alone.forecaster_temperature > 1
+    assert found.aligned_temperature == 1
+    (note,) = (note for note in found.notes if "T is kept at 1" in note)
+    assert note.startswith("on the logits of adapt, the estimated accuracy ")
+    for damage, words in (
+        ({"class_offsets": [0.0] * 5}, "class_offsets of a blend"),
+        ({"forecaster": "aligned"}, "temperatures.aligned is 1.0 of the forecaster aligned"),
+        (
+            {"temperatures": {"forecaster": 2.0, "discriminator": []}},
+            "temperatures.aligned is None of the forecaster blend",
+        ),
+        (
+            {"temperatures": {"forecaster": 2.0, "aligned": 0.0, "discriminator": []}},
+            "temperatures.aligned is 0.0",
+        ),
+    ):
+        document = tmp_path / "cal.json"
+        write_document(encoded(found, document) | damage, document, force=True)
+        with pytest.raises(CovcalError, match=re.escape(f"is damaged ({words}): calibrate again")):
+            read_calibration(document)
+    write_document(found, document, force=True)
+    assert read_calibration(document) == found
 
 
 def test_cot_is_never_below_the_sources_temperature(tmp_path: Path) -> None:
@@ -272,9 +366,9 @@ def test_without_target_rows_they_say_what_they_need(tmp_path: Path, method: str
 
 
 def test_a_prior_changes_what_reads_it_and_is_recorded(tmp_path: Path) -> None:
-    """cot, fl+cot, utdc and auto take --target-prior; others refuse it; bbse only when asked."""
+    """Some methods and auto take --target-prior; others refuse it; bbse only when asked."""
     path = write(tmp_path / "a.h5", 0.6)
-    for method in ("cot", "fl+cot", "utdc", "auto"):
+    for method in ("cot", "fl+cot", "blend", "utdc", "auto"):
         plain = calibrate(path, CalibrateSettings(method=method))
         assert plain.target_prior == TargetPrior("source", None)
         found = calibrate(path, CalibrateSettings(method=method, target_prior="bbse"))

@@ -102,22 +102,32 @@ class TestNumbers:
         for name, value in expected.items():
             assert found["metrics"]["temp"][name] == pytest.approx(value, rel=CLOSE), name
 
+    @pytest.mark.parametrize("method", ["fl+temp", "blend"])
     @pytest.mark.parametrize("predictions", ["original", "own"])
     def test_the_aligned_forecaster_judges_the_original_label(
-        self, small_files: Path, predictions: str
+        self, small_files: Path, predictions: str, method: str
     ) -> None:
         """fl methods give their confidence in f's label, unless --predictions own is asked for."""
-        path, calibration = small_files / "adapted.h5", small_files / "fl+temp.json"
+        path, calibration = small_files / "adapted.h5", small_files / f"{method}.json"
         found = report(path, "-c", calibration, "--predictions", predictions)
         rows = rows_of(path)
         mean = softmax(rows["aligned_logits"], 1.0).mean(axis=0)
         probabilities = softmax(np.log(mean), temperature_of(calibration))
+        if method == "blend":
+            given = json.loads(calibration.read_text())["temperatures"]
+            assert found["temperatures"][method] == given["forecaster"]
+            assert found["aligned_temperatures"] == {method: given["aligned"]}
+            parts = (
+                softmax(rows["logits"], given["forecaster"]),
+                softmax(np.log(mean), given["aligned"]),
+            )
+            probabilities = (parts[0] + parts[1]) / 2
         original = rows["logits"].argmax(axis=1)
         judged = original if predictions == "original" else probabilities.argmax(axis=1)
         assert (probabilities.argmax(axis=1) != original).any()
         assert found["predictions"] == predictions
         for name, value in by_hand(probabilities, judged, rows["labels"], 15).items():
-            assert found["metrics"]["fl+temp"][name] == pytest.approx(value, rel=CLOSE), name
+            assert found["metrics"][method][name] == pytest.approx(value, rel=CLOSE), name
 
     def test_the_parts_sum_up(self, small_files: Path) -> None:
         """ECE is the sum of its two parts, and Brier about calibration + 1 - sharpness."""
@@ -321,6 +331,7 @@ class TestMetricsFile:
             "metrics",
             "temperatures",
             "forecasters",
+            "aligned_temperatures",
             "bins",
             "bootstrap",
             "intervals",

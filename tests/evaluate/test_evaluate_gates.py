@@ -55,6 +55,17 @@ class TestRegression:
         done = against(small_files, tmp_path, baseline, *limits).require_success()
         assert done.out.count(" kept by temp: ") == len(limits) // 2
 
+    def test_a_blend_is_paired_with_its_earlier_self(
+        self, small_files: Path, tmp_path: Path
+    ) -> None:
+        """Both its temperatures are in metrics.json: unchanged, no row differs."""
+        judged = ("evaluate", "adapted.h5", "-c", "blend.json", "-o")
+        covcal(*judged, tmp_path / "old.json", cwd=small_files).require_success()
+        against = ("--baseline", tmp_path / "old.json", "--fail-regression", "brier=0")
+        covcal(*judged, tmp_path / "now.json", *against, cwd=small_files).require_success()
+        (change,) = json.loads((tmp_path / "now.json").read_text())["regressions"]
+        assert (change["low"], change["worse_by"], change["high"]) == (0, 0, 0)
+
     @pytest.mark.parametrize(
         "metric",
         [

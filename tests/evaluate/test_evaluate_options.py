@@ -177,10 +177,15 @@ def networks_folder(
 class TestNetworks:
     def test_new_features_by_the_networks_of_the_calibration(self, networks_folder: Path) -> None:
         """A features file gives what the adapted file of the same rows gives."""
-        stored = report("adapted.h5", "-c", "fl.json", cwd=networks_folder)
-        computed = report("features.h5", "-c", "fl.json", cwd=networks_folder)
-        for name, value in stored["metrics"]["fl+temp"].items():
-            assert computed["metrics"]["fl+temp"][name] == pytest.approx(value, abs=1e-5), name
+        arguments = ("adapted.h5", "--method", "blend", "-o", "blend.json", "-f")
+        covcal("calibrate", *arguments, cwd=networks_folder).require_success()
+        given = ("-c", "fl.json", "-c", "blend.json")
+        stored = report("adapted.h5", *given, cwd=networks_folder)
+        computed = report("features.h5", *given, cwd=networks_folder)
+        assert set(stored["metrics"]) == {"none", "fl+temp", "blend"}
+        for method, metrics in stored["metrics"].items():
+            for name, value in metrics.items():
+                assert computed["metrics"][method][name] == pytest.approx(value, abs=1e-5), name
 
     def test_networks_elsewhere(self, networks_folder: Path, tmp_path: Path) -> None:
         """--networks names the adapted file where the calibration's own is gone."""

@@ -73,8 +73,16 @@ def expected_probabilities(
     networks: Mapping[str, Array] | None,
     features: Array | None,
     offsets: Array | float = 0.0,
+    aligned: float | None = None,
 ) -> NDArray[np.float64]:
-    """Return softmax of the forecaster's logits over T and the offsets, by SciPy."""
+    """Return softmax of the forecaster's logits over T and the offsets, by SciPy.
+
+    With T_a, `aligned`, it is the mean of the classifier's and the aligned forecaster's.
+    """
+    if aligned is not None:
+        parts = ((None, temperature), (networks, aligned))
+        both = [expected_probabilities(logits, T, its, features) for its, T in parts]
+        return np.asarray(np.mean(both, axis=0))
     scaled = logits.astype(np.float64)
     if networks is not None and features is not None:
         members = log_softmax(member_logits(networks, features), axis=2)
@@ -91,6 +99,7 @@ class Case:
     networks: dict[str, Array] | None
     temperature: float
     offsets: tuple[float, ...] = ()  # of the classes
+    aligned: float | None = None  # T_a of a blend
 
     def export(self, *more: Any, output: str = "calibrated.onnx") -> Outcome:
         """Run ``covcal export``."""
@@ -174,8 +183,8 @@ def calibrated(
     if temperature is not None or offsets:
         content["class_offsets"] = list(offsets)
         document.write_text(json.dumps(content), encoding="utf-8")
-    used = float(content["temperatures"]["forecaster"])
-    return Case(model, document, networks, used, offsets)
+    used = content["temperatures"]
+    return Case(model, document, networks, used["forecaster"], offsets, used["aligned"])
 
 
 def _domain(name: str, width: int, classes: int) -> Arrays:
@@ -220,7 +229,9 @@ def require_right(
         features = phi(features.astype(np.float64))
     z = z.reshape(len(x), -1)
     offsets = np.array(case.offsets or 0.0)
-    expected = expected_probabilities(z, case.temperature, case.networks, features, offsets)
+    expected = expected_probabilities(
+        z, case.temperature, case.networks, features, offsets, case.aligned
+    )
     probabilities, label, confidence = (after[name] for name in list(after)[len(before) :])
     assert probabilities.dtype == confidence.dtype == np.float32
     assert label.dtype == np.int64

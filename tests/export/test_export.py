@@ -179,6 +179,27 @@ class TestForecasters:
         case.export().require_success()
         require_right(case, rows(), phi="phi", logits="y")
 
+    @pytest.mark.parametrize("opset", [7, 13, 21])
+    def test_a_blend(self, opset: int, tmp_path: Path) -> None:
+        """Half of the model's own distribution, half of the aligned forecaster's."""
+        model = Graph(PLAIN).model()
+        model.opset_import[0].version = opset
+        (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+        case = calibrated(
+            tmp_path / "model.onnx",
+            method="blend",
+            phi="phi",
+            logits="y",
+            width=WIDTH,
+            networks=made_networks(WIDTH, CLASSES),
+        )
+        assert case.aligned is not None
+        case.export().require_success()
+        after = require_right(case, 3 * rows(), phi="phi", logits="y")
+        assert (after["probabilities"].argmax(axis=1) != after["label"]).any()
+        entries = {entry.key: entry.value for entry in onnx.load(case.output).metadata_props}
+        assert float(entries["covcal.aligned_temperature"]) == case.aligned
+
     def test_a_psi_without_relu(self, tmp_path: Path) -> None:
         """What ``psi/output_relu`` says is done."""
         networks = made_networks(WIDTH, CLASSES)

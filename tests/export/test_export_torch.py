@@ -30,6 +30,7 @@ def prepared(
     width: int = D,
     classes: int = K,
     offsets: tuple[float, ...] = (),
+    method: str | None = None,
 ) -> Case:
     """Calibrate a torch model on made rows, as extract would have named it."""
     classifier = open_torch(model, weights=weights, trusted=True)
@@ -37,7 +38,7 @@ def prepared(
     marker.write_bytes(b"not read")
     return calibrated(
         marker,
-        method="fl+temp" if fl else "temp",
+        method=method or ("fl+temp" if fl else "temp"),
         phi=str(classifier.features_tensor),
         logits=classifier.logits_tensor,
         width=width,
@@ -69,7 +70,7 @@ def require_right(module: Any, case: Case, x: torch.Tensor) -> dict[str, Array]:
         phi = module.phi(x.clone()).numpy()
         logits = output.numpy() if module.end is None else module.head(module.phi(x)).numpy()
     offsets = np.array(case.offsets or 0.0)
-    expected = expected_probabilities(logits, 1.7, case.networks, phi, offsets)
+    expected = expected_probabilities(logits, 1.7, case.networks, phi, offsets, case.aligned)
     # The fused operators of a transformer are traced one by one, and round differently.
     np.testing.assert_allclose(after["output"], output.numpy(), rtol=1e-6, atol=1e-6)
     if not any(isinstance(part, nn.TransformerEncoderLayer) for part in module.modules()):
@@ -84,19 +85,20 @@ def require_right(module: Any, case: Case, x: torch.Tensor) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"),
+    ("name", "shape", "method"),
     [
-        ("convolved_then_pooled", PIXELS),
-        ("one_of_tokens", WORDS),
-        ("averaged", TENSOR),
-        ("in_place", TENSOR),
+        ("convolved_then_pooled", PIXELS, "fl+temp"),
+        ("one_of_tokens", WORDS, "fl+temp"),
+        ("averaged", TENSOR, "blend"),
+        ("in_place", TENSOR, "fl+temp"),
     ],
 )
-def test_functions(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_functions(name: str, shape: tuple[int, ...], method: str, tmp_path: Path) -> None:
     """The module that a function returns becomes a program with psi and the new head inside."""
     module: Any = getattr(torch_modules, name)().eval()
     width = 2 * D if name == "averaged" else D
-    case = prepared(f"{ZOO}:{name}", tmp_path, fl=True, width=width)
+    case = prepared(f"{ZOO}:{name}", tmp_path, fl=True, width=width, method=method)
+    assert (case.aligned is None) == (method != "blend")
     exported(f"{ZOO}:{name}", case).require_success()
     for n in (1, 7):
         require_right(module, case, rows(shape, n))

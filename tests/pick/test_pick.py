@@ -10,6 +10,7 @@ import pytest
 
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import ScaledLogits
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.pick.forecast import forecast
 from covcal_cli.pick.pick import PickSettings, pick
 from covcal_cli.progress import silent
@@ -70,7 +71,10 @@ def test_the_confidence_is_the_mean_of_both_forecasters(picked: Path) -> None:
         both = forecast(file, rows, None, seed=0, progress=silent)
         one, other = (
             forecast(file, rows, given, seed=0, progress=silent).right
-            for given in (ScaledLogits("original", 1.7), ScaledLogits("aligned", 0.8))
+            for given in (
+                ScaledLogits(Scaling("original", 1.7)),
+                ScaledLogits(Scaling("aligned", 0.8)),
+            )
         )
     assert re.fullmatch(
         r"mean confidence of classifier \(T [\d.]+\) and aligned forecaster \(T [\d.]+\)",
@@ -88,10 +92,19 @@ def test_a_calibration_takes_the_place_of_its_forecaster(
     done = covcal("pick", picked / "adapted.h5", "-c", document, "-o", tmp_path / "x.csv")
     assert "classifier" in done.require_success().out
     with FeatureFile(picked / "adapted.h5") as file:
-        given = ScaledLogits("aligned" if method == "fl+temp" else "original", 3.25)
+        given = ScaledLogits(Scaling("aligned" if method == "fl+temp" else "original", 3.25))
         rows = file.require_target().rows("test")
         found = forecast(file, rows, given, seed=0, progress=silent)
     assert "(T 3.25)" in found.score
+
+
+def test_networks_are_for_a_calibration_of_theirs(
+    picked: Path, small_files: Path, tmp_path: Path
+) -> None:
+    arguments = ("pick", picked / "adapted.h5", "--networks", picked / "adapted.h5")
+    output = ("-o", tmp_path / "x.csv")
+    for more in ((), ("-c", small_files / "temp.json")):
+        assert "a use for it" in covcal(*arguments, *more, *output).usage_error()
 
 
 def test_a_target_alone_is_drawn_by_its_own_confidence(tmp_path: Path) -> None:

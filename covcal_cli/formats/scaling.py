@@ -1,0 +1,80 @@
+"""What a calibration does to logits: whose it divides, by which temperatures, and what is added.
+
+Most scale one forecaster: softmax(z / T + b). A blend is the mean of two distributions, softmax(z /
+T_f) of the classifier's own logits and softmax(z / T_a) of the aligned ones, without offsets. The
+logarithms of a mean are logits too, at T = 1, so that whatever reads one temperature reads a blend.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from covcal_cli.arrays import Float64s
+from covcal_cli.formats.features import ForecasterName
+from covcal_cli.maths.softmax import (
+    Softmax,
+    class_major,
+    log_mean,
+    log_softmax,
+    softmax,
+    with_offsets,
+)
+
+Forecasters = Literal["original", "aligned", "blend"]  # that a calibration scales: one, or both
+
+
+def scaled_by(forecasters: Forecasters) -> tuple[ForecasterName, ...]:
+    """Return the forecasters that a calibration scales, one by one."""
+    return ("original", "aligned") if forecasters == "blend" else (forecasters,)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Temperatures of one forecaster or of a blend, and class offsets of the one."""
+
+    forecaster: Forecasters
+    temperature: float  # T_f; of a blend that of the classifier's logits
+    aligned_temperature: float | None = None  # T_a of a blend
+    # b, shape (K,), added after T_f; not of a blend.
+    offsets: Float64s | None = field(default=None, kw_only=True)
+
+    @property
+    def temperatures(self) -> dict[ForecasterName, float]:
+        """The temperature of every forecaster whose distribution enters the mean."""
+        given = (self.temperature, self.aligned_temperature)
+        named = zip(scaled_by(self.forecaster), given, strict=False)
+        return {name: value for name, value in named if value is not None}
+
+    @property
+    def reads_aligned(self) -> bool:
+        """Whether it reads the logits that adapt learnt."""
+        return "aligned" in self.temperatures
+
+    def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
+        """Return the logits and the T whose softmax is the calibrated distribution.
+
+        `blocks` are the logits of `temperatures`, in that order, each from
+        `covcal_cli.maths.softmax.class_major`, shape (K, m); so are those that are returned.
+        """
+        found, temperature = blocks[0], self.temperature
+        if len(blocks) > 1:
+            scaled = zip(blocks, self.temperatures.values(), strict=True)
+            found, temperature = log_mean([log_softmax(*one) for one in scaled]), 1.0
+            found -= found.max(axis=0)
+        if self.offsets is not None:
+            found = class_major(with_offsets(found.T, temperature, self.offsets))
+        return found, temperature
+
+    def forecast(self, blocks: Sequence[Float64s]) -> Softmax:
+        """Return the calibrated distribution of `blocks`, as `prepared` takes them."""
+        return softmax(*self.prepared(blocks))
+
+    def shown(self, digits: int) -> str:
+        """Return the temperatures for a cell of a table, with so many significant digits."""
+        return shown_temperatures(self.temperature, self.aligned_temperature, digits)
+
+
+def shown_temperatures(temperature: float, aligned: float | None, digits: int) -> str:
+    """Return T_f, or T_f and T_a of a blend, with so many significant digits."""
+    given = (temperature,) if aligned is None else (temperature, aligned)
+    return ", ".join(f"{value:.{digits}g}" for value in given)
