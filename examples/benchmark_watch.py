@@ -40,6 +40,7 @@ from covcal_cli.watch.watch import WatchSettings, alarm_of, watch
 SIZES = (56, 250, 1000, 2683)
 WEEKS, START = 52, 8
 KEPT = 1000  # target rows that a year's calibration is made on, four fifths of them to train on
+TOLERANCE = 1e-4  # of the network's training
 THRESHOLD = WatchSettings().threshold
 RULES = ("covcal", "confidence", "AUC > 0.6", "reference weeks")
 
@@ -66,7 +67,7 @@ class Network:
     """A network of one hidden layer, whose activations are the features."""
 
     def __init__(self, inputs: Floats, labels: Labels, width: int) -> None:
-        self.model = MLPClassifier((width,), alpha=1e-4, max_iter=200, random_state=0)
+        self.model = MLPClassifier((width,), tol=TOLERANCE, max_iter=1000, random_state=0)
         self.model.fit(inputs, labels)
 
     def rows(self, inputs: Floats, labels: Labels) -> Rows:
@@ -177,6 +178,7 @@ def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | N
     usual, row = float(standard.confidence.mean()), float(standard.confidence.std())
     chunks = [standard.confidence[i : i + n] for i in range(0, KEPT - n + 1, n)]
     means = [float(chunk.mean()) for chunk in chunks]
+    # Of fewer than two weeks there is no spread, and so no such threshold.
     of_weeks = float(np.std(means, ddof=1)) if len(means) > 1 else np.inf
     signals, found = [], dict.fromkeys(RULES)
     for number, rows in enumerate(weeks):
@@ -265,7 +267,8 @@ def flights(path: Path, folder: Path, rows: int) -> str:
     month = data["month"].to_numpy()
     days = pd.to_datetime(data[["year", "month", "day"]]).dt.strftime("%Y-%m-%d").to_numpy()
     first = np.flatnonzero(month <= 3)
-    trained, held = first[:20_000], first[20_000:25_000]
+    most = len(first) * 4 // 5
+    trained, held = first[:most][:20_000], first[most:][:5000]
     network = Network(inputs[trained], labels[trained], 16)
     source = network.rows(inputs[held], labels[held])
     april = np.flatnonzero(month == 4)[:5000]

@@ -154,9 +154,13 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)
     m = len(quantiles)
+    # Where a value stands, and up to where values tie with it: one search for both.
     left = np.searchsorted(quantiles, values, side="left")
-    right = np.searchsorted(quantiles, values, side="right")
-    probabilities = (np.arange(m) + 0.5) / m
-    between = np.interp(values, quantiles, probabilities)
-    between = np.where(left == 0, 0.25 / m, np.where(right == m, 1 - 0.25 / m, between))
-    return np.asarray(np.where(left < right, (left + right) / (2 * m), between))
+    place = np.minimum(left, m - 1)
+    above, below = quantiles[place].astype(np.float64), quantiles[np.maximum(left - 1, 0)]
+    ties = above == values
+    right = np.where(ties, np.searchsorted(quantiles, quantiles, side="right")[place], left)
+    gap = np.where(above > below, above - below, 1.0)
+    between = (left - 0.5 + (values - below) / gap) / m
+    between = np.where(left == 0, 0.25 / m, np.where(left == m, 1 - 0.25 / m, between))
+    return np.asarray(np.where(ties, (left + right) / (2 * m), between))

@@ -9,7 +9,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.evidence import MAX_ROWS, MAX_VALUES, confidences
+from covcal_cli.estimators.evidence import MAX_VALUES, confidences
 from covcal_cli.estimators.sketches import (
     CONFIDENCE,
     DENSITY_RATIO,
@@ -30,6 +30,8 @@ from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.cuts import Cut, Every, cuts
 from covcal_cli.watch.period import Measured
 
+# Of a period that are read: their sampling is far below that of any calibration's own rows.
+_MOST_ROWS = 20_000
 _LEAST_ROWS = 2  # whose moments say something
 
 
@@ -97,7 +99,7 @@ def _of_period(
     path: Path, digest: str, target: Domain, cut: Cut, scaled: ScaledLogits, standard: Standard
 ) -> Measured:
     reference, seed = standard.reference, standard.calibration.seed
-    rows = thinned(cut.rows, min(MAX_ROWS, MAX_VALUES // target.n_classes), seed)
+    rows = thinned(cut.rows, min(_MOST_ROWS, MAX_VALUES // target.n_classes), seed)
     logits = target.logits(rows)
     confidence = calibrated_confidence(target, rows, scaled)
     some = thinned(np.arange(len(rows)), most_points(target, reference.coordinates.of), seed)
