@@ -72,8 +72,8 @@ def year(n: int, kept: int, moved: float, start: int, rng: np.random.Generator) 
 def test_false_alarms_are_as_rare_as_promised(n: int, kept: int) -> None:
     """At most 5 % of years and two standard errors, though the reference is small beside a year."""
     rng = np.random.default_rng(n)
-    false = sum(year(n, kept, 0.0, 0, rng) is not None for _ in range(40))
-    assert false <= 40 * 0.05 + 2 * math.sqrt(40 * 0.05 * 0.95)
+    false = sum(year(n, kept, 0.0, 0, rng) is not None for _ in range(20))
+    assert false <= 20 * 0.05 + 2 * math.sqrt(20 * 0.05 * 0.95)
 
 
 def test_a_change_is_seen_and_when_it_began() -> None:
