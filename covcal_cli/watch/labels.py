@@ -95,7 +95,7 @@ def difference_estimate(
     share, later = sizes[batch], (1 - np.cumsum(sizes))[batch]
     weights = share / inclusion + later
     accuracy = float(of_frame.mean() + weights @ (right - expected) / population)
-    # What p expects, or what was found where that is more: p need not be right, nor few rows enough.
+    # What p expects, or what was found where that is more: p may be wrong, and rows few.
     per_row = share**2 * (1 - inclusion) / inclusion**2
     spread = max(per_row @ (expected * (1 - expected)), per_row @ (right - expected) ** 2)
     variance = float(spread) / population**2 * n / max(n - 1, 1)
