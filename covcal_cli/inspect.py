@@ -23,8 +23,7 @@ from covcal_cli.hdf5 import File
 from covcal_cli.records import Document, Input, parsed_json, read_document, read_json
 from covcal_cli.run.journal import Results
 from covcal_cli.watch.history import read_history
-from covcal_cli.watch.period import Period
-from covcal_cli.watch.watch import Watched
+from covcal_cli.watch.period import Period, Watched
 
 Lines = list[tuple[str, str]]  # what a line is about, and what it says
 _REMEDY = "name a file that covcal wrote"
