@@ -243,8 +243,11 @@ def alarm_of(
         np.array([float(one.rows) for one in kept]),
         np.array([one.variance for one in kept]),
         threshold,
+        None if reference.joint is None else reference.joint.values.astype(np.float64),
     )
-    return found, kept[found.signal].name
+    most = kept[found.signal]
+    together = f"the {reference.coordinates.of} together"
+    return found, most.name if most.axis is None else together
 
 
 def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
