@@ -258,6 +258,7 @@ def _calibration_lines(path: Path) -> Lines:
         ("T_f", f"{read.forecaster_temperature:.6g}"),
         *([] if aligned is None else [("T_a", f"{aligned:.6g}")]),
         *_offsets(read),
+        *_confidence_offset(read),
         ("T_g", ", ".join(f"{value:.4g}" for value in read.discriminator_temperatures) or "none"),
         ("classes", _classes(read.classes)),
         ("model", f"{read.model['name']} {read.model['sha256'][:12]}"),
@@ -266,9 +267,16 @@ def _calibration_lines(path: Path) -> Lines:
     if read.source_accuracy is not None:
         lines.append(("accuracy", str(read.source_accuracy)))
     if read.labelled_rows is not None:
-        lines.append(("labels", f"of {read.labelled_rows.n} target rows were used"))
+        drawn = "at random" if read.labelled_rows.design == "random" else "by covcal pick"
+        lines.append(("labels", f"of {read.labelled_rows.n} target rows were used, drawn {drawn}"))
     lines += [("note", text) for text in read.notes]
     return lines + [("warning", text) for text in read.warnings]
+
+
+def _confidence_offset(calibration: Calibration) -> Lines:
+    if not calibration.confidence_offset:
+        return []
+    return [("offset", f"{calibration.confidence_offset:+.4g} on the log odds of the confidence")]
 
 
 def _offsets(calibration: Calibration) -> Lines:

@@ -26,7 +26,7 @@ LIGHT = (
     ("calibrate", "features.h5", "-o", "-"),
     ("calibrate", "adapted.h5", "-o", "-"),
     ("calibrate", "features.h5", "--method", "cot", "-o", "-"),
-    ("calibrate-labelled", "features.h5", "--rows", "9", "-o", "-"),
+    ("calibrate", "features.h5", "--labels", "9", "-o", "-"),
     ("estimate", "features.h5"),
     ("estimate", "adapted.h5", "-o", "-"),
     ("evaluate", "adapted.h5", "-c", "fl+temp.json"),

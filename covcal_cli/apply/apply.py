@@ -246,7 +246,7 @@ def calibrated_rows(
 ) -> tuple[Labels, Float32s, Float32s]:
     """Return label (m,), confidence in it (m,) and calibrated probabilities (m, K) of `rows`."""
     logits, scaling = domain.logits(rows), scaled.scaling
-    if scaling.forecaster == "original" and scaling.offsets is None:
+    if scaling.forecaster == "original" and not scaling.is_moved:
         labels, distances, axis = _distances(logits)
         probabilities = _softmax(distances, axis, scaling.temperature)
         return labels, probabilities.max(axis=1), probabilities

@@ -1,1 +1,1 @@
-"""``covcal calibrate``, ``estimate``, ``calibrate-labelled``: temperatures, what they rest on."""
+"""``covcal calibrate`` and ``estimate``: temperatures, and what they rest on."""

@@ -1,7 +1,7 @@
 """``covcal calibrate``: a method's temperature on a file, and what to know about it.
 
 `methods` is the table of methods, `on_source`, `on_target` and `on_prior` fit them on a `problem`,
-`auto` chooses one.
+`auto` chooses one; `labelled` fits to labels, where a user `marked` some.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,16 @@ from pathlib import Path
 
 from covcal_cli.calibrate import on_prior, on_source, on_target
 from covcal_cli.calibrate.auto import choose
-from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR, TAKE_PRIOR, Method
+from covcal_cli.calibrate.labelled import LABELLED, calibrate_labelled
+from covcal_cli.calibrate.marked import marked_for
+from covcal_cli.calibrate.methods import (
+    AUTO,
+    MARKED_LABELS,
+    METHODS,
+    SOURCE_PRIOR,
+    TAKE_PRIOR,
+    Method,
+)
 from covcal_cli.calibrate.problem import (
     NO_PRIOR,
     EstimateSettings,
@@ -21,12 +30,13 @@ from covcal_cli.calibrate.problem import (
     require_inside,
     warnings_on_reading,
 )
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
 from covcal_cli.estimators.label_shift import BBSE, given_prior
 from covcal_cli.estimators.panel import kept_from_sharpening
 from covcal_cli.formats.calibration import Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.labelled_draw import LabelledDraw
 from covcal_cli.formats.scaling import Forecasters, scaled_by
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
@@ -52,6 +62,8 @@ class CalibrateSettings(EstimateSettings):
                 f"method {self.method} has no use for a target prior: it is for "
                 f"{', '.join(TAKE_PRIOR)}"
             )
+        if self.labels == MARKED_LABELS and self.method != AUTO:
+            raise CovcalError(f"method {self.method} has no use for labels: they are for {AUTO}")
         method = METHODS.get(self.method)
         if method is not None and method.needs_prior and self.target_prior == SOURCE_PRIOR:
             raise CovcalError(f"method {self.method} needs {NO_PRIOR}")
@@ -60,8 +72,21 @@ class CalibrateSettings(EstimateSettings):
 _AS_IT_COMES = CalibrateSettings()
 
 
-def calibrate(path: str | Path, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
-    """Fit a method on a features or adapted file; no target label is read.
+def calibrate(
+    path: str | Path,
+    settings: CalibrateSettings = _AS_IT_COMES,
+    labels: LabelledDraw | None = None,
+) -> Calibration:
+    """Fit a method on a features or adapted file.
+
+    No target label is read but those that ``covcal label`` marked, by method auto.
+
+    Parameters
+    ----------
+    path : str or Path
+    settings : CalibrateSettings
+    labels : LabelledDraw, optional
+        Labelled target rows to fit to instead, as `random_labels` draws them.
 
     Raises
     ------
@@ -69,11 +94,26 @@ def calibrate(path: str | Path, settings: CalibrateSettings = _AS_IT_COMES) -> C
         If the file does not hold what the method needs, or T is at a limit of its interval.
     """
     with FeatureFile(Path(path)) as file:
+        if labels is not None:
+            return _by_labels(file, labels, settings, LABELLED)
+        if settings.method == AUTO and (marked := marked_for(file, settings)) is not None:
+            asked = LABELLED if settings.labels == MARKED_LABELS else AUTO
+            return _by_labels(file, marked, settings, asked)
         return calibrate_file(Problem(file, settings, settings.loss), settings)
 
 
+def _by_labels(
+    file: FeatureFile, draw: LabelledDraw, settings: CalibrateSettings, asked: str
+) -> Calibration:
+    try:
+        problem = Problem(file, settings, settings.loss)
+    except TooFewRowsError:  # no labelled source rows: the labels speak alone
+        problem = None
+    return calibrate_labelled(file, draw, problem, asked=asked, loss=settings.loss)
+
+
 def calibrate_file(problem: Problem, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
-    """Fit the method that is asked for on an open file, as `calibrate` does."""
+    """Fit the method that is asked for on an open file, as `calibrate` does without any label."""
     asked = settings.method
     found = _chosen(problem) if asked == AUTO else _asked_for(problem, asked)
     return require_inside(problem.file.path, found, allow_limit=settings.allow_limit)

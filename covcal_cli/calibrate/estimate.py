@@ -1,10 +1,15 @@
-"""``covcal estimate``: the target accuracy by every estimator, and what it says of calibrations."""
+"""``covcal estimate``: the target accuracy by every estimator, and what it says of calibrations.
+
+With labels that a user marked, the accuracy by them comes first.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
+from covcal_cli.calibrate.labelled import LabelledProblem, error_of
+from covcal_cli.calibrate.marked import marked_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
 from covcal_cli.errors import TooFewRowsError
@@ -12,7 +17,7 @@ from covcal_cli.estimators.evidence import ESTIMATED, Estimate
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.files import sha256_of
-from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, TargetPrior
+from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, LabelledRows, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.forecaster import UNSCALED, ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
@@ -36,7 +41,8 @@ class Estimation(Document):
     prior_name: str = field(metadata=at("target_prior.name"))  # as asked for
     # Class frequencies on the target, where they are not the source's.
     prior: tuple[float, ...] | None = field(metadata=at("target_prior.shares"))
-    used_target_labels: Literal[False] = False
+    used_target_labels: bool = False  # marked ones
+    labelled_rows: LabelledRows | None = None  # those whose labels were used
     notes: tuple[str, ...]
     seed: int
     max_weight: float  # U
@@ -46,7 +52,7 @@ class Estimation(Document):
 
 
 def estimate(path: str | Path, settings: EstimateSettings = _AS_IT_COMES) -> Estimation:
-    """Estimate the target accuracy of a file's classifier; no target label is read.
+    """Estimate the target accuracy of a file's classifier; of target labels marked ones are read.
 
     Raises
     ------
@@ -79,8 +85,17 @@ def estimate_file(problem: Problem) -> Estimation:
     if not file.is_adapted:
         notes.append("no estimate by agreement, which would need an adapted file")
     found = panel(evidence, problem.cot)
+    estimates = (combined(evidence, found), *found)
+    draw = marked_for(file, settings)
+    if draw is not None:
+        fit = LabelledProblem(file, draw, problem).fit()
+        unlabelled = replace(estimates[0], name="without labels")
+        estimates = (fit.accuracy, fit.by_labels, unlabelled, *found)
+        notes += draw.notes
     return Estimation(
-        estimates=(combined(evidence, found), *found),
+        estimates=estimates,
+        used_target_labels=draw is not None,
+        labelled_rows=None if draw is None else draw.recorded(file.require_target()),
         guards=tuple(guards),
         temperature=evidence.temperature,
         source_rows=evidence.n_source,
@@ -115,6 +130,10 @@ class ExpectedCalibration:
     estimated_accuracy: float  # the combined estimate
     distance: float  # of the two: no ECE is smaller than the gap of its means
     aligned_temperature: float | None = None  # T_a of a blend
+    # With marked labels: the ECE by them, a fraction, and the ends of its interval.
+    ece: float | None = None
+    ece_low: float | None = None
+    ece_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -175,10 +194,15 @@ def expect(
         unscaled = ScaledLogits(UNSCALED)
         before = mean_confidence(target, ESTIMATED, unscaled) if scaled else 0.0
         found = []
+        draw = marked_for(file, EstimateSettings(**settings)) if scaled else None
         for name, entry in scaled.items():
+            error = None
+            if draw is not None:
+                error = error_of(target, draw, calibrations[name], entry)
             after, scaling = mean_confidence(target, ESTIMATED, entry), entry.scaling
             numbers = (before, after, accuracy, abs(after - accuracy), scaling.aligned_temperature)
-            found.append(ExpectedCalibration(name, scaling.temperature, rows, *numbers))
+            ends = (error.ece, error.low, error.high) if error else ()
+            found.append(ExpectedCalibration(name, scaling.temperature, rows, *numbers, *ends))
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
     return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
 

@@ -47,7 +47,9 @@ class Method:
 
 
 AUTO = "auto"
-AUTO_HELP = "consensus, or temp where that agrees; moved by a known prior"
+AUTO_HELP = "by marked labels, a known prior, or consensus (or temp)"
+AUTO_LABELS, MARKED_LABELS, NO_LABELS = "auto", "marked", "none"
+LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # which labels of target rows are fitted to
 SOURCE_PRIOR = "source"  # every class is as frequent as on the source, if nothing else is said
 BBSE_PRIOR = "bbse"  # estimated, not known
 _WEIGHTS = frozenset[Need]({"importance weights"})

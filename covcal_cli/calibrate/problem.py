@@ -14,7 +14,13 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.calibrate.discriminator import fit_discriminator
-from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
+from covcal_cli.calibrate.methods import (
+    AUTO_LABELS,
+    LABELS,
+    MARKED_LABELS,
+    SOURCE_PRIOR,
+    Method,
+)
 from covcal_cli.calibrate.reference import reference_of
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.cot import cot
@@ -42,7 +48,7 @@ from covcal_cli.maths.weights import (
     ImportanceWeights,
     importance_weights,
 )
-from covcal_cli.records import Guard, Input, require_at_least
+from covcal_cli.records import Guard, Input, require_at_least, require_one_of
 
 MIN_ESS_FIT = 100.0  # effective rows that a weighted T_f should rest on
 MAX_MEAN_WEIGHT_GAP = 0.2
@@ -64,6 +70,8 @@ class EstimateSettings:
     """What ``covcal estimate`` can be told, and every method too."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
+    # Labels for calibration: "marked" by covcal label, "none", or "auto": marked ones if any are.
+    labels: str = AUTO_LABELS
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
     target_prior: str = SOURCE_PRIOR
     # The shares that it stands for, where they are known: those that a calibration was made with.
@@ -74,6 +82,16 @@ class EstimateSettings:
         if not 1 <= self.max_weight <= 1e100:
             raise CovcalError(f"max_weight must be a number from 1 to 1e100, not {self.max_weight}")
         require_at_least("seed", self.seed, 0)
+        require_one_of("labels", self.labels, LABELS)
+        if self.labels == MARKED_LABELS and self.target_prior != SOURCE_PRIOR:
+            raise CovcalError("labels tell what a target prior does: give one of the two")
+
+    @property
+    def takes_labels(self) -> bool:
+        """Whether marked labels are used where there are some: not against a given prior."""
+        return self.labels == MARKED_LABELS or (
+            self.labels == AUTO_LABELS and self.target_prior == SOURCE_PRIOR
+        )
 
 
 @dataclass(frozen=True)
@@ -363,13 +381,7 @@ def input_of(file: FeatureFile) -> Input:
 
 
 def fitted_fields(
-    file: FeatureFile,
-    scaling: Scaling,
-    fit: MethodFit | TemperatureFit,
-    rows: int,
-    errors: int,
-    *,
-    seed: int,
+    file: FeatureFile, scaling: Scaling, fit: MethodFit, rows: int, errors: int, *, seed: int
 ) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what was fitted, and on what."""
     return {
@@ -384,6 +396,7 @@ def fitted_fields(
             "at_limit": fit.at_limit,
         },
         "class_offsets": () if scaling.offsets is None else tuple(scaling.offsets.tolist()),
+        "confidence_offset": scaling.of_label,
         "estimates": _target_confidence(file, scaling),
         "classes": tuple(file.classes),
         "model": file.model,

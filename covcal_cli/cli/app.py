@@ -13,14 +13,13 @@ from inspect import signature
 from typing import Annotated, Any, get_args
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from covcal_cli import __version__
 from covcal_cli.cli import interrupt
 from covcal_cli.cli.adapt import adapt
 from covcal_cli.cli.apply import apply
 from covcal_cli.cli.calibrate import calibrate
-from covcal_cli.cli.calibrate_labelled import calibrate_labelled
 from covcal_cli.cli.compare import compare
 from covcal_cli.cli.console import prepare_streams, say
 from covcal_cli.cli.demo import demo
@@ -53,6 +52,7 @@ _REMEDIES = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "pass a shorter one",
 }
+_RENAMED = {"calibrate-labelled": "calibrate --labels N"}
 _COMPLETE = "_COVCAL_COMPLETE"  # by which a shell asks for what to complete
 _LESS_MEMORY = "give less data at once, a smaller --batch or --size, or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
@@ -68,8 +68,18 @@ class _Command(TyperCommand):
             raise typer.BadParameter(error.reason, ctx, param_hint=error.option) from error
 
 
+class _Group(TyperGroup):
+    """The commands, with a word on those that have another name now."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in _RENAMED:
+            ctx.fail(f"{args[0]} is now covcal {_RENAMED[args[0]]}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="covcal",
+    cls=_Group,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -94,9 +104,8 @@ _command(name="run", short_help="Take every step in one folder.")(run_command)
 _command(short_help="Run a classifier; keep features and logits.")(extract)
 _command(short_help="Join the features files of parts of the data.")(merge)
 _command(short_help="Learn features on which the domains look alike.")(adapt)
-_command(short_help="Estimate target accuracy; reads no target label.")(estimate)
-_command(short_help="Fit a temperature; reads no target label.")(calibrate)
-_command(short_help="Fit a temperature to a few target labels.")(calibrate_labelled)
+_command(short_help="Estimate target accuracy; without labels, or by a few.")(estimate)
+_command(short_help="Fit a temperature; without target labels, or to a few.")(calibrate)
 _command(short_help="Pick the target rows whose labels tell most.")(pick)
 _command(short_help="Put labels of picked rows into their file.")(label)
 _command(short_help="Measure calibrations where labels are known.")(evaluate)

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, METHODS
 from covcal_cli.cli.console import Console, file_to_read, usage
 from covcal_cli.cli.options import (
@@ -33,12 +35,22 @@ def calibrate(
     loss: Loss = LossName.brier,
     max_weight: MaxWeight = 1000.0,
     target_prior: TargetPrior = "source",
+    labels: Annotated[
+        str,
+        typer.Option(
+            metavar="N|marked|none|auto",
+            help="Target labels to fit to: N random ones, those that covcal label marked, or none; "
+            "auto: marked ones if there are any and the method is auto.",
+        ),
+    ] = "auto",
     seed: Seed = 0,
     force: ForceLimit = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Fit a temperature; reads no target label.
+    """Fit a temperature; reads no target label but marked ones.
+
+    With labels it also fits an offset of the confidence, and evaluate leaves their rows out.
 
     \b
     Methods:
@@ -49,13 +61,18 @@ def calibrate(
       covcal calibrate features.h5 -o cal.json
       covcal calibrate adapted.h5 --method fl+iw+temp -o cal.json
       covcal calibrate adapted.h5 --target-prior uniform -o cal.json
+      covcal calibrate features.h5 --labels 50 -o labelled.json
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
     from covcal_cli.calibrate.calibrate import CalibrateSettings
     from covcal_cli.calibrate.calibrate import calibrate as fit
+    from covcal_cli.errors import CovcalError
+    from covcal_cli.formats.target_labels import random_labels
 
+    count = _count(labels)
     with usage():
         settings = CalibrateSettings(
+            labels=labels if count is None else "none",
             method=method.value,
             loss=loss.value,
             max_weight=max_weight,
@@ -63,9 +80,30 @@ def calibrate(
             seed=seed,
             allow_limit=force,
         )
+        if count is not None and (method != MethodName.auto or target_prior != "source"):
+            raise CovcalError("--labels goes with method auto, and without --target-prior")
     console = Console(quiet=quiet, verbose=verbose)
     read = [Path(target_prior)]  # where it is a file
-    write_fitted(lambda path: fit(path, settings), file, output, console, read, force=force)
+
+    def fitted(path: Path) -> "Calibration":
+        drawn = None if count is None else random_labels(path, count, seed)
+        return fit(path, settings, drawn)
+
+    write_fitted(fitted, file, output, console, read, force=force)
+
+
+def _count(labels: str) -> int | None:
+    """Return how many labels are asked for by number; None where they are asked for by word."""
+    from covcal_cli.calibrate.methods import LABELS
+
+    if labels in LABELS:
+        return None
+    if not labels.isascii() or not labels.isdigit() or int(labels) < 1:
+        raise typer.BadParameter(
+            f"{labels!r} is neither a number of rows, at least 1, nor one of {', '.join(LABELS)}",
+            param_hint="--labels",
+        )
+    return int(labels)
 
 
 _SHOWN_OFFSETS = 5
@@ -128,6 +166,9 @@ def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:
     ]
     if calibration.class_offsets:
         lines.insert(3, ("prior", _offsets_line(calibration)))
+    if calibration.labelled_rows is not None:
+        lines.insert(3, ("offset", f"{calibration.confidence_offset:+.3f} on its log odds"))
+        lines += _label_lines(calibration.estimates["labelled"])
     if calibration.source_accuracy is not None:
         lines.append(("source", f"the classifier gets {calibration.source_accuracy} right"))
     if calibration.discriminator_temperatures:
@@ -192,6 +233,16 @@ def _offsets_line(calibration: "Calibration") -> str:
     most = sorted(named, key=lambda entry: -abs(entry[1]))
     shown = ", ".join(f"{name} {value:+.2f}" for name, value in most[:_SHOWN_OFFSETS])
     return f"log odds moved by {shown}{', ...' if len(most) > _SHOWN_OFFSETS else ''}"
+
+
+def _label_lines(found: Any) -> list[tuple[str, str]]:
+    """Return what the labels say, on the rows that they were drawn from."""
+    low, high = found["accuracy_low"], found["accuracy_high"]
+    error = f"{found['ece']:.1%} ({found['ece_low']:.1%} to {found['ece_high']:.1%})"
+    return [
+        ("accuracy", f"{found['accuracy']:.1%} ({low:.1%} to {high:.1%}) by labels"),
+        ("ECE", f"{error} by labels, each judged by a fit without it"),
+    ]
 
 
 def _temperature_lines(calibration: "Calibration") -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""``covcal estimate``: the target accuracy without target labels."""
+"""``covcal estimate``: the target accuracy without target labels, or by a few."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
 
 EndName = StrEnum("EndName", ["low", "middle", "high"])
+LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
 
 def estimate(
@@ -46,6 +47,10 @@ def estimate(
         Path | None, output("Write estimate.json there; - prints it instead of the table.")
     ] = None,
     target_prior: TargetPrior = "source",
+    labels: Annotated[
+        LabelsName,
+        typer.Option(help="Marked by covcal label, or none; auto: if any are."),
+    ] = LabelsName.auto,
     max_weight: MaxWeight = 1000.0,
     seed: Seed = 0,
     networks: Networks = None,
@@ -66,7 +71,7 @@ def estimate(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Estimate the accuracy on the target; reads no target label.
+    """Estimate the accuracy on the target; reads no target label but marked ones.
 
     The combined estimate is the one to act on. Its interval grows with the fall that it sees,
     as no estimate knows whether its own assumption holds; it has no level. Those of the others
@@ -75,7 +80,7 @@ def estimate(
     With -c, --max-weight and --seed are those of the first calibration unless given, and
     --target-prior is that of the first to which one matters. The distance of a calibration's mean
     confidence from the estimated accuracy is the least that its ECE can be, if the estimate is
-    right.
+    right. With marked labels the ECE by them stands beside it.
 
     \b
     Examples:
@@ -98,7 +103,12 @@ def estimate(
         source = context.get_parameter_source(option)
         return source is not None and source.name != "DEFAULT"
 
-    said: dict[str, Any] = {"target_prior": target_prior, "max_weight": max_weight, "seed": seed}
+    said: dict[str, Any] = {
+        "target_prior": target_prior,
+        "max_weight": max_weight,
+        "seed": seed,
+        "labels": labels.value,
+    }
     asked = {name: value for name, value in said.items() if given(name)}
     with usage():
         EstimateSettings(**asked)
@@ -206,10 +216,13 @@ def _estimates_as_text(estimation: "Estimation", estimates: "Table") -> str:
         [
             f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}"
             f"{'' if best.bounds else ', too wide to be of use'}), "
-            f"from {estimation.source_rows} source and {estimation.target_rows} target rows",
+            f"from {estimation.source_rows} source and {estimation.target_rows} target rows"
+            f"{_of_labels(estimation)}",
             *([] if source is None else [f"accuracy on the source: {source}"]),
             f"interval: {best.interval}",
-            f"of the other estimates: {SAMPLING}",
+            f"of the other estimates without labels: {SAMPLING}"
+            if estimation.used_target_labels
+            else f"of the other estimates: {SAMPLING}",
             "",
             tables.text(narrow),
             "",
@@ -217,6 +230,11 @@ def _estimates_as_text(estimation: "Estimation", estimates: "Table") -> str:
             *(f"{one.name:<{width}}  {one.assumption}" for one in estimation.estimates),
         ]
     )
+
+
+def _of_labels(estimation: "Estimation") -> str:
+    found = estimation.labelled_rows
+    return "" if found is None else f" and the labels of {found.n}"
 
 
 def _estimates(estimation: "Estimation") -> "Table":
@@ -255,8 +273,16 @@ def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
             f"{entry.mean_confidence:.1%}",
             f"{entry.estimated_accuracy:.1%}",
             f"{entry.distance:.1%}",
+            *(
+                []
+                if entry.ece is None
+                else [f"{entry.ece:.1%} ({entry.ece_low:.1%} to {entry.ece_high:.1%})"]
+            ),
         ]
         for entry in calibrations
     ]
-    columns = ("calibration", "T", "confidence before", "after", "est. accuracy", "gap to estimate")
-    return Table(columns, rows)
+    columns = ["calibration", "T", "confidence before", "after", "est. accuracy", "gap to estimate"]
+    widest = max((len(row) for row in rows), default=0)
+    if widest > len(columns):
+        columns.append("ECE by labels")
+    return Table(columns, [row + ["-"] * (len(columns) - len(row)) for row in rows])

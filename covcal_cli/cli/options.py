@@ -101,7 +101,7 @@ JudgedSplit = Annotated[
     SplitName,
     typer.Option(
         help="Target rows to judge. No label of any was read by adapt and calibrate; those that "
-        "calibrate-labelled read are left out."
+        "calibrate --labels read are left out."
     ),
 ]
 MaxWeight = Annotated[

@@ -38,7 +38,8 @@ MAX_BELOW = 0.05
 _PER_FALL, _LEAST = 0.2, 0.06
 REACH = (
     "0.2 times the fall from the source's accuracy and 6 points to both sides, plus sampling; no "
-    "level, but such intervals held the truth on 9 in 10 of the shifts that they were chosen on"
+    "level, but such intervals held the truth on 91 % of the 78 shifts that they were chosen on "
+    "and on 86 % of 64 others"
 )
 _MANY = ("atc", "clusters", "held clusters")
 _TWO = ("atc", "cot")
@@ -149,6 +150,6 @@ def contradiction(witnesses: Sequence[Estimate]) -> Guard:
         f", within {100 * MAX_CONTRADICTION:.0f} points of each other"
         if passed
         else ": whether the classifier errs or only doubts, or classes are rarer, cannot be told "
-        "without labels; label some target rows for covcal calibrate-labelled"
+        "without labels; label some target rows, which covcal pick draws"
     )
     return Guard("contradiction", distance, MAX_CONTRADICTION, passed, text)

@@ -357,7 +357,7 @@ def _without_fitted(
     )
     if not kept.any():
         raise CovcalError(
-            f"{target.path}: every row to judge was used by calibrate-labelled: take fewer --rows, "
+            f"{target.path}: a calibration was fitted to every row to judge: take fewer --labels, "
             "or another --split"
         )
     return rows[kept], int((~kept).sum())

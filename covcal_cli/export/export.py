@@ -198,6 +198,7 @@ def _metadata(calibration: Calibration, document: Path) -> dict[str, str]:
         "forecaster": calibration.forecaster,
         "temperature": repr(calibration.forecaster_temperature),
         "class_offsets": json.dumps(list(calibration.class_offsets)),
+        "confidence_offset": repr(calibration.confidence_offset),
         "warnings": str(len(calibration.warnings)),
         "classes": json.dumps(list(calibration.classes), ensure_ascii=False),
     }

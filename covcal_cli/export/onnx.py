@@ -148,8 +148,12 @@ def add_probabilities(
     temperature: float,
     output: str | None,
     offsets: Float64s | None = None,
+    of_label: float = 0.0,
+    n_classes: int = 0,
 ) -> str:
-    """Append softmax(logits / T + b) of float32 logits [N, K]; `offsets` are b, shape (K,).
+    """Append softmax(logits / T + b + a 1[k = f]) of float32 logits [N, K].
+
+    `offsets` are b, shape (K,); `of_label` is a, of the class f with the first largest logit.
 
     The maximum goes first: a float32 product of large logits and a small T would lose digits.
     """
@@ -158,6 +162,9 @@ def add_probabilities(
     scaled = build.node("Div", shifted, build.floats(temperature))
     if offsets is not None:
         scaled = build.node("Add", scaled, build.floats(offsets))
+    if of_label:
+        own = build.node("Mul", _chosen(build, logits, n_classes), build.floats(of_label))
+        scaled = build.node("Add", scaled, own)
     return build.node("Softmax", scaled, output=output, axis=1)
 
 
@@ -170,11 +177,15 @@ def add_confidence(
     build: NodeBuilder, logits: str, probabilities: str, n_classes: int, output: str
 ) -> str:
     """Append the probability, [N], of the class with the first largest logit."""
+    only = build.node("Mul", probabilities, _chosen(build, logits, n_classes))
+    return build.reduced("ReduceMax", only, 1, output=output)
+
+
+def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
+    """Append 1 for the class with the first largest logit, else 0, [N, K]."""
     label = build.node("ArgMax", logits, axis=1, keepdims=1)
     numbers = build.constant(np.arange(n_classes, dtype=np.int64)[None])
-    chosen = build.as_float(build.node("Equal", label, numbers))
-    only = build.node("Mul", probabilities, chosen)
-    return build.reduced("ReduceMax", only, 1, output=output)
+    return build.as_float(build.node("Equal", label, numbers))
 
 
 def _add_perceptrons(
@@ -378,7 +389,13 @@ def _append_forecaster(
     is_mean = len(scaling.temperatures) > 1
     parts = [
         add_probabilities(
-            build, of[one], temperature, None if is_mean else probabilities, scaling.offsets
+            build,
+            of[one],
+            temperature,
+            None if is_mean else probabilities,
+            scaling.offsets,
+            scaling.of_label,
+            classes,
         )
         for one, temperature in scaling.temperatures.items()
     ]

@@ -206,11 +206,12 @@ def _one_attempt(where: str) -> Iterator[None]:
 
 
 class TorchForecaster(nn.Module):
-    """psi, the head, the temperatures and the class offsets."""
+    """psi, the head, the temperatures and the offsets."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
         self._temperatures = forecaster.scaling.temperatures
+        self._of_label = forecaster.scaling.of_label
         offsets = forecaster.scaling.offsets
         self._has_offsets = offsets is not None
         if offsets is not None:
@@ -237,6 +238,9 @@ class TorchForecaster(nn.Module):
         scaled = shifted / temperature
         if self._has_offsets:
             scaled = scaled + self.get_buffer("offsets")
+        if self._of_label:
+            label = shifted.argmax(dim=1, keepdim=True)
+            scaled = scaled.scatter_add(1, label, torch.full_like(scaled[:, :1], self._of_label))
         return torch.softmax(scaled, dim=1)
 
     def _aligned_logits(self, features: Tensor) -> Tensor:

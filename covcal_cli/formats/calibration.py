@@ -19,6 +19,7 @@ from covcal_cli.maths.weights import WeightHealth
 from covcal_cli.records import Document, Guard, Input, at, read_document
 
 _SHARES_TOLERANCE = 1e-6
+_LARGEST_OFFSET = 100.0  # of log odds: beyond it float32 knows certainty alone
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
 
 
@@ -48,6 +49,9 @@ class LabelledRows:
     seed: int
     sha256: str  # of the ids
     ids: tuple[str, ...]  # ascending
+    design: str = "random"  # or "marked": drawn by ``pick``, batch by batch
+    population: int | None = None  # rows that they were drawn from
+    batches: tuple[int, ...] = ()  # how many of each
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ class Calibration(Document):
     method_used: str  # in force, and why in one sentence
     reason: str
     forecaster: Forecasters  # whose logits are scaled, as `scaling` has it
-    # T_f of softmax(z / T_f + b), with b the class offsets, where there are any.
+    # T_f of softmax(z / T_f + b + a 1[k = f]), with b the class offsets and a that of the
+    # classifier's label f, where there are any.
     forecaster_temperature: float = field(metadata=at("temperatures.forecaster"))
     aligned_temperature: float | None = field(  # of a blend
         default=None, metadata=at("temperatures.aligned")
@@ -92,7 +97,9 @@ class Calibration(Document):
     target_prior: TargetPrior = SOURCE_PRIOR
     # b, one per class: log(q_y / p_y) of the methods that correct for a prior, else none.
     class_offsets: tuple[float, ...] = ()
-    used_target_labels: bool = False  # by ``covcal calibrate-labelled`` alone
+    # a, added to the log odds of the probability of the classifier's label.
+    confidence_offset: float = 0.0
+    used_target_labels: bool = False  # those that the user marked, or said how many of
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -117,6 +124,7 @@ class Calibration(Document):
             self.forecaster_temperature,
             self.aligned_temperature,
             offsets=np.array(self.class_offsets) if self.class_offsets else None,
+            of_label=self.confidence_offset,
         )
 
 
@@ -155,6 +163,10 @@ def _fault(calibration: Calibration) -> str | None:
         return f"class_offsets has {len(calibration.class_offsets)} numbers"
     if not np.isfinite(calibration.class_offsets).all():
         return "class_offsets is not finite"
+    if not abs(calibration.confidence_offset) < _LARGEST_OFFSET:
+        return f"confidence_offset is {calibration.confidence_offset}"
+    if calibration.confidence_offset and calibration.forecaster != "original":
+        return "confidence_offset is for the classifier's own logits"
     for name in ("name", "sha256"):
         if name not in calibration.model:
             return f"model.{name} is missing"

@@ -10,8 +10,9 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.features import Domain, FeatureFile
-from covcal_cli.formats.marks import LABELS, Batch, Marks, read_marks
+from covcal_cli.formats.features import Domain, FeatureFile, thinned
+from covcal_cli.formats.labelled_draw import MAX_FRAME, LabelledDraw
+from covcal_cli.formats.marks import LABELS, Batch, Marks, frame_rows, read_marks
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,39 @@ def marked_rows(file: FeatureFile) -> MarkedRows | None:
         batches=marks.batches,
         incomplete=int(np.count_nonzero(~held)),
         marks=marks,
+    )
+
+
+def marked_draw(file: FeatureFile) -> LabelledDraw | None:
+    """Return the labelled rows that ``pick`` drew as a fit uses them, or None where there are none.
+
+    Raises
+    ------
+    CovcalError
+        If they are damaged.
+    """
+    found = marked_rows(file)
+    if found is None:
+        return None
+    notes: tuple[str, ...] = ()
+    if found.incomplete:
+        notes = (
+            f"{found.incomplete} rows that were picked have no label: those that have one are "
+            "taken for a random part of their batch",
+        )
+    # A batch without any label is as if it had not been drawn.
+    kept, batch = np.unique(found.batch, return_inverse=True)
+    frame = frame_rows(file.require_target(), found.batches[0].splits)
+    return LabelledDraw(
+        population=len(frame),
+        frame=thinned(frame, MAX_FRAME, 0),
+        rows=found.rows,
+        labels=found.labels,
+        inclusion=found.inclusion,
+        batch=batch.astype(np.int64),
+        design="marked",
+        seed=found.batches[int(kept[0])].seed,
+        notes=notes,
     )
 
 

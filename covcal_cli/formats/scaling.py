@@ -1,8 +1,9 @@
 """What a calibration does to logits: whose it divides, by which temperatures, and what is added.
 
-Most scale one forecaster: softmax(z / T + b). A blend is the mean of two distributions, softmax(z /
-T_f) of the classifier's own logits and softmax(z / T_a) of the aligned ones, without offsets. The
-logarithms of a mean are logits too, at T = 1, so that whatever reads one temperature reads a blend.
+Most scale one forecaster: softmax(z / T + b + a 1[k = f]), b being of the classes and a of the
+label f. A blend is the mean of two distributions, softmax(z / T_f) of the classifier's own logits
+and softmax(z / T_a) of the aligned ones, without offsets. The logarithms of a mean are logits too,
+at T = 1, so that whatever reads one temperature reads a blend.
 """
 
 from collections.abc import Sequence
@@ -30,13 +31,19 @@ def scaled_by(forecasters: Forecasters) -> tuple[ForecasterName, ...]:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Temperatures of one forecaster or of a blend, and class offsets of the one."""
+    """Temperatures of one forecaster or of a blend, and offsets of the one."""
 
     forecaster: Forecasters
     temperature: float  # T_f; of a blend that of the classifier's logits
     aligned_temperature: float | None = None  # T_a of a blend
     # b, shape (K,), added after T_f; not of a blend.
     offsets: Float64s | None = field(default=None, kw_only=True)
+    of_label: float = field(default=0.0, kw_only=True)  # a of the classifier's label, likewise
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether there are offsets."""
+        return self.offsets is not None or self.of_label != 0
 
     @property
     def temperatures(self) -> dict[ForecasterName, float]:
@@ -61,8 +68,9 @@ class Scaling:
             scaled = zip(blocks, self.temperatures.values(), strict=True)
             found, temperature = log_mean([log_softmax(*one) for one in scaled]), 1.0
             found -= found.max(axis=0)
-        if self.offsets is not None:
-            found = class_major(with_offsets(found.T, temperature, self.offsets))
+        if self.is_moved:
+            moved = with_offsets(found.T, temperature, self.offsets, self.of_label)
+            found = class_major(moved)
         return found, temperature
 
     def forecast(self, blocks: Sequence[Float64s]) -> Softmax:

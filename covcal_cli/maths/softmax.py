@@ -40,12 +40,19 @@ def class_major(logits: Floats) -> Float64s:
     return block
 
 
-def with_offsets(logits: Floats, temperature: float, offsets: Float64s | None) -> Floats:
-    """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b).
+def with_offsets(
+    logits: Floats, temperature: float, offsets: Float64s | None, of_label: float = 0.0
+) -> Floats:
+    """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b + a 1[k = f]).
 
-    `offsets` are b, shape (K,); without them the logits stay as they are.
+    `offsets` are b, shape (K,), and `of_label` is a, of the first class f of each row whose logit
+    is the highest; without them the logits stay as they are.
     """
-    return logits if offsets is None else logits + temperature * offsets
+    moved = logits if offsets is None else logits + temperature * offsets
+    if of_label:
+        moved = moved.astype(np.float64)
+        moved[np.arange(len(logits)), logits.argmax(axis=1)] += temperature * of_label
+    return moved
 
 
 def exp(block: Float64s) -> Float64s:

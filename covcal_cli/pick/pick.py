@@ -14,13 +14,13 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.evidence import Z
+from covcal_cli.estimators.forecast import forecast
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.forecaster import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.marks import Batch, Marks, frame_rows, read_marks
 from covcal_cli.pick.batches import rows_of, with_batch
 from covcal_cli.pick.design import drawn, inclusion_probabilities
-from covcal_cli.pick.forecast import forecast
 from covcal_cli.pick.page import write_page
 from covcal_cli.pick.sheet import Draw, DrawnRow, Sheet, fingerprint, read_sheet, sheet_text
 from covcal_cli.progress import ProgressCallback, silent

@@ -138,7 +138,9 @@ def _calibrated(file: str, document: Path, found: Calibration) -> str:
         output += " --force"
     loss = "" if found.loss == "brier" else f" --loss {found.loss}"
     if found.labelled_rows is not None:
-        return f"covcal calibrate-labelled {file} --rows {found.labelled_rows.n}{loss} {output}"
+        rows = found.labelled_rows
+        labels = str(rows.n) if rows.design == "random" else rows.design
+        return f"covcal calibrate {file} --labels {labels}{loss} {output}"
     options = f"--method {found.method}{loss}"
     if found.max_weight != 1000:
         options += f" --max-weight {found.max_weight!r}"

@@ -222,6 +222,13 @@ def _expected(content: ReportContent) -> Verdict:
         "it is expected."
     ]
     sentences += _confidences(found)
+    labels = found.estimates.get("labelled")
+    if labels is not None:
+        sentences.append(
+            f"By labels of other rows, which the calibration was fitted to, its ECE is "
+            f"{labels['ece']:.1%} ({labels['ece_low']:.1%} to {labels['ece_high']:.1%}), each row "
+            "judged by a fit without it."
+        )
     if content.estimation is not None:
         best = content.estimation.estimates[0]
         sentences.append(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float32s, Float64s, Labels
+from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Labels
 from covcal_cli.compare.ranking import Comparison
 from covcal_cli.compare.runs import Record
 from covcal_cli.estimators.evidence import confidences
@@ -125,10 +125,13 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
     )
 
 
-def ece(logits: Float32s, right: Booleans, temperature: float) -> float:
-    """Return the ECE, a fraction, of the confidence in the classifier's label."""
+def ece(logits: Floats, right: Booleans, temperature: float, labels: Labels | None = None) -> float:
+    """Return the ECE, a fraction, of the confidence in the classifier's label.
+
+    By default that is the label of the logits themselves; offsets in them may move it.
+    """
     bins = GroupBins(15)
-    bins.add(judged_rows(confidences(logits, temperature), right, bin_edges(15)))
+    bins.add(judged_rows(confidences(logits, temperature, labels), right, bin_edges(15)))
     return bins.together().ece()
 
 

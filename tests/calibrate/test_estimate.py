@@ -138,7 +138,7 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
     assert "not checked" in next(line for line in table if line.startswith("| confidence"))
     # What the intervals are: no noise of sampling where there is more.
     assert f"interval: {found.estimates[0].interval}\n" in text
-    assert "9 in 10 of the shifts" in found.estimates[0].interval
+    assert "86 % of 64 others" in found.estimates[0].interval
     assert {one.interval for one in found.estimates[1:]} == {"95 % for sampling alone"}
 
 

@@ -1,4 +1,4 @@
-"""``covcal calibrate-labelled``: some target labels, said so, and never judged on again."""
+"""``calibrate --labels``: some target labels, said so, and never judged on again."""
 
 import hashlib
 import json
@@ -8,13 +8,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from scipy.special import expit, logit, softmax
 
-from covcal_cli.calibrate.labelled import LabelledSettings, calibrate_labelled
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.evidence import confidences
 from covcal_cli.evaluate.evaluate import evaluate
-from covcal_cli.formats.calibration import read_calibration
-from covcal_cli.maths.temperature import fit_temperature
-from covcal_cli.records import encoded
+from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.target_labels import random_labels
+from covcal_cli.maths.softmax import with_offsets
+from covcal_cli.records import encoded, write_document
 from tests.cli_runner import covcal
 from tests.made_files import Arrays, made_domain, only_rows, write_features
 
@@ -34,43 +37,63 @@ def path(tmp_path: Path, target: Arrays) -> Path:
     return write_features(tmp_path / "features.h5", target=target)
 
 
+def fitted(path: Path, n: int, seed: int = 0) -> Calibration:
+    return calibrate(path, CalibrateSettings(seed=seed), random_labels(path, n, seed))
+
+
 def rows_named(target: Arrays, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     names = [bytes(value).decode() for value in target["ids"]]
     return np.array([names.index(name) for name in ids])
 
 
-def test_the_temperature_is_that_of_its_rows(path: Path, target: Arrays) -> None:
-    """N labelled rows of any split; T is the best for exactly the rows that cal.json names."""
-    found = calibrate_labelled(path, LabelledSettings(rows=80))
+def test_it_is_fitted_to_rows_of_any_split(path: Path, target: Arrays) -> None:
+    """N labelled rows, whose mean confidence becomes the accuracy that is found."""
+    found = fitted(path, 80)
     assert found.labelled_rows is not None
-    ids = found.labelled_rows.ids
-    rows = rows_named(target, ids)
-    assert len(set(ids)) == found.labelled_rows.n == 80
+    rows = rows_named(target, found.labelled_rows.ids)
+    assert len({*found.labelled_rows.ids}) == found.labelled_rows.n == 80
     assert (target["labels"][rows] >= 0).all()
     assert set(target["split"][rows]) == {0, 1, 2}
-    expected = fit_temperature(target["logits"][rows], target["labels"][rows]).temperature
-    assert found.forecaster_temperature == pytest.approx(expected, rel=1e-5)
     assert (found.method, found.method_used) == ("labelled", "labelled")
+    assert (found.labelled_rows.design, found.labelled_rows.population) == ("random", 213)
+    right = target["logits"].argmax(axis=1) == target["labels"]
+    errors = int((~right[rows]).sum())
+    assert (found.fit["rows"], found.fit["errors"]) == (80, errors)
+    said, known = found.estimates["labelled"], target["labels"] >= 0
+    assert said["accuracy_low"] <= right[known].mean() <= said["accuracy_high"]
+    assert 0 <= said["ece_low"] <= said["ece"] <= said["ece_high"]
+    logits = with_offsets(
+        target["logits"][known], found.forecaster_temperature, None, found.confidence_offset
+    )
+    confidence = confidences(
+        logits, found.forecaster_temperature, target["logits"][known].argmax(axis=1)
+    )
+    assert confidence.mean() == pytest.approx(said["accuracy"], abs=0.01)
 
 
-def test_t_at_its_limit_is_refused_unless_forced(path: Path, tmp_path: Path) -> None:
-    """A labelled target whose labels are upside down gives no cal.json, unless it is asked for."""
+def test_more_labels_come_nearer(path: Path, target: Arrays) -> None:
+    """The interval of the accuracy shrinks, and the mean confidence nears the truth."""
+    found = [fitted(path, n).estimates["labelled"] for n in (10, 200)]
+    widths = [one["accuracy_high"] - one["accuracy_low"] for one in found]
+    assert widths[1] < widths[0] / 3
+    known = target["labels"] >= 0
+    right = target["logits"][known].argmax(axis=1) == target["labels"][known]
+    assert found[1]["accuracy"] == pytest.approx(right.mean(), abs=0.03)
+
+
+def test_a_target_alone_is_enough(tmp_path: Path, target: Arrays) -> None:
+    """Without source rows nothing is known beforehand: the labels speak alone."""
+    path = write_features(tmp_path / "t.h5", target=target)
     with h5py.File(path, "r+") as file:
-        file["target/labels"][:] = file["target/logits"][:].argmin(axis=1)
-    output = tmp_path / "cal.json"
-    refused = covcal("calibrate-labelled", path, "--rows", 80, "-o", output)
-    assert "upper limit" in refused.error_line()
-    assert not output.exists()
-    covcal("calibrate-labelled", path, "--rows", 80, "-o", output, "--force").require_success()
-    assert output.exists()
+        del file["source"]
+    found = fitted(path, 60)
+    assert found.estimates["labelled"]["accuracy_without_labels"] is None
+    assert found.used_target_labels
 
 
 def test_the_rows_are_a_seeded_draw(path: Path) -> None:
     """The same seed draws the same rows, another seed others."""
-    drawn = [
-        calibrate_labelled(path, LabelledSettings(rows=50, seed=seed)).labelled_rows
-        for seed in (0, 0, 1)
-    ]
+    drawn = [fitted(path, 50, seed).labelled_rows for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1]
     assert drawn[0] is not None
     assert drawn[2] is not None
@@ -79,7 +102,7 @@ def test_the_rows_are_a_seeded_draw(path: Path) -> None:
 
 def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
     """used_target_labels is true, and the hash is that of the sorted row ids."""
-    arguments = ("calibrate-labelled", path, "--rows", 50, "--seed", 2, "-o", "cal.json")
+    arguments = ("calibrate", path, "--labels", 50, "--seed", 2, "-o", "cal.json")
     done = covcal(*arguments, cwd=tmp_path).require_success()
     assert "50 target rows" in done.out
     content = json.loads((tmp_path / "cal.json").read_text())
@@ -95,7 +118,7 @@ def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
 
 def test_evaluate_leaves_exactly_those_rows_out(path: Path, target: Arrays, tmp_path: Path) -> None:
     """The metrics, of none too, are those of a file without the rows that were fitted to."""
-    found = calibrate_labelled(path, LabelledSettings(rows=100))
+    found = fitted(path, 100)
     assert found.labelled_rows is not None
     used = rows_named(target, found.labelled_rows.ids)
     kept = ~np.isin(np.arange(sum(SIZES)), used)
@@ -111,9 +134,29 @@ def test_evaluate_leaves_exactly_those_rows_out(path: Path, target: Arrays, tmp_
         assert ours.to_json() == pytest.approx(theirs.to_json(), nan_ok=True)
 
 
+def test_apply_and_evaluate_add_the_offset(path: Path, target: Arrays, tmp_path: Path) -> None:
+    """The odds of the classifier's label times e^a; the other classes share the rest."""
+    found = fitted(path, 100)
+    write_document(found, tmp_path / "l.json", force=False)
+    covcal("apply", path, "-c", "l.json", "-o", "p.npz", cwd=tmp_path).require_success()
+    before = softmax(target["logits"].astype(float) / found.forecaster_temperature, axis=1)
+    label, rows = target["logits"].argmax(axis=1), np.arange(sum(SIZES))
+    own = expit(logit(before[rows, label]) + found.confidence_offset)
+    expected = before * ((1 - own) / (1 - before[rows, label]))[:, None]
+    expected[rows, label] = own
+    written = np.load(tmp_path / "p.npz")
+    np.testing.assert_allclose(written["probabilities"], expected, atol=1e-5)
+    np.testing.assert_allclose(written["confidence"], own, atol=1e-5)
+    assert found.labelled_rows is not None
+    judged = (target["split"] == 2) & (target["labels"] >= 0)
+    judged[rows_named(target, found.labelled_rows.ids)] = False
+    measured = evaluate(path, {"labelled": found}).metrics["labelled"]
+    assert measured.mean_confidence == pytest.approx(own[judged].mean(), abs=1e-5)
+
+
 def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> None:
     """A note counts them, and metrics.json too."""
-    covcal("calibrate-labelled", path, "--rows", 60, "-o", "l.json", cwd=tmp_path)
+    covcal("calibrate", path, "--labels", 60, "-o", "l.json", cwd=tmp_path)
     done = covcal("evaluate", path, "-c", "l.json", "-o", "m.json", cwd=tmp_path)
     left_out = json.loads((tmp_path / "m.json").read_text())["left_out"]
     assert left_out > 0
@@ -123,21 +166,21 @@ def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> No
 def test_more_rows_than_labels_are_refused(path: Path) -> None:
     """The number of labelled rows is named."""
     with pytest.raises(CovcalError, match="has 213 labelled target rows, not 214: ask for fewer"):
-        calibrate_labelled(path, LabelledSettings(rows=214))
+        fitted(path, 214)
 
 
 def test_no_label_at_all_is_said_so(tmp_path: Path, target: Arrays) -> None:
     """Fewer --rows would not help a target without labels."""
     target["labels"][:] = -1
     path = write_features(tmp_path / "f.h5", target=target)
-    line = covcal("calibrate-labelled", path, "--rows", 10, cwd=tmp_path).error_line()
+    line = covcal("calibrate", path, "--labels", 10, cwd=tmp_path).error_line()
     assert "has no target labels" in line
     assert "fewer" not in line
 
 
 def test_rows_under_other_ids_are_noted(path: Path, target: Arrays, tmp_path: Path) -> None:
     """A file in which no fitted row is found by id is judged whole, with a note that says so."""
-    covcal("calibrate-labelled", path, "--rows", 60, "-o", "l.json", cwd=tmp_path)
+    covcal("calibrate", path, "--labels", 60, "-o", "l.json", cwd=tmp_path)
     assert "by id" not in covcal("evaluate", path, "-c", "l.json", cwd=tmp_path).err
     target["ids"] = np.array([b"new/" + name for name in target["ids"]])
     write_features(tmp_path / "other.h5", target=target)
@@ -148,16 +191,31 @@ def test_rows_under_other_ids_are_noted(path: Path, target: Arrays, tmp_path: Pa
 
 def test_nothing_left_to_judge_is_an_error(path: Path) -> None:
     """Every labelled row used: evaluate has no labelled row left, and says so."""
-    found = calibrate_labelled(path, LabelledSettings(rows=213))
+    found = fitted(path, 213)
     with pytest.raises(CovcalError, match=r"no label|every row to judge was used"):
         evaluate(path, {"labelled": found})
 
 
-def test_few_errors_do_not_sharpen(tmp_path: Path) -> None:
-    """With fewer than five errors among its rows T stays at 1, and a warning counts them."""
-    target = made_domain("target", sizes=SIZES, sharpness=0.1)
-    target["labels"] = target["logits"].argmax(axis=1).astype(np.int64)
-    path = write_features(tmp_path / "f.h5", target=target)
-    found = calibrate_labelled(path, LabelledSettings(rows=40))
-    assert found.forecaster_temperature == 1.0
-    assert found.warnings[0].startswith("0 errors among 40 labelled target rows")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--labels", "0"),
+        ("--labels", "-3"),
+        ("--labels", "some"),
+        ("--labels", "9", "--method", "temp"),
+        ("--labels", "marked", "--method", "temp"),
+        ("--labels", "9", "--target-prior", "uniform"),
+        ("--labels", "marked", "--target-prior", "uniform"),
+    ],
+)
+def test_labels_without_sense_are_refused(path: Path, options: tuple[str, ...]) -> None:
+    done = covcal("calibrate", path, *options, "-o", path.with_name("x.json"))
+    assert done.code == 2
+    assert "label" in done.err
+    assert not path.with_name("x.json").exists()
+
+
+def test_the_old_name_names_the_new_one() -> None:
+    done = covcal("calibrate-labelled", "f.h5", "--rows", 30)
+    assert done.code == 2
+    assert "covcal calibrate --labels N" in done.err

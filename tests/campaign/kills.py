@@ -46,7 +46,7 @@ OPERATIONS = (
     ),
     Operation("merge f.h5 -o out.h5", ("out.h5",)),
     Operation("calibrate features.h5 -o out.json -q", ("out.json",)),
-    Operation("calibrate-labelled features.h5 --rows 30 -o out.json -q", ("out.json",)),
+    Operation("calibrate features.h5 --labels 30 -o out.json -q", ("out.json",)),
     Operation("estimate adapted.h5 -o out.json -q", ("out.json",)),
     Operation(
         "evaluate features.h5 -c cal.json -o out.json --diagram out.svg --junit out.xml "

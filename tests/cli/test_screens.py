@@ -26,7 +26,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 SCREENS = (
     ("calibrate", "adapted.h5", "-o", "new.json"),
-    ("calibrate-labelled", "adapted.h5", "--rows", "30", "-o", "labelled.json"),
+    ("calibrate", "adapted.h5", "--labels", "30", "-o", "labelled.json"),
     ("estimate", "adapted.h5", "-c", "temp.json", "-c", "fl+iw+temp.json"),
     (
         *(
@@ -285,5 +285,5 @@ class TestCompletion:
             "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         }
         done = covcal_process(env=env).require_success()
-        assert "calibrate-labelled" in done.out
+        assert "calibrate" in done.out
         assert "export" not in done.out

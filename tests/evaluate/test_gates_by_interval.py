@@ -329,8 +329,8 @@ class TestSplits:
         assert (found["split"], found["n"]) == ("all", 1400)
 
     def test_rows_that_labels_were_read_of_are_left_out(self, folder: Path) -> None:
-        arguments = ("features.h5", "--rows", 100, "-o", "few.json")
-        covcal("calibrate-labelled", *arguments, cwd=folder).require_success()
+        arguments = ("features.h5", "--labels", 100, "-o", "few.json")
+        covcal("calibrate", *arguments, cwd=folder).require_success()
         found = printed_json(
             "evaluate", "features.h5", "-c", "few.json", "--split", "all", cwd=folder
         )

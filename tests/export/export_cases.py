@@ -100,6 +100,12 @@ class Case:
     temperature: float
     offsets: tuple[float, ...] = ()  # of the classes
     aligned: float | None = None  # T_a of a blend
+    of_label: float = 0.0  # of the classifier's label
+
+    def moves(self, logits: Array) -> NDArray[np.float64]:
+        """Return what is added to the scaled logits of every row, shape (n, K)."""
+        own = np.eye(logits.shape[1])[logits.argmax(axis=1)]
+        return np.asarray(np.array(self.offsets or 0.0) + self.of_label * own)
 
     def export(self, *more: Any, output: str = "calibrated.onnx") -> Outcome:
         """Run ``covcal export``."""
@@ -142,6 +148,7 @@ def calibrated(
     networks: dict[str, Array] | None = None,
     temperature: float | None = None,
     offsets: tuple[float, ...] = (),
+    of_label: float = 0.0,
     attributes: Mapping[str, str] | None = None,
 ) -> Case:
     """Write features.h5 or adapted.h5 and cal.json beside `model`, as the commands would.
@@ -180,11 +187,11 @@ def calibrated(
     content = json.loads(document.read_text(encoding="utf-8"))
     if temperature is not None:
         content["temperatures"]["forecaster"] = temperature
-    if temperature is not None or offsets:
-        content["class_offsets"] = list(offsets)
+    if temperature is not None or offsets or of_label:
+        content |= {"class_offsets": list(offsets), "confidence_offset": of_label}
         document.write_text(json.dumps(content), encoding="utf-8")
     used = content["temperatures"]
-    return Case(model, document, networks, used["forecaster"], offsets, used["aligned"])
+    return Case(model, document, networks, used["forecaster"], offsets, used["aligned"], of_label)
 
 
 def _domain(name: str, width: int, classes: int) -> Arrays:
@@ -228,9 +235,8 @@ def require_right(
     if callable(phi):
         features = phi(features.astype(np.float64))
     z = z.reshape(len(x), -1)
-    offsets = np.array(case.offsets or 0.0)
     expected = expected_probabilities(
-        z, case.temperature, case.networks, features, offsets, case.aligned
+        z, case.temperature, case.networks, features, case.moves(z), case.aligned
     )
     probabilities, label, confidence = (after[name] for name in list(after)[len(before) :])
     assert probabilities.dtype == confidence.dtype == np.float32

@@ -248,3 +248,13 @@ class TestForecasters:
         """A calibration of the model's own logits takes no networks."""
         case = plain_case(tmp_path)
         assert "leave --networks out" in case.export("--networks", case.model).error_line()
+
+
+@pytest.mark.parametrize("offsets", [(), (-1.0, 0.4, 2.1)])
+def test_an_offset_of_the_label(offsets: tuple[float, ...], tmp_path: Path) -> None:
+    """What labels added to the log odds of the classifier's label is merged in, and recorded."""
+    case = plain_case(tmp_path, temperature=1.7, offsets=offsets, of_label=-0.7)
+    case.export().require_success()
+    require_right(case, rows(), phi="phi", logits="y")
+    entries = {entry.key: entry.value for entry in onnx.load(case.output).metadata_props}
+    assert float(entries["covcal.confidence_offset"]) == -0.7

@@ -30,6 +30,7 @@ def prepared(
     width: int = D,
     classes: int = K,
     offsets: tuple[float, ...] = (),
+    of_label: float = 0.0,
     method: str | None = None,
 ) -> Case:
     """Calibrate a torch model on made rows, as extract would have named it."""
@@ -46,6 +47,7 @@ def prepared(
         networks=made_networks(width, classes) if fl else None,
         temperature=1.7,
         offsets=offsets,
+        of_label=of_label,
         attributes={"model_sha256": classifier.sha256, "model_name": classifier.name},
     )
 
@@ -69,8 +71,9 @@ def require_right(module: Any, case: Case, x: torch.Tensor) -> dict[str, Array]:
         output = module(x.clone())
         phi = module.phi(x.clone()).numpy()
         logits = output.numpy() if module.end is None else module.head(module.phi(x)).numpy()
-    offsets = np.array(case.offsets or 0.0)
-    expected = expected_probabilities(logits, 1.7, case.networks, phi, offsets, case.aligned)
+    expected = expected_probabilities(
+        logits, 1.7, case.networks, phi, case.moves(logits), case.aligned
+    )
     # The fused operators of a transformer are traced one by one, and round differently.
     np.testing.assert_allclose(after["output"], output.numpy(), rtol=1e-6, atol=1e-6)
     if not any(isinstance(part, nn.TransformerEncoderLayer) for part in module.modules()):
@@ -113,6 +116,14 @@ def test_class_offsets(fl: bool, tmp_path: Path) -> None:
     exported(f"{ZOO}:in_place", case).require_success()
     after = require_right(module, case, rows(TENSOR, 7))
     assert (after["probabilities"].argmax(axis=1) != after["label"]).any()
+
+
+def test_an_offset_of_the_label(tmp_path: Path) -> None:
+    """What labels added to the log odds of the classifier's label is in the program."""
+    module: Any = torch_modules.in_place().eval()
+    case = prepared(f"{ZOO}:in_place", tmp_path, fl=False, of_label=-0.7)
+    exported(f"{ZOO}:in_place", case).require_success()
+    require_right(module, case, rows(TENSOR, 7))
 
 
 MASKED = ("by_infinity", "by_filling", "before_softmax", "by_a_billion")

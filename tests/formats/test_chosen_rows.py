@@ -1,5 +1,6 @@
 """Rows of very large files: the same as if all were in memory, in memory that does not grow."""
 
+import gc
 import tracemalloc
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.estimate import expect
-from covcal_cli.calibrate.labelled import LabelledSettings, calibrate_labelled
 from covcal_cli.formats import features
 from covcal_cli.formats.features import FeatureFile, thinned
+from covcal_cli.formats.target_labels import random_labels
 from tests.made_files import Arrays, made_domain, write_features
 
 
@@ -74,9 +75,13 @@ def peak(path: Path) -> int:
     """Return the bytes that are in use at most while all that reads a target does so."""
     tracemalloc.start()
     try:
-        calibrate(path, CalibrateSettings(method="iw+temp"))
-        calibrate_labelled(path, LabelledSettings(rows=50))
-        expect(path)
+        for read in (
+            lambda: calibrate(path, CalibrateSettings(method="iw+temp")),
+            lambda: calibrate(path, labels=random_labels(path, 50)),
+            lambda: expect(path),
+        ):
+            gc.collect()  # what is left of the one before is no part of the next
+            read()
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -88,8 +93,12 @@ def test_memory_does_not_grow_with_the_rows(
     """A byte a row, the split, is all that is kept."""
     monkeypatch.setattr(features, "_BLOCK_BYTES", 1 << 16)
     monkeypatch.setattr(features, "_SPLIT_ROWS", 1 << 12)
-    most = ("estimators.evidence.MAX_ROWS", "calibrate.reference.MAX_ROWS")
-    for name in (*most, "calibrate.problem.MAX_DISCRIMINATED"):
+    for name in (
+        "estimators.evidence.MAX_ROWS",
+        "calibrate.reference.MAX_ROWS",
+        "calibrate.problem.MAX_DISCRIMINATED",
+        "formats.target_labels.MAX_FRAME",
+    ):
         monkeypatch.setattr(f"covcal_cli.{name}", 2000)
     monkeypatch.setattr("covcal_cli.calibrate.discriminator.MAX_ROWS_PER_DOMAIN", 2000)
     sizes = [100_000, 400_000]

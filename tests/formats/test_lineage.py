@@ -59,7 +59,6 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 BARE = {
     "calibrate": ("calibrate", "-o", "new.json"),
-    "calibrate-labelled": ("calibrate-labelled", "--rows", 9, "-o", "new.json", "--force"),
     "estimate": ("estimate",),
     "apply": ("apply", "-o", "new.csv"),
     "evaluate": ("evaluate", "-o", "new.json"),
@@ -139,7 +138,6 @@ def test_files_of_any_name_and_age(folder: Path, old: str) -> None:
 
 NAMED: dict[str, Callable[[str], tuple[str | int, ...]]] = {
     "calibrate": lambda file: ("calibrate", file, "--method", "temp", "-o", "new.json"),
-    "calibrate-labelled": lambda file: (*BARE["calibrate-labelled"], file),
     "estimate": lambda file: ("estimate", file),
     "apply": lambda file: ("apply", file, "-c", "cal.json"),
     "evaluate": lambda file: ("evaluate", file, "-c", "cal.json"),
@@ -154,7 +152,7 @@ def test_a_file_that_is_named_is_read_with_a_note(folder: Path, command: str) ->
     before = covcal(*arguments, cwd=folder).require_success()
     assert STALE not in before.err + before.out
     extract(folder, 1)
-    force = ("-f",) if command in ("calibrate", "calibrate-labelled", "apply", "report") else ()
+    force = ("-f",) if command in ("calibrate", "apply", "report") else ()
     done = covcal(*arguments, *force, cwd=folder).require_success()
     assert f"adapted.h5 {STALE} features.h5 as it is now" in done.err + done.out
 

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli.calibrate import labelled, methods
+from covcal_cli.calibrate import methods
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.evaluate import evaluate as evaluation
 from covcal_cli.formats.features import read_labels
@@ -105,7 +105,8 @@ def test_pick_and_label_do_not_see_them(adapted: Path) -> None:
     "arguments",
     [
         ("calibrate", "adapted.h5", "--method", "cot", "-o", "-"),
-        ("estimate", "adapted.h5", "-o", "-"),
+        ("calibrate", "adapted.h5", "--labels", "none", "-o", "-"),
+        ("estimate", "adapted.h5", "--labels", "none", "-o", "-"),
         ("evaluate", "adapted.h5", "-c", "temp.json", "-o", "-"),
         ("apply", "adapted.h5", "-c", "temp.json", "-o", "-"),
         ("pick", "adapted.h5", "-n", 9, "-o", "x.csv"),
@@ -155,14 +156,13 @@ def test_nothing_asks_for_them(
 
     monkeypatch.setattr("covcal_cli.formats.features.read_labels", read)
     monkeypatch.setattr(evaluation, "target_labels", read)
-    monkeypatch.setattr(labelled, "target_labels", read)
+    monkeypatch.setattr("covcal_cli.formats.target_labels.read_labels", read)
     covcal("estimate", small_files / "adapted.h5").require_success()
     for method in METHODS:
         output = tmp_path / f"{method}.json"
         done = covcal("calibrate", small_files / "adapted.h5", *chosen(method), "-o", output)
         done.require_success()
-    labelled_rows = ("--rows", 9, "-o", "-")
-    done = covcal("calibrate-labelled", small_files / "adapted.h5", *labelled_rows)
+    done = covcal("calibrate", small_files / "adapted.h5", "--labels", 9, "-o", "-")
     assert "a target label was read" in done.err
     assert "a target label was read" in covcal("evaluate", small_files / "adapted.h5").err
 

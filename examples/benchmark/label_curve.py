@@ -1,0 +1,312 @@
+"""What a few labels of target rows bring: ECE and error of the accuracy against their number.
+
+    python examples/benchmark/label_curve.py --data DIR [--output DIR] [--families office votes ...]
+        [--seeds 2] [--draws 20] [--half choose] [--without-adapt]
+
+README.md beside this file says what DIR holds. Rows are drawn from the target's training and
+validation rows, which have labels here, and the ECE is that of its test rows:
+
+- `labels, T`: the T that minimises the Brier score of random rows;
+- `labels, matched`: the T whose mean confidence is the share of random rows that are right;
+- `labelled`: what ``covcal calibrate`` makes of rows that ``covcal pick`` draws; without any label
+  what auto does;
+- `true accuracy`: the T whose mean confidence is the accuracy, which no number of rows passes.
+
+Where a target has fewer rows all of them are labelled. A shift that has a record in the output is
+not run again; progress goes to stderr, the table to stdout.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+EXAMPLES = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "paper")]
+
+import numpy as np  # noqa: E402
+from reproduction.datasets import MissingDataError  # noqa: E402
+
+from benchmark.families import FAMILIES, HALVES, Case, cases  # noqa: E402
+from benchmark.labels import ece as binned_ece  # noqa: E402
+from covcal_cli.adapt.settings import AdaptSettings  # noqa: E402
+from covcal_cli.arrays import Booleans, Float32s, Float64s, Labels  # noqa: E402
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate_file  # noqa: E402
+from covcal_cli.calibrate.problem import Problem  # noqa: E402
+from covcal_cli.compare.runs import CompareSettings, Run, record_of  # noqa: E402
+from covcal_cli.estimators.evidence import Estimate, Z  # noqa: E402
+from covcal_cli.estimators.forecast import forecast  # noqa: E402
+from covcal_cli.estimators.labelled import LabelledSample, labelled  # noqa: E402
+from covcal_cli.estimators.matching import match_accuracy  # noqa: E402
+from covcal_cli.estimators.posterior import MAX_FRAME, posterior  # noqa: E402
+from covcal_cli.files import write_text  # noqa: E402
+from covcal_cli.formats.features import FeatureFile  # noqa: E402
+from covcal_cli.formats.target_labels import target_labels  # noqa: E402
+from covcal_cli.maths.softmax import with_offsets  # noqa: E402
+from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E402
+from covcal_cli.pick.design import drawn, inclusion_probabilities  # noqa: E402
+from covcal_cli.progress import silent  # noqa: E402
+
+NUMBERS = 0, 10, 25, 50, 100, 200, 500
+RANDOM, MATCHED, LABELLED, TRUE = "labels, T", "labels, matched", "labelled", "true accuracy"
+METHODS = RANDOM, MATCHED, LABELLED, TRUE
+MAX_TEST = 6000  # rows that an ECE is measured on
+
+
+@dataclass(frozen=True)
+class Point:
+    """One shift at one number of labels: means over draws, fractions."""
+
+    family: str
+    shift: str
+    half: str
+    labels: int
+    ece: dict[str, float]  # by method
+    error: dict[str, float]  # distance of the accuracy from that of all rows drawn from
+    covered: float | None = None  # share of intervals of `labelled` that hold it
+    width: float | None = None  # mean width of those
+    wilson: float | None = None  # and of Wilson's for random rows
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What the draws of one file share."""
+
+    logits: Float32s  # of the rows drawn from
+    labels: Labels
+    right: Float64s
+    forecast: Float64s
+    frame: Float32s
+    test_logits: Float32s
+    test_right: Booleans
+
+    def ece(self, temperature: float, offset: float = 0.0) -> float:
+        moved = with_offsets(self.test_logits, temperature, None, offset)
+        return binned_ece(moved, self.test_right, temperature, self.test_logits.argmax(axis=1))
+
+
+def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
+    """Return the points of one file."""
+    with FeatureFile(path) as file:
+        problem = Problem(file, CalibrateSettings(seed=seed))
+        auto, prior = calibrate_file(problem, CalibrateSettings(labels="none")), problem.accuracy
+        target = file.require_target()
+        rows = target.drawn(target.n, seed, "train", "validation")
+        logits, labels = target.logits(rows), target_labels(target, rows)
+        right = logits.argmax(axis=1) == labels
+        test = target.drawn(MAX_TEST, seed, "test")
+        test_logits = target.logits(test)
+        found = _Target(
+            logits,
+            labels,
+            right.astype(np.float64),
+            forecast(file, rows, None, seed=seed, progress=silent).right,
+            logits[np.random.default_rng(seed).permutation(len(rows))[:MAX_FRAME]],
+            test_logits,
+            test_logits.argmax(axis=1) == target_labels(target, test),
+        )
+    truth = float(found.right.mean())
+    ceiling = found.ece(match_accuracy(found.logits, truth).temperature)
+    points = []
+    for n in NUMBERS:
+        rng = np.random.default_rng([seed, n])
+        measured: dict[str, list[float]] = defaultdict(list)
+        if n == 0:
+            measured["ece " + LABELLED] = [found.ece(auto.forecaster_temperature)]
+            measured["error " + LABELLED] = [abs(prior.accuracy - truth)]
+        for _ in range(draws if n else 0):
+            _random(found, min(n, len(rows)), rng, measured)
+            _picked(found, min(n, len(rows)), rng, measured, prior)
+        mean = {name: float(np.mean(values)) for name, values in measured.items()}
+        points.append(
+            Point(
+                case.family,
+                case.shift,
+                case.half,
+                n,
+                {TRUE: ceiling} | _named("ece ", mean),
+                _named("error ", mean),
+                *(mean.get(name) for name in ("covered", "width", "wilson")),
+            )
+        )
+    return points
+
+
+def _named(kind: str, mean: dict[str, float]) -> dict[str, float]:
+    return {name.removeprefix(kind): v for name, v in mean.items() if name.startswith(kind)}
+
+
+def _random(
+    target: _Target, n: int, rng: np.random.Generator, measured: dict[str, list[float]]
+) -> None:
+    """Measure what a temperature makes of random rows."""
+    rows = rng.choice(len(target.right), n, replace=False)
+    right = target.right[rows]
+    accuracy, truth = float(right.mean()), float(target.right.mean())
+    fit = fit_temperature(
+        target.logits[rows],
+        target.labels[rows],
+        allow_sharpening=n - int(right.sum()) >= MIN_ERRORS,
+    )
+    measured["ece " + RANDOM].append(target.ece(fit.temperature))
+    measured["ece " + MATCHED].append(
+        target.ece(match_accuracy(target.frame, accuracy).temperature)
+    )
+    measured["error " + MATCHED].append(abs(accuracy - truth))
+    spread = accuracy * (1 - accuracy) / n + Z**2 / (4 * n**2)
+    measured["wilson"].append(2 * Z * float(np.sqrt(spread)) / (1 + Z**2 / n))
+
+
+def _picked(
+    target: _Target,
+    n: int,
+    rng: np.random.Generator,
+    measured: dict[str, list[float]],
+    prior: Estimate,
+) -> None:
+    """Measure what covcal makes of rows drawn by the design of ``pick``."""
+    order = np.argsort(target.forecast, kind="stable")
+    inclusion = inclusion_probabilities(target.forecast[order], n)
+    places = drawn(inclusion, rng)
+    rows, truth = order[places], float(target.right.mean())
+    sample = LabelledSample(
+        len(order), target.right[rows], inclusion[places], np.zeros(len(rows), dtype=np.int64)
+    )
+    found = posterior(target.frame, target.logits[rows], sample, prior)
+    alone = labelled(sample, target.forecast, target.forecast[rows])
+    measured["ece " + LABELLED].append(target.ece(found.temperature, found.offset))
+    measured["error " + LABELLED].append(abs(found.accuracy - truth))
+    measured["covered"].append(float(alone.low - 1e-9 <= truth <= alone.high + 1e-9))
+    measured["width"].append(alone.high - alone.low)
+
+
+def points_of(
+    case: Case, folder: Path, *, seeds: int, draws: int, adapting: bool
+) -> Iterator[Point]:
+    """Yield the points of a shift, of a file per seed, from its records where it has any."""
+    for seed in range(seeds):
+        if seed and not (adapting or case.redrawn):
+            return  # another seed would be the same file
+        measured = case.path(folder / "features", seed)
+        if not measured.is_file():
+            measured.parent.mkdir(parents=True, exist_ok=True)
+            case.make(measured, seed)
+        if adapting:  # as run.py adapts it, or has done so
+            settings = CompareSettings(adapt=AdaptSettings(device="cpu"))
+            measured = record_of(Run(case.shift, measured, seed), folder, settings).measured
+        kind = "label-curve" if adapting else "label-curve-without-adapt"
+        path = folder / kind / f"{case.shift}-seed{seed}-draws{draws}.json"
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = [asdict(point) for point in curve(case, measured, draws, seed)]
+            write_text(path, json.dumps(content, indent=1) + "\n", force=True)
+            print(f"{case.family} {case.shift} seed {seed}", file=sys.stderr, flush=True)
+        yield from (Point(**point) for point in json.loads(path.read_text("utf-8")))
+
+
+def markdown(points: Sequence[Point]) -> str:
+    """Return the table: every half by itself, every shift counting the same."""
+    lines = []
+    for half in dict.fromkeys(point.half for point in points):
+        chosen = [point for point in points if point.half == half]
+        shifts = len({(point.family, point.shift) for point in chosen})
+        lines += [
+            f"## {half}: {shifts} shifts",
+            "",
+            "| mean, labels: | " + _row(NUMBERS),
+            "|---|" + "---|" * len(NUMBERS),
+        ]
+        for what, values in _rows(chosen):
+            lines.append(f"| {what} | {_row(values)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(values: Sequence[object]) -> str:
+    return " | ".join(str(value) for value in values) + " |"
+
+
+def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
+    for method in METHODS:
+        yield (
+            f"ECE in %, {method}",
+            [_shown(over_shifts(points, "ece", n, method)) for n in NUMBERS],
+        )
+    for method in (MATCHED, LABELLED):
+        values = [over_shifts(points, "error", n, method) for n in NUMBERS]
+        yield f"error of the accuracy in points, {method}", [_shown(value) for value in values]
+    values = [over_shifts(points, "covered", n) for n in NUMBERS]
+    yield f"intervals of `{LABELLED}` that hold it, %", [_shown(value) for value in values]
+    worst = [min(by_shift(points, "covered", n).values(), default=None) for n in NUMBERS]
+    yield "the same on the worst shift", [_shown(value) for value in worst]
+    for what, name in (("their width in points", "width"), ("width of Wilson's", "wilson")):
+        yield what, [_shown(over_shifts(points, name, n)) for n in NUMBERS]
+
+
+def by_shift(
+    points: Sequence[Point], field: str, labels: int, method: str | None = None
+) -> dict[str, float]:
+    """Return the mean over seeds of every shift that has the number."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for point in points:
+        value = getattr(point, field)
+        if method is not None:
+            value = value.get(method)
+        if point.labels == labels and value is not None:
+            found[f"{point.family} {point.shift}"].append(value)
+    return {shift: float(np.mean(values)) for shift, values in found.items()}
+
+
+def over_shifts(
+    points: Sequence[Point], field: str, labels: int, method: str | None = None
+) -> float | None:
+    """Return the mean over shifts, None where none has the number."""
+    found = by_shift(points, field, labels, method)
+    return float(np.mean([*found.values()])) if found else None
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="ECE and error of the accuracy against labels.")
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder of the data sets and of models/")
+    add("--output", type=Path, default=Path("benchmark-results"), help="default: %(default)s")
+    add("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES), metavar="FAMILY")
+    add("--seeds", type=int, default=2, metavar="N", help="files per shift (default: %(default)s)")
+    add("--draws", type=int, default=20, metavar="N", help="of every number of labels")
+    add("--half", choices=HALVES, help="only families of this half, as of run.py")
+    add("--without-adapt", action="store_true", help="take features files as they are")
+    given = parser.parse_args(arguments)
+    if given.seeds < 1 or given.draws < 1:
+        parser.error("--seeds and --draws must be at least 1")
+    try:
+        chosen = cases(given.data, list(dict.fromkeys(given.families)), half=given.half)
+    except MissingDataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    points = [
+        point
+        for case in chosen
+        for point in points_of(
+            case,
+            given.output,
+            seeds=given.seeds,
+            draws=given.draws,
+            adapting=not given.without_adapt,
+        )
+    ]
+    print(markdown(points), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Labels that a user marked: taken by auto and estimate, batch by batch, and by no other method."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.estimate import estimate
+from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.errors import CovcalError
+from covcal_cli.evaluate.evaluate import evaluate
+from covcal_cli.formats.calibration import read_calibration
+from tests.cli_runner import covcal
+from tests.made_files import made_domain, write_features
+from tests.pick.labelling import fill
+
+
+@pytest.fixture(scope="module")
+def unmarked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = made_domain("target", sizes=(300, 100, 200), shift=1.0)
+    return write_features(tmp_path_factory.mktemp("marked") / "unmarked.h5", target=target)
+
+
+@pytest.fixture(scope="module")
+def path(unmarked: Path) -> Path:
+    """A file with two batches of labels."""
+    folder = unmarked.parent
+    file = folder / "features.h5"
+    file.write_bytes(unmarked.read_bytes())
+    for number in (30, 40):
+        sheet = f"{number}.csv"
+        covcal("pick", file, "-n", number, "-o", sheet, cwd=folder).require_success()
+        fill(folder / sheet, file)
+        covcal("label", file, sheet, cwd=folder).require_success()
+    return file
+
+
+def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
+    """The summary says accuracy and ECE, a note what every batch changed, cal.json the design."""
+    done = covcal("calibrate", path, "-o", tmp_path / "cal.json").require_success()
+    notes = [line for line in done.err.splitlines() if "batch" in line]
+    assert ["30 in all" in notes[0], "70 in all" in notes[1]] == [True, True]
+    assert "without labels" in notes[0]
+    content: dict[str, Any] = json.loads((tmp_path / "cal.json").read_text())
+    assert (content["method"], content["method_used"]) == ("auto", "labelled")
+    assert content["used_target_labels"] is True
+    rows = content["labelled_rows"]
+    assert (rows["design"], rows["population"], rows["batches"]) == ("marked", 400, [30, 40])
+    found = read_calibration(tmp_path / "cal.json")
+    assert found.labelled_rows is not None
+    assert len(found.labelled_rows.ids) == 70
+    assert "drawn by covcal pick" in covcal("inspect", tmp_path / "cal.json").out
+
+
+def test_evaluate_judges_what_was_not_fitted_to(path: Path) -> None:
+    """Rows of the test split were not drawn; of all rows those 70 are left out."""
+    assert evaluate(path, {"labelled": calibrate(path)}).left_out == 0
+    done = covcal(
+        *("evaluate", path, "-c", save(path), "--split", "all", "--format", "json")
+    ).require_success()
+    assert json.loads(done.out)["left_out"] == 70
+
+
+def save(path: Path) -> Path:
+    document = path.with_name("auto.json")
+    covcal("calibrate", path, "-o", document, "-f").require_success()
+    return document
+
+
+def test_report_says_how_it_was_made(path: Path) -> None:
+    page = path.with_name("r.html")
+    covcal("report", path, "-c", save(path), "-o", page, "-f").require_success()
+    assert "--labels marked" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("settings", [{"labels": "none"}, {"method": "cot"}])
+def test_others_leave_them_alone(path: Path, unmarked: Path, settings: dict[str, Any]) -> None:
+    """The same as of the file without labels."""
+    asked = replace(CalibrateSettings(), **settings)
+    with_labels, without = calibrate(path, asked), calibrate(unmarked, asked)
+    assert with_labels.forecaster_temperature == without.forecaster_temperature
+    assert not with_labels.used_target_labels
+
+
+def test_a_given_prior_keeps_its_rule(path: Path) -> None:
+    found = calibrate(path, CalibrateSettings(target_prior="uniform"))
+    assert found.method_used in ("prior", "prior+cot")
+    assert not found.used_target_labels
+
+
+def test_estimate_puts_them_first(path: Path, unmarked: Path) -> None:
+    """The combined estimate has the labels' interval; the label-free one is shown beside."""
+    found, without = estimate(path), estimate(unmarked)
+    names = [one.name for one in found.estimates]
+    assert names[:3] == ["combined", "labels", "without labels"]
+    assert names[3:] == [one.name for one in without.estimates[1:]]
+    assert found.estimates[2].accuracy == without.estimates[0].accuracy
+    combined, alone = found.estimates[:2]
+    assert combined.low <= alone.low <= alone.high <= combined.high
+    assert combined.high - combined.low < without.estimates[0].high - without.estimates[0].low
+    assert (found.used_target_labels, without.used_target_labels) == (True, False)
+    ignoring = estimate(path, EstimateSettings(labels="none"))
+    assert ignoring.estimates == without.estimates
+
+
+def test_labels_that_are_not_there_are_asked_for(unmarked: Path) -> None:
+    with pytest.raises(CovcalError, match="has no marked labels: draw rows with covcal pick"):
+        calibrate(unmarked, CalibrateSettings(labels="marked"))
+    line = covcal("estimate", unmarked, "--labels", "marked").error_line()
+    assert "covcal label" in line
+
+
+def test_estimate_has_the_ece_by_labels(path: Path) -> None:
+    """Of a calibration that knows no label, and of one fitted to them the same as in its file."""
+    document = path.with_name("temp.json")
+    covcal("calibrate", path, "--method", "none", "-o", document, "-f").require_success()
+    labelled = save(path)
+    done = covcal("estimate", path, "-c", document, "-c", labelled, "-o", "-").require_success()
+    plain, own = json.loads(done.out)["calibrations"]
+    found = read_calibration(labelled).estimates["labelled"]
+    assert (own["ece"], own["ece_high"]) == (found["ece"], found["ece_high"])
+    measured = evaluate(path, {}).metrics["none"].ece
+    assert plain["ece_low"] <= measured <= plain["ece_high"]
+    assert own["ece"] < plain["ece"]
+    assert "ECE by labels" in covcal("estimate", path, "-c", document).out
+
+
+def test_the_verdict_quotes_them_where_no_test_row_has_a_label(path: Path, tmp_path: Path) -> None:
+    blind = tmp_path / "blind.h5"
+    blind.write_bytes(path.read_bytes())
+    with h5py.File(blind, "r+") as file:
+        file["target/labels"][...] = -1
+    covcal("calibrate", blind, "-o", "cal.json", cwd=tmp_path).require_success()
+    covcal("report", blind, "-c", "cal.json", "-o", "r.html", cwd=tmp_path).require_success()
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "By labels of other rows, which the calibration was fitted to, its ECE is" in page

@@ -1,0 +1,42 @@
+"""The ECE by a few labels: near to that of all rows, and an interval that says how near."""
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+
+from covcal_cli.estimators.label_ece import folds, label_ece
+from covcal_cli.estimators.labelled import LabelledSample
+
+N = 20_000
+
+
+@pytest.mark.parametrize(("offset", "slope"), [(0.0, 1.0), (-0.7, 0.7), (0.4, 1.3)])
+def test_intervals_hold_the_ece_of_all_rows(offset: float, slope: float) -> None:
+    """On nine of ten draws of 50 rows, and the mean estimate of many rows is the ECE."""
+    rng = np.random.default_rng(0)
+    confidence = rng.beta(4, 1, N)
+    chances = expit(offset + slope * logit(confidence))
+    right = (rng.random(N) < chances).astype(float)
+    expected = np.abs(chances - confidence).mean()
+
+    def found(n: int) -> tuple[float, float, float]:
+        rows = rng.choice(N, n, replace=False)
+        drawn = LabelledSample(N, right[rows], np.full(n, n / N), np.zeros(n, dtype=int))
+        one = label_ece(confidence, confidence[rows], drawn)
+        return one.ece, one.low, one.high
+
+    ece, low, high = found(5000)
+    assert ece == pytest.approx(expected, abs=0.012)
+    assert high - low < 0.05
+    intervals = [found(50) for _ in range(40)]
+    assert np.mean([low - 0.01 <= expected <= high for _, low, high in intervals]) >= 0.9
+    assert np.mean([high - low for _, low, high in intervals]) > 0.05
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, 1), (3, 3), (52, 5)])
+def test_folds_are_alike_in_size(n: int, expected: int) -> None:
+    parts, fold = folds(n, 0)
+    sizes = np.bincount(fold, minlength=parts)
+    assert parts == expected
+    assert sizes.max() - sizes.min() <= 1
+    assert sizes.sum() == n
