@@ -36,7 +36,7 @@ FLOORS = (
     ("classifiers", "data", "demo"),
     ("estimators",),
     ("extract", "adapt", "calibrate", "evaluate", "apply", "export", "pick"),
-    ("report",),
+    ("report", "watch"),
     ("run", "compare"),
     ("inspect", "api"),
     ("cli",),
@@ -50,6 +50,7 @@ MARKED_READERS = (
     "covcal_cli.pick.label",
     "covcal_cli.extract.joined_marks",
     "covcal_cli.calibrate.marked",
+    "covcal_cli.watch.labels",
 )
 LABEL_READERS = ("covcal_cli.cli.calibrate", "covcal_cli.evaluate.evaluate")
 

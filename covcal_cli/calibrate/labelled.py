@@ -170,7 +170,8 @@ def calibrate_labelled(
     found = known.fit()
     fit = _fit(known, found, loss)
     errors = len(draw) - int(known.sample.right.sum())
-    fitted = fitted_fields(file, fit.scaling, fit, len(draw), errors)
+    seed = draw.seed if problem is None else problem.settings.seed
+    fitted = fitted_fields(file, fit.scaling, fit, len(draw), errors, seed=seed)
     fitted["estimates"] |= {LABELLED: _estimates(known, found)}
     warnings = [*fit.warnings, *warnings_on_reading(fitted["source_accuracy"], fit.scaling)]
     return Calibration(
@@ -183,7 +184,7 @@ def calibrate_labelled(
         loss=loss,
         weights=None,
         bound=None,
-        seed=draw.seed if problem is None else problem.settings.seed,
+        seed=seed,
         warnings=tuple(warnings),
         guards=fit.guards,
         used_target_labels=True,

@@ -70,7 +70,16 @@ def combined(evidence: Evidence, estimates: Sequence[Estimate]) -> Estimate:
 
     The interval has no level: how often it holds the truth is known only of the benchmark's shifts.
     """
-    heard, unheard = _witnesses(evidence, estimates)
+    return consensus(evidence, *_witnesses(evidence, estimates))
+
+
+def consensus(
+    evidence: Evidence, heard: Sequence[Estimate], unheard: Sequence[Estimate]
+) -> Estimate:
+    """Return the estimate to act on, by the rule above, from the witnesses that are heard.
+
+    Those that are not may be right, and widen the interval.
+    """
     right = float(evidence.source_correct.mean())
     accuracy = _corrected(right, heard)
     error = (evidence.source_errors + 0.5) / (evidence.n_source + 1)

@@ -95,6 +95,7 @@ def test_memory_does_not_grow_with_the_rows(
     monkeypatch.setattr(features, "_SPLIT_ROWS", 1 << 12)
     for name in (
         "estimators.evidence.MAX_ROWS",
+        "calibrate.reference.MAX_ROWS",
         "calibrate.problem.MAX_DISCRIMINATED",
         "formats.target_labels.MAX_FRAME",
     ):
