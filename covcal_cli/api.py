@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from covcal_cli.calibrate.calibrator import Calibrator
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.problem import EstimateSettings
+    from covcal_cli.compare.compare import compare
+    from covcal_cli.compare.runs import CompareSettings
     from covcal_cli.errors import CovcalError
     from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
     from covcal_cli.export.export import export
@@ -41,6 +43,7 @@ __all__ = [
     "ApplySettings",
     "CalibrateSettings",
     "Calibrator",
+    "CompareSettings",
     "CovcalError",
     "EstimateSettings",
     "EvaluateSettings",
@@ -49,6 +52,7 @@ __all__ = [
     "adapt",
     "apply",
     "calibrate",
+    "compare",
     "estimate",
     "evaluate",
     "export",
@@ -65,6 +69,7 @@ _HOMES = {
     "ApplySettings": "apply.apply",
     "CalibrateSettings": "calibrate.calibrate",
     "Calibrator": "calibrate.calibrator",
+    "CompareSettings": "compare.runs",
     "CovcalError": "errors",
     "EstimateSettings": "calibrate.problem",
     "EvaluateSettings": "evaluate.evaluate",
@@ -73,6 +78,7 @@ _HOMES = {
     "adapt": "adapt.adapt",
     "apply": "apply.apply",
     "calibrate": "calibrate.calibrate",
+    "compare": "compare.compare",
     "estimate": "calibrate.estimate",
     "evaluate": "evaluate.evaluate",
     "export": "export.export",

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -103,6 +104,11 @@ def encoded(value: Any, path: Path) -> Any:
 def document_text(content: Document | Mapping[str, Any], path: Path) -> str:
     """Return the JSON text of a document, or of its keys, as it is written at `path`."""
     return json.dumps(encoded(content, path), indent=2, allow_nan=False)
+
+
+def line_text(content: Document, path: Path) -> str:
+    """Return the JSON text of a document in one line, as it is written in a file at `path`."""
+    return json.dumps(encoded(content, path), allow_nan=False)
 
 
 def write_document(content: Document | Mapping[str, Any], path: str | Path, *, force: bool) -> None:
@@ -222,17 +228,33 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
             f"{path} has schema {shown(schema)}; this version reads {kind.schema}: {remedy}"
         )
     try:
-        found: D = _decoded(kind, content, "", path)
+        return document_of(kind, content, path)
     except (ValueError, OverflowError) as error:
         raise CovcalError(f"{path} is damaged ({error}): {again or remedy}") from error
+
+
+def document_of(kind: type[D], content: Any, path: Path) -> D:
+    """Return the document that the value of a JSON text holds, as it is written at `path`.
+
+    Raises
+    ------
+    ValueError
+        If it is of another schema, or a field is not what it must be.
+    """
+    schema = _checked(dict, content, "").get("schema")
+    if schema != kind.schema:
+        raise ValueError(f"its schema is {shown(schema)}, not {kind.schema}")
+    found: D = _decoded(kind, content, "", path)
     return found
 
 
 def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
     """Return a value of the annotation `kind`; raise ValueError that names `place` for another."""
-    origin, inner = get_origin(kind), get_args(kind)
+    if kind in _WANTED:
+        return kind(_checked(kind, value, place))
     if kind is Any:
         return value
+    origin, inner = _parts(kind)
     if origin in (UnionType, Union):  # of a kind and None
         return None if value is None else _decoded(inner[0], value, place, path)
     if origin is Literal:
@@ -250,22 +272,41 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         }
     if kind is Path:
         return path.parent / _checked(str, value, place)
-    if kind in _WANTED:
-        return kind(_checked(kind, value, place))
     # A record: every field from where its keys lead to.
-    found, hints = {}, get_type_hints(kind)
-    for field in fields(kind):
+    found = {}
+    for name, keys, hint, needed in _record(kind):
         entry, where = value, place
-        for key in _keys(field):
+        for key in keys:
             entry = _checked(dict, entry, where).get(key, _ABSENT)
             where = f"{where}.{key}" if where else key
             if entry is _ABSENT:
                 break
         if entry is not _ABSENT:
-            found[field.name] = _decoded(hints[field.name], entry, where, path)
-        elif field.default is MISSING and field.default_factory is MISSING:
+            found[name] = _decoded(hint, entry, where, path)
+        elif needed:
             raise ValueError(f"{where} is missing")
     return kind(**found)
+
+
+@cache
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return what an annotation is of, and of what in turn."""
+    return get_origin(kind), get_args(kind)
+
+
+@cache
+def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
+    """Return the name, keys and annotation of every field of a record, and whether it is needed."""
+    hints = get_type_hints(kind)
+    return [
+        (
+            field.name,
+            _keys(field),
+            hints[field.name],
+            field.default is MISSING and field.default_factory is MISSING,
+        )
+        for field in fields(kind)
+    ]
 
 
 def _keys(field: Field[Any]) -> list[str]:

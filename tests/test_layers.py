@@ -36,7 +36,7 @@ FLOORS = (
     ("classifiers", "data", "demo"),
     ("estimators",),
     ("extract", "adapt", "calibrate", "evaluate", "apply", "export", "pick"),
-    ("report",),
+    ("report", "watch"),
     ("run", "compare"),
     ("inspect", "api"),
     ("cli",),

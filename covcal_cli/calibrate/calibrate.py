@@ -24,6 +24,7 @@ from covcal_cli.calibrate.problem import (
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
 from covcal_cli.estimators.label_shift import BBSE, given_prior
+from covcal_cli.estimators.panel import kept_from_sharpening
 from covcal_cli.formats.calibration import Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.scaling import Forecasters, scaled_by
@@ -108,9 +109,13 @@ def _chosen(problem: Problem) -> Calibration:
     notes: list[str] = []
     warnings: list[str] = []
     if problem.missing_for_estimate is None:
-        decisive = problem.accuracy if problem.prior is None else problem.cot
-        guards += decisive.guards
-        warnings = sentences_of_failed(problem.accuracy.guards)
+        asked = list(problem.accuracy.guards)
+        guards += asked if problem.prior is None else problem.cot.guards
+        if problem.prior is None:
+            mean = next(one.target_confidence for one in candidates if one.chosen)
+            asked.append(kept_from_sharpening(problem.accuracy.accuracy, mean or 0.0))
+            guards.append(asked[-1])
+        warnings = sentences_of_failed(asked)
     if problem.missing_for_weights is None:
         weights = problem.weights(problem.fullest)
         guards += guards_on_weights(weights)
@@ -144,7 +149,7 @@ def _calibration(
             "they used to train it? They must not be",
         )
     errors = problem.errors(scaled_by(fit.scaling.forecaster)[0])  # of a blend the classifier's
-    fitted = fitted_fields(file, fit.scaling, fit, len(validation), errors)
+    fitted = fitted_fields(file, fit.scaling, fit, len(validation), errors, seed=settings.seed)
     warnings += warnings_on_reading(fitted["source_accuracy"], fit.scaling)
     return Calibration(
         method=asked,

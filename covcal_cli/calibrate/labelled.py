@@ -67,7 +67,7 @@ def calibrate_labelled(path: str | Path, settings: LabelledSettings) -> Calibrat
         )
         ids = sorted(target.ids(chosen))
         scaling = Scaling("original", fit.temperature)
-        fitted = fitted_fields(file, scaling, fit, rows, errors)
+        fitted = fitted_fields(file, scaling, fit, rows, errors, seed=seed)
         warnings = warnings_on_temperature(fit, errors, rows, of=_ROWS)
         warnings += warnings_on_reading(fitted["source_accuracy"], scaling)
         found = Calibration(

@@ -15,6 +15,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
+from covcal_cli.calibrate.reference import reference_of
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.evidence import ESTIMATED, Aligned, Estimate, Evidence, read_evidence
@@ -362,7 +363,13 @@ def input_of(file: FeatureFile) -> Input:
 
 
 def fitted_fields(
-    file: FeatureFile, scaling: Scaling, fit: MethodFit | TemperatureFit, rows: int, errors: int
+    file: FeatureFile,
+    scaling: Scaling,
+    fit: MethodFit | TemperatureFit,
+    rows: int,
+    errors: int,
+    *,
+    seed: int,
 ) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what was fitted, and on what."""
     return {
@@ -384,6 +391,7 @@ def fitted_fields(
         "feature_columns": file.feature_columns,
         "source_accuracy": source_accuracy(file),
         "reading": file.reading,
+        "reference": reference_of(file, ScaledLogits(scaling), seed),
         "inputs": (input_of(file),),
     }
 

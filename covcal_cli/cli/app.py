@@ -34,6 +34,7 @@ from covcal_cli.cli.merge import merge
 from covcal_cli.cli.pick import pick
 from covcal_cli.cli.report import report
 from covcal_cli.cli.run import run as run_command
+from covcal_cli.cli.watch import watch
 from covcal_cli.errors import (
     CovcalError,
     LimitExceededError,
@@ -102,6 +103,7 @@ _command(short_help="Measure calibrations where labels are known.")(evaluate)
 _command(short_help="Rank methods on several labelled shifts.")(compare)
 _command(short_help="Write calibrated probabilities of every row.")(apply)
 _command(short_help="Write the model with calibrated probabilities.")(export)
+_command(short_help="Say whether a calibration still holds.")(watch)
 _command(short_help="Write a page to show a colleague.")(report)
 _command(short_help="Show what a covcal file holds.")(inspect)
 _command(short_help="Run the four steps on an embedded example.")(demo)

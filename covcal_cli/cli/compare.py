@@ -30,6 +30,9 @@ def compare(
         str, typer.Option(metavar="NAME", help="Of evaluate; ranks the methods.")
     ] = "ece",
     preset: Annotated[PresetName, typer.Option(help="Of adapt.")] = PresetName.default,
+    no_adapt: Annotated[
+        bool, typer.Option("--no-adapt", help="Take features files as they are: seconds.")
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes at a time.")] = 1,
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="For adapted files and finished runs.")
@@ -41,23 +44,34 @@ def compare(
     """Adapt, calibrate and evaluate several files with several seeds.
 
     Prints one table: mean and deviation over seeds, mean rank, and the number of
-    shifts on which a method does harm. The same command goes on where it was cut
-    off, and adds to what stands. Target labels only judge.
+    shifts on which a method does harm; and what auto took, how its estimate of the
+    accuracy fared, and which guards failed. The same command goes on where it was
+    cut off, and adds to what stands. Target labels only judge.
 
     \b
     Examples:
       covcal compare mnist-usps.h5 usps-mnist.h5
       covcal compare shifts/*.h5 --methods auto,cot,fl+iw+temp -o table.tex
       covcal compare shifts/*.h5 --seeds 10 --jobs 4 --metric brier -o table.csv
+      covcal compare shifts/*.h5 --no-adapt -o without.md
     """
-    from covcal_cli.compare.compare import ALL, CompareSettings, compare
+    from covcal_cli.adapt.settings import AdaptSettings
+    from covcal_cli.compare.compare import compare
+    from covcal_cli.compare.runs import ALL, CompareSettings
     from covcal_cli.compare.tables import require_format, write_comparison
+    from covcal_cli.errors import CovcalError
     from covcal_cli.files import check_output
 
     names = ALL if methods == "all" else tuple(name.strip() for name in methods.split(","))
     with usage():
+        if no_adapt and preset != PresetName.default:
+            raise CovcalError("--no-adapt has no use for a preset of adapt: leave out one of them")
         settings = CompareSettings(
-            methods=names, seeds=seeds, metric=metric, preset=preset.value, jobs=jobs
+            methods=names,
+            seeds=seeds,
+            metric=metric,
+            adapt=None if no_adapt else AdaptSettings(preset=preset.value),
+            jobs=jobs,
         )
         if output is not None:
             require_format(output)
@@ -70,8 +84,8 @@ def compare(
     except KeyboardInterrupt:
         console.warn([f"finished runs stay in {folder}; the same command goes on there"])
         raise
-    for shift, reasons in found.refused.items():
-        for method, reason in reasons.items():
+    for shift, records in found.records.items():
+        for method, reason in records[0].refused.items():
             console.detail(f"{shift}: {method} left out: {reason}")
     if output is not None:
         write_comparison(found, output, force=force)
@@ -82,8 +96,13 @@ def compare(
 
 def _rendered(comparison: "Comparison") -> str:
     from covcal_cli.cli import tables
-    from covcal_cli.compare.tables import caption, rows
+    from covcal_cli.compare.tables import caption, caption_of_auto, grids, of_auto
     from covcal_cli.report.tables import Table
 
-    heads, cells = rows(comparison)
-    return f"{tables.text(Table(heads, cells))}\n\n{caption(comparison)}"
+    parts = [tables.text(Table(one.heads, one.rows, one.texts)) for one in grids(comparison)]
+    parts.append(caption(comparison))
+    auto = of_auto(comparison)
+    if auto is not None:
+        shown = tables.text(Table(auto.heads, auto.rows, auto.texts))
+        parts += [shown, caption_of_auto(comparison)]
+    return "\n\n".join(parts)

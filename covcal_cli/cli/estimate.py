@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covcal_cli.cli.console import Console, file_to_read, usage
+from covcal_cli.cli.gates import append_to_step_summary, parsed, require_different, with_gates
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     Force,
+    FormatName,
     InputFile,
     MaxWeight,
     Networks,
     Quiet,
+    ResultFormat,
     Seed,
     TargetPrior,
     Verbose,
@@ -26,10 +29,11 @@ if TYPE_CHECKING:
 
     from covcal_cli.calibrate.estimate import Estimation, Expectation, ExpectedCalibration
     from covcal_cli.estimators.evidence import Estimate
+    from covcal_cli.evaluate.gates import GateCase
+    from covcal_cli.evaluate.limits import Limit
     from covcal_cli.report.tables import Table
 
-# Nothing can be exceeded here, and so nothing annotated.
-FormatName = StrEnum("FormatName", ["table", "json", "markdown"])
+EndName = StrEnum("EndName", ["low", "middle", "high"])
 
 
 def estimate(
@@ -46,7 +50,18 @@ def estimate(
     seed: Seed = 0,
     networks: Networks = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
-    format: Annotated[FormatName, typer.Option(help="Of the result.")] = FormatName.table,
+    fail_below: Annotated[
+        str | None,
+        typer.Option(
+            metavar="accuracy=LEAST",
+            help="Exit with 3 if the combined estimate is below, as accuracy=0.8.",
+        ),
+    ] = None,
+    end: Annotated[
+        EndName, typer.Option(help="Of the interval: what --fail-below judges.")
+    ] = EndName.low,
+    junit: Annotated[Path | None, typer.Option(help="Write the gate as a JUnit report.")] = None,
+    format: ResultFormat = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -67,12 +82,15 @@ def estimate(
       covcal estimate
       covcal estimate features.h5 --target-prior uniform
       covcal estimate features.h5 -c cal.json
+      covcal estimate features.h5 --fail-below accuracy=0.8 --junit gate.xml
       covcal estimate adapted.h5 --format markdown -o estimate.json
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
     """
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
-    from covcal_cli.files import check_output
+    from covcal_cli.errors import LimitExceededError
+    from covcal_cli.evaluate.gates import errors_reported, junit_report
+    from covcal_cli.files import check_output, moved_together, write_text
     from covcal_cli.formats.forecaster import split_names
     from covcal_cli.formats.lineage import notes_on_named
 
@@ -85,39 +103,79 @@ def estimate(
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
-    path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
+    limits = parsed([fail_below] if fail_below else None, _estimated, "--fail-below")
+    if not limits and (junit is not None or given("end")):
+        hint = "--end" if junit is None else "--junit"
+        raise typer.BadParameter("needs --fail-below", param_hint=hint)
     to_stdout = str(output) == "-"
-    if output is not None and not to_stdout:
-        check_output(output, force=force, inputs=[path, *documents, Path(target_prior)])
-
-    found = expect(
-        path,
-        documents,
-        asked,
-        names=names,
-        networks=networks,
-        allow_other_preprocessing=allow_other_preprocessing,
-    )
+    if to_stdout and format not in (FormatName.table, FormatName.json):
+        raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
+    document = None if to_stdout else output
+    require_different({"-o": document, "--junit": junit})
+    path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
+    written = [one for one in (document, junit) if one is not None]
+    with errors_reported(junit, force=force, command="estimate"):
+        for one in written:
+            check_output(one, force=force, inputs=[path, *documents, Path(target_prior)])
+        found = expect(
+            path,
+            documents,
+            asked,
+            names=names,
+            networks=networks,
+            allow_other_preprocessing=allow_other_preprocessing,
+        )
+    cases = [_case(found.estimation.estimates[0], limit, end.value) for limit in limits]
     for text in (*notes_on_named(file), *found.notes, *found.estimation.notes):
         console.note(text)
     if (accuracy := found.estimation.source_accuracy) is not None and accuracy.doubt:
         console.warn([accuracy.doubt])
     if verbose:
-        for one in found.estimation.estimates:
-            for guard in one.guards:
+        for estimate in found.estimation.estimates:
+            for guard in estimate.guards:
                 state = "passed" if guard.passed else "failed"
-                console.detail(f"{one.name}, {guard.name} {state}: {guard.sentence}")
-    if output is not None and not to_stdout:
-        write_expectation(found, output, force=force)
+                console.detail(f"{estimate.name}, {guard.name} {state}: {guard.sentence}")
+    with moved_together():
+        if document is not None:
+            write_expectation(found, document, force=force)
+        if junit is not None:
+            write_text(junit, junit_report(cases, "estimate"), force=force)
     kind = "json" if to_stdout else format.value
     show = console.screen if kind == "table" else console.result
-    show(_rendered(found, kind))
-    if output is not None and not to_stdout:
-        console.wrote(output)
+    show(with_gates(_rendered(found, kind), cases, kind))
+    if format is FormatName.github:
+        append_to_step_summary(with_gates(_rendered(found, "markdown"), cases, "markdown"))
+    for one in written:
+        console.wrote(one)
+    if any(case.failed for case in cases):
+        raise LimitExceededError
+
+
+def _estimated(text: str) -> "Limit":
+    """Read ``accuracy=LEAST``; raise ValueError for what is not estimated without labels."""
+    from covcal_cli.evaluate.limits import parse_least
+
+    limit = parse_least(text)
+    if limit.metric != "accuracy":
+        raise ValueError(f"{limit.metric} is not estimated without labels: accuracy=0.8 is meant")
+    return limit
+
+
+def _case(estimate: "Estimate", limit: "Limit", end: str) -> "GateCase":
+    """Return what the gate found of an estimate."""
+    from covcal_cli.evaluate.gates import GateCase
+
+    value = {"low": estimate.low, "middle": estimate.accuracy, "high": estimate.high}[end]
+    failed = value < limit.limit
+    gate = f"{limit.metric} >= {limit.limit:g}"
+    whole = f"estimated {estimate.accuracy:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
+    judged = "the estimate" if end == "middle" else f"the {end} end"
+    sentence = f"limit {gate} {'MISSED' if failed else 'kept'} by {judged}: {value:.4g} ({whole})"
+    return GateCase("target", gate, sentence, failed)
 
 
 def _rendered(expectation: "Expectation", kind: str) -> str:
-    """Return estimates as ``table``, ``json`` or ``markdown``."""
+    """Return estimates as ``table``, ``json``, ``markdown`` or ``github``."""
     from covcal_cli.calibrate.estimate import expectation_document
     from covcal_cli.cli import tables
     from covcal_cli.records import document_text

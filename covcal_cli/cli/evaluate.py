@@ -1,7 +1,6 @@
 """``covcal evaluate``: metrics and reliability on labelled target rows, and gates for CI."""
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.cli.console import Console, usage
+from covcal_cli.cli.gates import annotations, append_to_step_summary, parsed, require_different
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     Force,
+    FormatName,
     JudgedFile,
     JudgedSplit,
     NetworksOfFeatures,
     Quiet,
+    ResultFormat,
     Seed,
     SplitName,
     Verbose,
@@ -26,14 +28,12 @@ from covcal_cli.cli.options import (
 
 if TYPE_CHECKING:
     from covcal_cli.evaluate.gates import Judged
-    from covcal_cli.evaluate.limits import Limit
     from covcal_cli.evaluate.result import Evaluation
     from covcal_cli.report.tables import Table
 
 
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
 MetricsName = StrEnum("MetricsName", ["main", "all"])
-FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
 
 
 def evaluate(
@@ -119,7 +119,7 @@ def evaluate(
     ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
-    format: Annotated[FormatName, typer.Option(help="Of the result.")] = FormatName.table,
+    format: ResultFormat = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -146,14 +146,14 @@ def evaluate(
     from covcal_cli.formats.forecaster import split_names
 
     console = Console(quiet=quiet, verbose=verbose)
-    limits = _parsed(fail_above, parse_limit, "--fail-above")
-    limits += _parsed(fail_below, parse_least, "--fail-below")
-    allowed = _parsed(fail_regression, parse_regression, "--fail-regression")
+    limits = parsed(fail_above, parse_limit, "--fail-above")
+    limits += parsed(fail_below, parse_least, "--fail-below")
+    allowed = parsed(fail_regression, parse_regression, "--fail-regression")
     to_stdout = str(output) == "-"
     if to_stdout and format not in (FormatName.table, FormatName.json):
         raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
     document = None if to_stdout else output
-    _require_different({"-o": document, "--diagram": diagram, "--junit": junit})
+    require_different({"-o": document, "--diagram": diagram, "--junit": junit})
     if allowed and baseline is None:
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
@@ -193,47 +193,13 @@ def evaluate(
     show = console.screen if kind == "table" else console.result
     show(rendered_evaluation(found, kind, extras=extras))
     if format is FormatName.github:
-        _append_to_step_summary(_as_markdown(found, extras=extras))
+        append_to_step_summary(_as_markdown(found, extras=extras))
     if file is not None and not calibration:
         console.note("no -c given: only the classifier as it is was judged")
     for path in outputs.paths:
         console.wrote(path)
     if found.failed:
         raise LimitExceededError
-
-
-def _parsed(texts: list[str] | None, parse: "Callable[[str], Limit]", option: str) -> "list[Limit]":
-    try:
-        return [parse(text) for text in texts or []]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-def _require_different(written: Mapping[str, Path | None]) -> None:
-    """Refuse one file for two outputs."""
-    seen: dict[Path, str] = {}
-    for option, path in written.items():
-        if path in seen:
-            raise typer.BadParameter(f"is the file of {seen[path]} too", param_hint=option)
-        if path is not None:
-            seen[path] = option
-
-
-def _append_to_step_summary(text: str) -> None:
-    """Append Markdown to the summary of a GitHub job, where this is one."""
-    from covcal_cli.errors import CovcalError
-
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not path:
-        return
-    try:
-        with Path(path).open("a", encoding="utf-8") as summary:
-            summary.write(f"{text}\n\n")
-    except OSError as error:
-        raise CovcalError(
-            f"{path} cannot be written ({error.strerror}): unset GITHUB_STEP_SUMMARY, or pass "
-            "--format markdown"
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -246,7 +212,6 @@ class _Extras:
 
 def rendered_evaluation(judged: "Judged", kind: str, *, extras: _Extras = _Extras()) -> str:
     """Return an evaluation as ``table``, ``json``, ``markdown`` or ``github``."""
-    from covcal_cli.errors import printable
     from covcal_cli.evaluate.result import metrics_document
     from covcal_cli.records import document_text
 
@@ -257,9 +222,7 @@ def rendered_evaluation(judged: "Judged", kind: str, *, extras: _Extras = _Extra
         return _as_text(judged, extras=extras)
     lines = [_as_markdown(judged, extras=extras)]
     if kind == "github":  # which shows these lines beside the job
-        lines += [
-            f"::error::covcal: {printable(case.sentence)}" for case in judged.cases if case.failed
-        ]
+        lines += annotations(judged.cases)
     return "\n".join(lines)
 
 

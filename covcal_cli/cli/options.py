@@ -132,6 +132,8 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance e
 
 # How to say and write it.
 
+FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
+ResultFormat = Annotated[FormatName, typer.Option("--format", help="Of the result.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 ForceLimit = Annotated[
     bool,

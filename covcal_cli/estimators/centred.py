@@ -19,7 +19,7 @@ from covcal_cli.estimators.evidence import Estimate, Evidence, from_variance, va
 from covcal_cli.formats.features import thinned
 from covcal_cli.maths.masks import masked
 
-_MOST_ROWS = 5000  # of a domain that are clustered
+MOST_ROWS = 5000  # of a domain that are clustered
 _STEPS = 10  # of the clustering
 _NUDGES = 5  # in every step towards the sizes that clusters are held to
 # How much nearer a centre must be, in cosines, to have a row to itself against K - 1 others: the
@@ -64,21 +64,35 @@ def _by_clusters(
     sizes : ndarray of shape (K,) float64, optional
         Shares that the clusters are drawn to; else they may have any.
     """
-    chosen = thinned(np.arange(evidence.n_source), _MOST_ROWS, 0)
-    rows = thinned(np.arange(evidence.n_target), _MOST_ROWS, 0)
-    source = _directions(evidence.source_logits[chosen])
-    centres = _class_means(source, evidence.source_labels[chosen], evidence.n_classes)
+    chosen = thinned(np.arange(evidence.n_source), MOST_ROWS, 0)
+    rows = thinned(np.arange(evidence.n_target), MOST_ROWS, 0)
+    logits = evidence.source_logits[chosen]
+    centres = class_centres(logits, evidence.source_labels[chosen])
     left = [
-        np.asarray(_clustered(points, centres, sizes) != labels, dtype=np.float64)
-        for points, labels in (
-            (source, evidence.source_predictions[chosen]),
-            (_directions(evidence.target_logits[rows]), evidence.target_predictions[rows]),
-        )
+        strays(logits, centres, sizes),
+        strays(evidence.target_logits[rows], centres, sizes),
     ]
     right = evidence.source_correct
     accuracy = float(right.mean() + left[0].mean() - left[1].mean())
     variance = variance_of_mean(right[chosen] + left[0]) + variance_of_mean(left[1])
     return from_variance(name, accuracy, variance, assumption)
+
+
+def class_centres(logits: Floats, labels: Labels) -> Float32s:
+    """Return the mean direction of every class of a domain's rows, shape (K, K), from (n, K).
+
+    NaN for a class without a row.
+    """
+    return _class_means(_directions(logits), labels, logits.shape[1])
+
+
+def strays(logits: Floats, centres: Float32s, sizes: Float64s | None) -> Float64s:
+    """Return 1 for rows of a domain, (n, K), that end in another cluster than their label's.
+
+    Clusters start from `centres`, those of the source's classes, and are held to `sizes` if given.
+    """
+    clustered = _clustered(_directions(logits), centres, sizes)
+    return np.asarray(clustered != logits.argmax(axis=1), dtype=np.float64)
 
 
 def _directions(logits: Floats) -> Float32s:

@@ -33,6 +33,8 @@ FACTOR = 1.2
 MAX_CONTRADICTION = 0.1
 # T of ``temp`` stays where its mean target confidence is this near to the accuracy (`auto`).
 SAME = 0.03
+# How far T = 1 may leave the mean target confidence below the accuracy without a warning.
+MAX_BELOW = 0.05
 _PER_FALL, _LEAST = 0.2, 0.06
 REACH = (
     "0.2 times the fall from the source's accuracy and 6 points to both sides, plus sampling; no "
@@ -67,7 +69,16 @@ def combined(evidence: Evidence, estimates: Sequence[Estimate]) -> Estimate:
 
     The interval has no level: how often it holds the truth is known only of the benchmark's shifts.
     """
-    heard, unheard = _witnesses(evidence, estimates)
+    return consensus(evidence, *_witnesses(evidence, estimates))
+
+
+def consensus(
+    evidence: Evidence, heard: Sequence[Estimate], unheard: Sequence[Estimate]
+) -> Estimate:
+    """Return the estimate to act on, by the rule above, from the witnesses that are heard.
+
+    Those that are not may be right, and widen the interval.
+    """
     right = float(evidence.source_correct.mean())
     accuracy = _corrected(right, heard)
     error = (evidence.source_errors + 0.5) / (evidence.n_source + 1)
@@ -107,6 +118,20 @@ def _witnesses(
     names = _TWO if evidence.n_classes == 2 else _MANY
     others = [by_name[name] for name in names if name in by_name]
     return (others, []) if second.passed else ([confidence], others)
+
+
+def kept_from_sharpening(accuracy: float, confidence: float) -> Guard:
+    """Return whether the mean target confidence is not far below the estimated accuracy."""
+    below = accuracy - confidence
+    passed = below < MAX_BELOW
+    text = f"the mean target confidence, {confidence:.1%}, is "
+    text += (
+        f"at most {100 * MAX_BELOW:.0f} points below the estimated accuracy"
+        if passed
+        else f"{100 * below:.1f} points below the estimated accuracy, as T is at least 1: it may "
+        "well be too low; label some target rows, which may justify more"
+    )
+    return Guard("kept from sharpening", below, MAX_BELOW, passed, text)
 
 
 def contradiction(witnesses: Sequence[Estimate]) -> Guard:

@@ -71,9 +71,9 @@ class Outputs:
 
 @dataclass(frozen=True)
 class GateCase:
-    """One gate applied to one calibration."""
+    """One gate applied to one calibration, estimate or period."""
 
-    calibration: str
+    of: str  # its name
     gate: str  # such as ``ece <= 0.05``
     sentence: str  # what was found
     failed: bool
@@ -134,7 +134,7 @@ def judged(
     UnusedOptionError
         If `networks` are given and no calibration needs any.
     """
-    with _errors_reported(outputs.junit, force=outputs.force):
+    with errors_reported(outputs.junit, force=outputs.force):
         # Whatever can be refused is refused before the work starts.
         if path is None and not documents:
             documents = [Path("cal.json")]
@@ -244,16 +244,19 @@ def _of_change(change: Change, level: float) -> GateCase:
 # The JUnit report, which GitLab, Jenkins and others show: no times, no host.
 
 
-def junit_report(cases: Sequence[GateCase]) -> str:
-    """Return the XML: one suite, one test case per gate and calibration."""
+def junit_report(cases: Sequence[GateCase], command: str = "evaluate") -> str:
+    """Return the XML of a command: one suite, one test case per gate and what it judged."""
     return _junit(
-        (f"{one.calibration}: {one.gate}", "failure" if one.failed else "system-out", one.sentence)
-        for one in cases
+        (
+            (f"{one.of}: {one.gate}", "failure" if one.failed else "system-out", one.sentence)
+            for one in cases
+        ),
+        command,
     )
 
 
 @contextmanager
-def _errors_reported(path: Path | None, *, force: bool) -> Iterator[None]:
+def errors_reported(path: Path | None, *, force: bool, command: str = "evaluate") -> Iterator[None]:
     """Report a `CovcalError` of the block at `path` too, so that no earlier report looks green.
 
     Only an earlier report is replaced, and only with `force`: the block may fail before it is known
@@ -263,7 +266,8 @@ def _errors_reported(path: Path | None, *, force: bool) -> Iterator[None]:
         yield
     except CovcalError as error:
         if path is not None and _may_be_written(path, force=force):
-            write_text(path, _junit([("evaluation", "error", str(error))]), force=force)
+            report = _junit([("evaluation", "error", str(error))], command)
+            write_text(path, report, force=force)
         raise
 
 
@@ -276,13 +280,13 @@ def _may_be_written(path: Path, *, force: bool) -> bool:
         return handle.read(len(_DECLARATION)) == _DECLARATION.encode()
 
 
-def _junit(cases: Iterable[tuple[str, str, str]]) -> str:
+def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
     """Return the XML of cases: a name, the element that tells the outcome, and its sentence."""
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     root = ET.Element("testsuites")
     suite = ET.SubElement(root, "testsuite")
     for name, outcome, sentence in cases:
-        named = {"classname": "covcal.evaluate", "name": _clean(name)}
+        named = {"classname": f"covcal.{command}", "name": _clean(name)}
         told = ET.SubElement(ET.SubElement(suite, "testcase", named), outcome)
         told.text = _clean(sentence)
         counts["tests"] += 1
@@ -290,7 +294,7 @@ def _junit(cases: Iterable[tuple[str, str, str]]) -> str:
             counts[f"{outcome}s"] += 1
             told.attrib |= {"type": _TYPES[outcome], "message": told.text}
     for element in (root, suite):
-        element.attrib |= {"name": "covcal evaluate"}
+        element.attrib |= {"name": f"covcal {command}"}
         element.attrib |= {name: str(count) for name, count in counts.items()}
     ET.indent(root)
     return _DECLARATION + ET.tostring(root, encoding="unicode") + "\n"

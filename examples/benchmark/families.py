@@ -56,6 +56,10 @@ class Case:
     make: Callable[[Path, int], None]  # make(path, seed) writes the features file
     redrawn: bool = False  # whether another seed gives other rows, and so a file of its own
 
+    def path(self, folder: Path, seed: int) -> Path:
+        """Return the path of the features file."""
+        return folder / (f"{self.shift}-draw{seed}.h5" if self.redrawn else f"{self.shift}.h5")
+
 
 @dataclass(frozen=True)
 class Family:

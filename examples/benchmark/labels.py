@@ -7,19 +7,24 @@
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float32s, Float64s, Labels
+from covcal_cli.compare.ranking import Comparison
+from covcal_cli.compare.runs import Record
 from covcal_cli.estimators.evidence import confidences
 from covcal_cli.estimators.matching import match_accuracy
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.target_labels import target_labels
 
+ORACLE, TRUE_ACCURACY = "oracle temperature", "true accuracy"
+CEILINGS = (TRUE_ACCURACY, ORACLE)
 _POINTS = 401
 _RANGE = 3e-3, 3e2
 
@@ -36,6 +41,47 @@ class Truth:
     oracle_ece: float
     matched_temperature: float  # of true-accuracy matching
     matched_ece: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Shifts in one state, and what their labels say."""
+
+    state: str  # whether files were adapted, and how
+    found: Comparison
+    truths: Mapping[str, tuple[Truth, ...]]  # by shift, one per seed
+
+    def of(self, shifts: Collection[str]) -> "Measured":
+        """Return some of the shifts."""
+        return replace(self, found=self.found.of(shifts))
+
+    def accuracy(self, record: Record) -> float:
+        """Return the true accuracy on the rows that a record's estimates read."""
+        return self._by_key[record.key].accuracy
+
+    @cached_property
+    def _by_key(self) -> Mapping[str, Truth]:
+        return {
+            record.key: truth
+            for shift, records in self.found.records.items()
+            for record, truth in zip(records, self.truths[shift], strict=True)
+        }
+
+    @cached_property
+    def ceilings(self) -> Comparison:
+        """What the labels would allow, as if it were methods."""
+        records = {
+            shift: tuple(
+                replace(record, metrics={**record.metrics, **_errors(truth)})
+                for record, truth in zip(records, self.truths[shift], strict=True)
+            )
+            for shift, records in self.found.records.items()
+        }
+        return replace(self.found, methods=CEILINGS, records=records)
+
+
+def _errors(truth: Truth) -> dict[str, dict[str, float | None]]:
+    return {ORACLE: {"ece": truth.oracle_ece}, TRUE_ACCURACY: {"ece": truth.matched_ece}}
 
 
 def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:

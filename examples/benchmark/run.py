@@ -1,7 +1,7 @@
 """Compare every method of covcal on families of real shifts.
 
     python examples/benchmark/run.py --data DIR [--output DIR] [--families office votes ...]
-        [--seeds 3] [--jobs 2] [--half choose] [--without-adapt]
+        [--seeds 3] [--jobs 2] [--half choose]
 
 README.md beside this file says what DIR holds and how to read the table. A run that was cut off
 goes on where it was; progress goes to stderr, the table to stdout.
@@ -24,6 +24,7 @@ from reproduction.datasets import MissingDataError  # noqa: E402
 
 from benchmark.driver import benchmark  # noqa: E402
 from benchmark.families import FAMILIES, HALVES, cases  # noqa: E402
+from covcal_cli.cli.console import Console  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,11 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="only families of this half: choose while anything is being chosen, test to judge it "
         "once; seen are U-M, M-U, M-M, M-S and S-M",
     )
-    add(
-        "--without-adapt",
-        action="store_true",
-        help="measure features files as they are, as one has them before covcal adapt",
-    )
     given = parser.parse_args(arguments)
     if given.seeds < 1 or given.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
@@ -63,8 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if not chosen:
         parser.error(f"none of the families is in the half {given.half}")
-    adapting = not given.without_adapt
-    text = benchmark(chosen, given.output, seeds=given.seeds, jobs=given.jobs, adapting=adapting)
+    try:
+        with Console().progress() as progress:
+            text = benchmark(
+                chosen, given.output, seeds=given.seeds, jobs=given.jobs, progress=progress
+            )
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on there", file=sys.stderr)
+        return 130
     print(text, end="")
     return 0
 

@@ -1,230 +1,256 @@
-"""table.md from the records."""
+"""table.md: halves, families and shifts of the benchmark, in each state that files were in."""
 
-import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
-from benchmark.families import HALVES
-from benchmark.harm import Harm, harmed
-from benchmark.runs import CEILINGS, ORACLE, TRUE_ACCURACY
-from benchmark.summary import (
-    MAX_HARM,
-    TEMP,
-    Coverage,
-    Row,
-    ShiftErrors,
-    best_single,
-    coverage,
-    groups,
-    is_single,
-    per_shift,
-    rows,
-)
+from benchmark.families import HALVES, Case
+from benchmark.harm import CONTRADICTION, to_blame
+from benchmark.labels import CEILINGS, ORACLE, TRUE_ACCURACY, Measured
 from covcal_cli.calibrate.methods import AUTO
-from covcal_cli.formats.forecaster import NONE
+from covcal_cli.compare.ranking import HARMS, Comparison, Coverage
+from covcal_cli.compare.tables import Grid, counted, harm_heads, markdown
+from covcal_cli.evaluate.metrics import METRICS
 
-Record = Mapping[str, Any]
-# Beside auto in the table of families: the base lines, the paper's method, the perfect estimate.
-_SHOWN = (NONE, TEMP, "fl+iw+temp", "cot", AUTO, TRUE_ACCURACY)
+# Beside auto in the table of families: the base lines, the paper's method.
+_SHOWN = ("none", "temp", "fl+iw+temp", "cot", AUTO)
+_OF_ECE = (
+    "ECE of 15 bins on the target's test rows in percent, a shift's being the mean over its "
+    "seeds; every shift weighs the same. **Best mean** of the single methods. Rank: 1 is best. "
+    "Regret, in points: to the best single method of each shift, which nobody knows beforehand. "
+    f"{', '.join(f'> {100 * by:.0f}' for by in HARMS)}: shifts on which a method is so many points "
+    "worse than the better of none and temp. The two ceilings, in italics, read target labels."
+)
 
 
-def markdown(records: Sequence[Record]) -> str:
+@dataclass(frozen=True)
+class Group:
+    """A half of the benchmark, or a family of it."""
+
+    title: str  # its name and size
+    half: str
+    measured: Measured
+
+    @property
+    def found(self) -> Comparison:
+        """The methods on its shifts."""
+        return self.measured.found
+
+
+def markdown_text(cases: Sequence[Case], states: Sequence[Measured]) -> str:
     """Return the content of table.md."""
-    shifts = per_shift(records)
-    grouped = groups(shifts)
-    by_group = {name: rows(members) for name, members in grouped.items()}
-    seeds = " or ".join(str(count) for count in sorted({one.seeds for one in shifts}))
-    parts = [
-        f"### Calibration error by half ({len(shifts)} shifts, seeds: {seeds})",
-        "Mean ECE / worst shift's ECE on the target's test rows in percent, 15 bins; a shift's "
-        "error is the mean over its seeds. **Lowest mean** of the single methods of a column. "
-        "Settings, thresholds and the rule of auto are chosen on the half *choose*; *test* judges "
-        "them; *seen* has been looked at too often to do either. The two ceilings read target "
-        "labels.",
-        _overview({half: grouped[half] for half in HALVES if half in grouped}, by_group),
-        "### Calibration error by family",
-        _families(grouped, by_group),
-        f"### Regret and harm of {AUTO}",
-        "Points of ECE, negative is better. Regret is to none, to temp, to the best single method "
-        "of the half and of the family itself, and to the best single method of every shift, "
-        "which nobody knows beforehand. Harm: shifts more than "
-        f"{MAX_HARM:.0f} point worse than the better of none and temp.",
-        _regret(grouped, by_group),
-        _harm(harmed(records), len(shifts)),
-        "### The interval of covcal estimate",
-        "Share of shifts whose true accuracy the combined interval covers: on the target's "
-        "training and validation rows, which the estimate reads without labels, and on its test "
-        "rows.",
-        _coverage(records, grouped),
-        f"### Shift by shift (seeds: {seeds})",
-        f"ECE in percent of none, temp, {AUTO}, the best single method and the oracle temperature; "
-        "the estimated accuracy with its interval and the true one, means over seeds in percent.",
-        _each(records, shifts),
-        *(
-            part
-            for name, members in grouped.items()
-            if name not in HALVES
-            for part in (f"### {_titled(name, members)}", _details(by_group[name], members))
-        ),
-    ]
+    parts = [part for one in states for part in _of_state(cases, one)]
     return "\n\n".join(parts) + "\n"
 
 
-def _lines(heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    table = [heads, ["---"] * len(heads), *body]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in table)
+def _of_state(cases: Sequence[Case], one: Measured) -> Iterator[str]:
+    seeds = f"seeds: {one.found.seeds}"
+    yield f"## State: {one.state} ({len(one.found.records)} shifts, {seeds})"
+    families, halves = groups(cases, one)
+    for half in halves:
+        own = [family for family in families if family.half == half.half]
+        yield f"### Calibration error: {half.title}"
+        yield _OF_ECE
+        yield markdown(_methods(half))
+        yield f"### Every metric: {half.title}"
+        yield "Means over the shifts where a metric has a value: fractions, and scores as they are."
+        yield markdown(_metrics(half.found))
+        yield f"### Families: {half.title}"
+        yield f"Mean ECE in percent; regret, and harmed shifts, are those of {AUTO}."
+        yield markdown(_families([*own, half]))
+        yield f"### Harm of {AUTO}: {half.title}"
+        yield _harm(half)
+        yield f"### The estimate of the accuracy: {half.title}"
+        yield (
+            "Mean error in points, share of shifts whose interval holds the true accuracy, and its "
+            "mean width: on the target's training and validation rows, which the estimate reads "
+            "without labels, and on its test rows, whose own noise no interval accounts for."
+        )
+        yield markdown(_intervals([*own, half]))
+        yield f"### Shift by shift: {half.title}"
+        yield (
+            "ECE in percent; the estimated accuracy with its interval and the true one, means over "
+            "seeds in percent."
+        )
+        yield markdown(_shifts(half))
+    for family in families:
+        yield f"### {family.title}"
+        yield markdown(_methods(family))
 
 
-def _titled(name: str, members: Sequence[ShiftErrors]) -> str:
-    """Return a group's name, the half that it belongs to if it is a family, and its size."""
-    half = "" if name in HALVES else f"{members[0].half}, "
-    return f"{name} ({half}{len(members)})"
+def groups(cases: Sequence[Case], one: Measured) -> tuple[list[Group], list[Group]]:
+    """Return the families and the halves that were run."""
+
+    def group(name: str, half: str, shifts: Sequence[str]) -> Group:
+        size = f"{len(shifts)}" if name == half else f"{half}, {len(shifts)}"
+        return Group(f"{name} ({size})", half, one.of(shifts))
+
+    by_half = {half: [case for case in cases if case.half == half] for half in HALVES}
+    families = [
+        group(name, half, [case.shift for case in some if case.family == name])
+        for half, some in by_half.items()
+        for name in dict.fromkeys(case.family for case in some)
+    ]
+    halves = [group(h, h, [case.shift for case in some]) for h, some in by_half.items() if some]
+    return families, halves
 
 
-def _families(
-    grouped: Mapping[str, Sequence[ShiftErrors]], by_group: Mapping[str, Sequence[Row]]
-) -> str:
-    body = []
-    for name, members in grouped.items():
-        found = {row.method: row for row in by_group[name]}
-        best = best_single(members)
-        cells = [f"{found[method].mean:.2f}" if method in found else "" for method in _SHOWN]
-        body.append([_titled(name, members), *cells, f"{found[best].mean:.2f} ({best})"])
-    return _lines(["family", *_SHOWN, "its best single"], body)
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
 
 
-def _overview(
-    grouped: Mapping[str, Sequence[ShiftErrors]], by_group: Mapping[str, Sequence[Row]]
-) -> str:
-    methods = dict.fromkeys(row.method for found in by_group.values() for row in found)
-    found = {name: {row.method: row for row in table} for name, table in by_group.items()}
-    best = {name: best_single(members) for name, members in grouped.items()}
-    body = []
-    for method in (*(m for m in methods if m not in CEILINGS), *CEILINGS):
-        cells = [f"*{method}*" if method in CEILINGS else method]
-        for name, members in grouped.items():
-            row = found[name].get(method)
-            if row is None:
-                cells.append("")
-                continue
-            mean = f"**{row.mean:.2f}**" if method == best[name] else f"{row.mean:.2f}"
-            partly = "" if row.shifts == len(members) else f" (on {row.shifts})"
-            cells.append(f"{mean} / {row.worst:.2f}{partly}")
-        body.append(cells)
-    return _lines(["method", *(_titled(*group) for group in grouped.items())], body)
-
-
-def _regret(
-    grouped: Mapping[str, Sequence[ShiftErrors]], by_group: Mapping[str, Sequence[Row]]
-) -> str:
-    body = []
-    for name, members in grouped.items():
-        table = {row.method: row for row in by_group[name]}
-        auto, overall = table[AUTO], best_single(grouped[members[0].half])
-        body.append(
+def _methods(group: Group) -> Grid:
+    """Return a row per method, and one per ceiling."""
+    found, rows = group.found, []
+    best = found.best()
+    for method in found.methods:
+        ran = [shift for shift in found.shifts if method in found.shifts[shift]]
+        if not ran:
+            continue
+        own = found.of(ran)
+        worst = own.worst(method)
+        mean = _percent(own.mean(method))
+        partly = "" if len(ran) == len(found.shifts) else f" (on {len(ran)})"
+        rows.append(
             [
-                _titled(name, members),
-                f"{auto.over_none:+.2f}",
-                f"{auto.over_temp:+.2f}",
-                _to_best(auto, table, overall),
-                f"{_points(auto.over_best)} ({best_single(members)})",
-                f"{auto.over_each:+.2f}",
-                str(len(auto.harmed)),
+                method,
+                (f"**{mean}**" if method == best else mean) + partly,
+                f"{_percent(own.score(worst, method))} ({worst})",
+                "" if partly else f"{found.mean_rank(method):.1f}",
+                _percent(own.regret(method)),
+                *(str(len(found.harmed(method, by))) for by in HARMS),
             ]
         )
-    heads = ["family", "to none", "to temp", "to the best of the half", "to the family's best"]
-    return _lines([*heads, "to each shift's best", "harmed shifts"], body)
+    ceilings = group.measured.ceilings
+    for method in CEILINGS:
+        worst = ceilings.worst(method)
+        mean, most = (_percent(v) for v in (ceilings.mean(method), ceilings.score(worst, method)))
+        rows.append([f"*{method}*", mean, f"{most} ({worst})", *[""] * 5])
+    return Grid(["method", "mean", "worst", "rank", "regret", *harm_heads(found)], rows)
 
 
-def _harm(found: Sequence[Harm], shifts: int) -> str:
-    if not found:
-        return f"No shift of {shifts} is harmed by more than {MAX_HARM:.0f} point."
-    body = [
-        [
-            f"{one.shift} ({one.family})",
-            f"{one.points:+.2f}",
-            ", ".join(f"{method} {count}x" for method, count in one.took.items()),
-            f"{one.estimated:.1f} / {one.true:.1f}",
-            one.guard,
-            "; ".join(f"{name} {v:.3g} ({t:.3g})" for name, (v, t) in one.guards.items()),
-        ]
-        for one in found
+def _metrics(found: Comparison) -> Grid:
+    """Return the mean of every metric over the shifts where it has a value."""
+    rows = []
+    for method in found.everywhere:
+        known = {name for entries in found.shifts.values() for name in entries[method].means}
+        values = (f"{found.mean(method, name):.4f}" if name in known else "" for name in METRICS)
+        rows.append([method, *values])
+    return Grid(["method", *METRICS], rows)
+
+
+def _families(groups: Sequence[Group]) -> Grid:
+    """Return a row per family, and one for the half, which is the last group."""
+    overall = groups[-1].found.best()
+    shown = tuple(dict.fromkeys((*_SHOWN, overall)))
+    rows = []
+    for group in groups:
+        found = group.found
+        best = found.best()
+        rows.append(
+            [
+                group.title,
+                *(_percent(found.mean(m)) if m in found.everywhere else "" for m in shown),
+                f"{_percent(found.mean(best))} ({best})",
+                _percent(group.measured.ceilings.mean(TRUE_ACCURACY)),
+                _percent(found.regret(AUTO)),
+                *(str(len(found.harmed(AUTO, by))) for by in HARMS),
+            ]
+        )
+    heads = ["family", *shown, "its best single", f"*{TRUE_ACCURACY}*", "regret"]
+    return Grid([*heads, *harm_heads(groups[-1].found)], rows)
+
+
+def _harm(group: Group) -> str:
+    """Return how often auto harms, and each case with what auto said of it."""
+    found, truths = group.found, group.measured.truths
+    harmed = found.harmed(AUTO)
+    silent = [
+        shift for shift in harmed if to_blame(found.records[shift], truths[shift]) != CONTRADICTION
     ]
+    counts = (
+        f"more than {100 * by:.0f} point{'s' * (by > HARMS[0])} on {len(some)} of "
+        f"{len(found.shifts)} ({sum(shift in silent for shift in some)} without the warning "
+        f"{CONTRADICTION})"
+        for by in HARMS
+        for some in [found.harmed(AUTO, by)]
+    )
+    text = f"{AUTO} is worse than the better of none and temp by {', by '.join(counts)}."
+    if not harmed:
+        return text
+    rows = []
+    for shift in harmed:
+        records = found.records[shift]
+        true = fmean(truth.accuracy for truth in truths[shift])
+        first = records[0].fits[AUTO]
+        guards = "; ".join(
+            f"{guard.name} {guard.value:.3g} ({guard.threshold:.3g})"
+            for guard in first.guards
+            if not guard.passed
+        )
+        rows.append(
+            [
+                shift,
+                f"{100 * (found.harm(shift, AUTO) or 0):+.2f}",
+                counted(found.took(shift), len(records)),
+                f"{_estimated(found, shift)} / {100 * true:.1f}",
+                to_blame(records, truths[shift]),
+                guards or "none",
+                "; ".join(first.warnings) or "none",
+            ]
+        )
     heads = ["harmed shift", "points", "auto took", "accuracy estimated / true, %"]
-    return _lines([*heads, "guard that failed", "guards: value (threshold)"], body)
+    heads += ["guard that failed", "failed guards of seed 0: value (threshold)", "its warnings"]
+    return f"{text}\n\n{markdown(Grid(heads, rows, (0, 2, 4, 5, 6)))}"
 
 
-def _coverage(records: Sequence[Record], grouped: Mapping[str, Sequence[ShiftErrors]]) -> str:
-    body = []
-    for name, members in grouped.items():
-        some = [record for record in records if name in (record["family"], record["half"])]
-        body.append([_titled(name, members), *_covered(coverage(some))])
-    heads = ["family", "rows it reads", "test rows", "mean width, points", "mean error, points"]
-    return _lines([*heads, "missed in most seeds"], body)
+def _estimated(found: Comparison, shift: str) -> str:
+    estimate = found.estimate(shift)
+    return (
+        "" if estimate is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * e for e in estimate))
+    )
 
 
-def _each(records: Sequence[Record], shifts: Sequence[ShiftErrors]) -> str:
-    body = []
-    for one in shifts:
-        runs = [r for r in records if (r["family"], r["shift"]) == (one.family, one.shift)]
-        took = Counter(run["auto"]["method_used"] for run in runs)
-        chosen = ", ".join(m if n == len(runs) else f"{m} {n}x" for m, n in took.most_common())
-        best = best_single([one])
-        middle, low, high = (
-            100 * statistics.fmean(run["estimates"]["combined"][key] for run in runs)
-            for key in ("accuracy", "low", "high")
-        )
-        true = 100 * statistics.fmean(run["truth"]["accuracy"] for run in runs)
-        body.append(
+def _intervals(groups: Sequence[Group]) -> Grid:
+    rows = []
+    for group in groups:
+        read = group.found.coverage(group.measured.accuracy)
+        judged = group.found.coverage()
+        if read is not None and judged is not None:
+            rows.append(
+                [
+                    group.title,
+                    *_fared(read),
+                    *_fared(judged),
+                    f"{100 * read.width:.1f}",
+                    ", ".join(read.missed) or "none",
+                ]
+            )
+    heads = ["family", "error, rows it reads", "held", "error, test rows", "held", "width"]
+    return Grid([*heads, "missed in most seeds"], rows, (0, 6))
+
+
+def _fared(found: Coverage) -> list[str]:
+    return [f"{100 * found.error:.1f}", f"{found.held:.0%}"]
+
+
+def _shifts(group: Group) -> Grid:
+    found, rows = group.found, []
+    for shift, entries in found.shifts.items():
+        alone = found.of([shift])
+        best = alone.best()
+        took = counted(found.took(shift), len(found.records[shift]))
+        true = fmean(truth.accuracy for truth in group.measured.truths[shift])
+        rows.append(
             [
-                one.shift,
-                one.half,
-                *(f"{one.errors[name]:.2f}" for name in (NONE, TEMP)),
-                f"{one.errors[AUTO]:.2f} ({chosen})",
-                f"{one.errors[best]:.2f} ({best})",
-                f"{one.errors[ORACLE]:.2f}" if ORACLE in one.errors else "",
-                f"{middle:.1f} [{low:.1f}, {high:.1f}]",
-                f"{true:.1f}",
+                shift,
+                *(_percent(entries[name].means["ece"]) for name in ("none", "temp")),
+                f"{_percent(entries[AUTO].means['ece'])} ({took})",
+                f"{_percent(alone.mean(best))} ({best})",
+                _percent(group.measured.ceilings.score(shift, ORACLE)),
+                _estimated(found, shift),
+                f"{100 * true:.1f}",
             ]
         )
-    heads = ["shift", "half", NONE, TEMP, f"{AUTO} (took)", "best single", "oracle T"]
-    return _lines([*heads, "estimated accuracy", "true"], body)
-
-
-def _covered(found: Coverage) -> list[str]:
-    return [
-        f"{found.seen:.0%}",
-        f"{found.test:.0%}",
-        f"{found.width:.1f}",
-        f"{found.error:.1f}",
-        ", ".join(found.missed) or "none",
-    ]
-
-
-def _details(table: Sequence[Row], members: Sequence[ShiftErrors]) -> str:
-    best = best_single(members)
-    body = [
-        [
-            f"*{row.method}*" if row.method in CEILINGS else row.method,
-            f"**{row.mean:.2f}**" if row.method == best else f"{row.mean:.2f}",
-            f"{row.worst:.2f} ({row.worst_shift})",
-            f"{row.over_none:+.2f}",
-            f"{row.over_temp:+.2f}",
-            _points(row.over_best),
-            f"{row.over_each:+.2f}",
-            str(len(row.harmed)) if is_single(row.method) or row.method == AUTO else "",
-        ]
-        for row in sorted(table, key=lambda row: row.method in CEILINGS)
-    ]
-    heads = ["method", "mean", "worst", "to none", "to temp", f"to {best}"]
-    return _lines([*heads, "to each shift's best", "harmed"], body)
-
-
-def _to_best(auto: Row, table: Mapping[str, Row], best: str) -> str:
-    """Return the regret to a method, which may have refused a shift of the family."""
-    return f"{auto.mean - table[best].mean:+.2f} ({best})" if best in table else f"({best})"
-
-
-def _points(value: float | None) -> str:
-    return "" if value is None else f"{value:+.2f}"
+    heads = ["shift", "none", "temp", f"{AUTO} (took)", "best single", ORACLE]
+    return Grid([*heads, "estimated accuracy", "true"], rows)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from reproduction.datasets import MissingDataError
 from reproduction.driver import Request, reproduce
-from reproduction.experiment import Preset
 from reproduction.shifts import SHIFTS
 
+from covcal_cli.adapt.settings import AdaptSettings
+from covcal_cli.cli.console import Console
 from covcal_cli.errors import CovcalError
 
 
@@ -41,32 +42,36 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
     add("--exact-only", action="store_true", help="only none and temp: no training, no chance")
     add("--office31-model", type=Path, metavar="ONNX", help="a ResNet-50, where DIR holds Office31")
     add("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
-    add("--keep", action="store_true", help="keep the adapted files")
     given = parser.parse_args(arguments)
     if given.weight_decay is not None and given.preset != "paper":
         parser.error("--weight-decay goes with --preset paper only")
     if given.seeds < 1 or given.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
+    adapt = AdaptSettings(preset=given.preset, weight_decay=given.weight_decay, device="cpu")
     return Request(
         data=given.data,
         output=given.output,
         shifts=tuple(dict.fromkeys(given.shifts)),
         seeds=given.seeds,
-        preset=Preset(given.preset, given.weight_decay, given.seeds if given.batched else None),
-        exact_only=given.exact_only,
+        adapt=None if given.exact_only else adapt,
+        batched=given.batched,
         office31_model=given.office31_model,
         jobs=given.jobs,
-        keep=given.keep,
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print the table, and return the exit status."""
     try:
-        table = reproduce(parse(arguments))
+        request = parse(arguments)
+        with Console().progress() as progress:
+            table = reproduce(request, progress)
     except (CovcalError, MissingDataError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on there", file=sys.stderr)
+        return 130
     print(table, end="")
     return 0
 

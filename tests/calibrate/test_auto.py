@@ -92,6 +92,15 @@ def test_no_fallback_sharpens(tmp_path: Path) -> None:
     found = calibrate(path)
     assert (found.method_used, found.forecaster_temperature) == ("none", 1.0)
     assert "would sharpen" in found.reason
+    below = next(guard for guard in found.guards if guard.name == "kept from sharpening")
+    (chosen,) = (one for one in found.candidates if one.chosen)
+    accuracy, confidence = chosen.estimated_accuracy, chosen.target_confidence
+    assert accuracy is not None
+    assert confidence is not None
+    assert below.value == pytest.approx(accuracy - confidence)
+    assert below.value > 0.05
+    assert not below.passed
+    assert any("as T is at least 1" in text for text in found.warnings)
 
 
 @pytest.mark.parametrize("adapted", [False, True])

@@ -3,22 +3,28 @@
 import csv
 import io
 import json
+import os
+import statistics
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from covcal_cli.compare.compare import CompareSettings, compare
-from covcal_cli.compare.ranking import Comparison, Entry
-from covcal_cli.compare.tables import as_csv, as_markdown, as_tex, rows
+from covcal_cli.compare.compare import compare, compare_runs
+from covcal_cli.compare.ranking import Comparison
+from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run, finished
+from covcal_cli.compare.tables import as_csv, as_markdown, as_tex, grids
+from covcal_cli.estimators.evidence import Estimate
 from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.records import Guard
 from tests.cli_runner import covcal, printed_json
 from tests.made_files import made_domain, write_adapted, write_features
 from tests.short_training import short_training
-
-CORRECTNESS = ("correctness_brier", "correctness_nll", "correctness_auroc", "class_gap")
 
 
 @pytest.fixture
@@ -29,16 +35,37 @@ def shifts(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def made(scores: Mapping[str, Mapping[str, float]], metric: str = "ece") -> Comparison:
-    """A comparison of given scores, by shift and method."""
+# What auto and its estimate of the accuracy say in `made` records.
+GUARD = Guard("contradiction", 0.2, 0.1, False, "they differ")
+FIT = Fit("consensus", "why", "original", 2.0, None, (GUARD,), ("they differ",))
+ESTIMATE = Estimate("combined", 0.7, 0.6, 0.85, "an assumption")
+
+
+def made(
+    scores: Mapping[str, Mapping[str, float]],
+    metric: str = "ece",
+    accuracy: Mapping[str, float] | None = None,
+) -> Comparison:
+    """A comparison of given scores, by shift and method, with a deviation of a point."""
+    found = {}
+    for shift, one in scores.items():
+        beside = {"accuracy": (accuracy or {}).get(shift, 0.8)}
+        found[shift] = tuple(
+            Record(
+                key="",
+                seed=seed,
+                measured=Path("made.h5"),
+                n=100,
+                metrics={m: {**beside, metric: score + move} for m, score in one.items()},
+                fits={"auto": FIT},
+                refused={},
+                estimates=(ESTIMATE,),
+                seconds={},
+            )
+            for seed, move in enumerate((-(0.5**0.5) / 100, 0.5**0.5 / 100))
+        )
     methods = tuple(dict.fromkeys(method for one in scores.values() for method in one))
-    entries = {
-        shift: {
-            method: Entry(1.0, {metric: score}, {metric: 0.01}) for method, score in one.items()
-        }
-        for shift, one in scores.items()
-    }
-    return Comparison(METRICS[metric], 2, methods, entries, dict.fromkeys(scores, 100), {})
+    return Comparison(METRICS[metric], methods, found)
 
 
 def test_a_run_is_what_the_commands_make_one_by_one(tmp_path: Path) -> None:
@@ -77,12 +104,56 @@ def test_what_stands_is_not_made_again(tmp_path: Path, monkeypatch: pytest.Monke
         assert "atc" in covcal(*more, cwd=tmp_path).require_success().out
 
 
+def test_what_was_adapted_otherwise_stands_beside(tmp_path: Path) -> None:
+    """Files as they come, and other settings, have records and adapted files of their own."""
+    write_features(tmp_path / "far.h5", shift=2.0)
+    asked = ("compare", "far.h5", "--methods", "temp,fl+temp", "--seeds", 1)
+    with short_training(40, members=1):
+        covcal(*asked, cwd=tmp_path).require_success()
+    kept = tmp_path / "covcal-compare" / "default" / "far-seed0.h5"
+    before = kept.read_bytes()
+    without = covcal(*asked, "--no-adapt", cwd=tmp_path).require_success()
+    (line,) = (line for line in without.out.splitlines() if line.startswith("fl+temp"))
+    assert line.split() == ["fl+temp", "-"]
+    with short_training(40, members=2):  # another setting under the same name is no such file
+        covcal(*asked, "--methods", "fl+temp,atc", cwd=tmp_path).require_success()
+    assert kept.read_bytes() != before
+    names = {path.name for path in (tmp_path / "covcal-compare").iterdir()}
+    assert names == {"default", "without-adapt"}
+
+
+def test_a_record_keeps_what_was_said(shifts: Path) -> None:
+    """Choice, guards and warnings of calibrations, estimates with their intervals, seconds."""
+    covcal("compare", "far.h5", "--seeds", 1, cwd=shifts).require_success()
+    covcal("calibrate", "far.h5", cwd=shifts).require_success()
+    path = shifts / "covcal-compare" / "default" / "far-seed0.json"
+    kept, said = (json.loads(p.read_text("utf-8")) for p in (path, shifts / "cal.json"))
+    fit: dict[str, Any] = kept["fits"]["auto"]
+    for name in ("method_used", "reason", "guards", "warnings"):
+        assert fit[name] == said[name]
+    estimated = printed_json("estimate", "far.h5", cwd=shifts)["estimates"]
+    assert kept["estimates"] == estimated
+    assert set(kept["seconds"]) == set(kept["fits"])
+    assert all(spent["wall"] > 0 for spent in kept["seconds"].values())
+
+
+def test_seeds_may_have_files_of_their_own(shifts: Path) -> None:
+    """A shift that is drawn anew for every seed."""
+    runs = [Run("drawn", shifts / f"{name}.h5", seed) for seed, name in enumerate(("near", "far"))]
+    settings = CompareSettings(methods=("temp",))
+    found = compare_runs(runs, shifts / "kept", settings)
+    alone = compare([run.path for run in runs], shifts / "other", replace(settings, seeds=1))
+    scores = [alone.score(run.path.stem, "temp") or 0.0 for run in runs]
+    assert found.score("drawn", "temp") == pytest.approx(statistics.fmean(scores))
+    assert found.seeds == 2
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"schema": "covcal.compare-run/1"}', "other"])
 def test_a_damaged_or_stale_record_is_made_again(shifts: Path, content: str) -> None:
     """A record counts only for the very file and settings that it was made of."""
     asked = ("compare", "near.h5", "--methods", "temp", "--seeds", 1)
     whole = covcal(*asked, cwd=shifts).require_success()
-    record = shifts / "covcal-compare" / "near-seed0.json"
+    record = shifts / "covcal-compare" / "default" / "near-seed0.json"
     kept = json.loads(record.read_text("utf-8"))
     kept["key"] = "0" * 64
     kept["metrics"]["temp"]["ece"] = 0.5
@@ -110,29 +181,21 @@ def test_what_can_rank(shifts: Path, metric: str) -> None:
     assert heads[1:3] == ["near", "far"]
 
 
-def test_a_record_without_a_metric_is_made_again(
-    shifts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of before the metric was there would leave its column empty."""
-    asked = ("compare", "near.h5", "--methods", "temp", "--seeds", 1)
-    with monkeypatch.context() as earlier:
-        fewer = {name: one for name, one in METRICS.items() if name not in CORRECTNESS}
-        earlier.setattr("covcal_cli.compare.compare.METRICS", fewer)
-        covcal(*asked, cwd=shifts).require_success()
-    out = covcal(*asked, "--metric", "class_gap", cwd=shifts).require_success().out
-    (line,) = (line for line in out.splitlines() if line.startswith("temp"))
-    assert float(line.split()[1]) > 0
-
-
 def test_no_order_of_rows_is_no_best_one() -> None:
     """Where every row is right no method has an AUROC, and none is in bold."""
-    entries = {"a": {"none": Entry(1.0, {}, {}), "temp": Entry(1.0, {}, {})}}
-    found = Comparison(METRICS["correctness_auroc"], 1, ("none", "temp"), entries, {"a": 5}, {})
-    assert rows(found, bold=lambda text: f"**{text}**")[1] == [["none", "-"], ["temp", "-"]]
+    found = made({"a": {"none": 0.5, "temp": 0.5}}, "correctness_auroc")
+    records = [
+        replace(one, metrics={method: {"correctness_auroc": None} for method in one.metrics})
+        for one in found.records["a"]
+    ]
+    found = replace(found, records={"a": tuple(records)})
+    (grid,) = grids(found, bold=lambda text: f"**{text}**")
+    assert "**" not in str(grid.rows)
 
 
-def test_several_processes_find_the_same(shifts: Path) -> None:
-    """The table does not depend on how many runs go at a time."""
+def test_several_processes_find_the_same(shifts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table does not depend on how many runs go at a time, nor does anything stay changed."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     paths = sorted(shifts.glob("*.h5"))
     alone, together = (
         compare(
@@ -140,7 +203,30 @@ def test_several_processes_find_the_same(shifts: Path) -> None:
         )
         for jobs in (1, 2)
     )
-    assert alone == together
+    assert alone.shifts == together.shifts
+    assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_nothing_waits_to_begin_when_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pool holds in advance would begin even after Ctrl-C."""
+    given: list[int] = []
+
+    class Threads(ThreadPoolExecutor):
+        def __init__(self, jobs: int, **_: object) -> None:
+            super().__init__(jobs)
+
+        def submit(self, work: Any, /, *given_to: Any, **more: Any) -> Any:
+            given.append(given_to[0].seed)
+            return super().submit(work, *given_to, **more)
+
+    monkeypatch.setattr("covcal_cli.compare.runs.ProcessPoolExecutor", Threads)
+    monkeypatch.setattr("covcal_cli.compare.runs.record_of", lambda run, *_: run.seed)
+    runs = [Run("made", Path("made.h5"), seed) for seed in range(6)]
+    begun = finished(runs, Path(), CompareSettings(jobs=2))
+    next(begun)
+    begun.close()
+    assert given == [0, 1]
+    assert {run.seed for run, _ in finished(runs, Path(), CompareSettings(jobs=2))} == set(range(6))
 
 
 def test_one_run_that_fails_leaves_the_others(shifts: Path) -> None:
@@ -152,7 +238,7 @@ def test_one_run_that_fails_leaves_the_others(shifts: Path) -> None:
         "compare", "near.h5", "unlabelled.h5", "--methods", "temp", "--seeds", 1, cwd=shifts
     ).error_line()
     assert line.startswith("unlabelled.h5 holds no label")
-    assert (shifts / "covcal-compare" / "near-seed0.json").exists()
+    assert (shifts / "covcal-compare" / "default" / "near-seed0.json").exists()
 
 
 def test_a_method_that_a_file_does_not_fit_is_left_out_and_named(tmp_path: Path) -> None:
@@ -192,19 +278,69 @@ def test_ranks_share_ties_as_scipy_does(metric: str) -> None:
 
 
 def test_harm_is_measured_from_the_better_baseline() -> None:
-    """More than a point worse than the better of none and temp."""
+    """By more than one, three and five points, the worst shift first."""
     found = made(SCORES)
     assert found.harmed("cot") == ("b",)
-    assert found.harmed("none") == ("a", "c")
+    assert found.harmed("none") == ("c", "a")
+    assert found.harmed("none", 0.05) == ("c",)
     assert found.harm("a", "cot") == pytest.approx(-0.03)
+    assert "| none | 14.00 | 30.00 | 2.3 | 6 | 3 | 3 |" in as_markdown(wide(SCORES))
+
+
+def wide(scores: Mapping[str, Mapping[str, float]]) -> Comparison:
+    """A comparison of the same scores three times over, too many shifts to be columns."""
+    return made({f"{shift}{n}": one for n in range(3) for shift, one in scores.items()})
+
+
+def test_many_shifts_are_rows_behind_all_together() -> None:
+    """Sixty columns could be pasted nowhere."""
+    text = as_markdown(wide(SCORES))
+    assert "| method | mean | worst | rank | > 1 | > 3 | > 5 |" in text
+    assert "| none | 14.00 | 30.00 |" in text
+    assert "| shift | none | temp | cot |" in text
+    assert "| a2 | 10.00 ± 1.00 | 8.00 ± 1.00 | **5.00 ± 1.00** |" in text
+    assert as_tex(wide(SCORES)).count(r"\begin{tabular}") == 2
+
+
+def test_regret_and_the_best_single_method_leave_auto_out() -> None:
+    """It is one of them in disguise."""
+    found = made(
+        {
+            "a": {"auto": 0.01, "none": 0.10, "temp": 0.05},
+            "b": {"auto": 0.06, "none": 0.02, "temp": 0.04},
+        }
+    )
+    assert found.best() == "temp"
+    assert found.regret("auto") == pytest.approx((-0.04 + 0.04) / 2)
+    assert found.worst("none") == "a"
+    assert found.mean("temp") == pytest.approx(0.045)
+    assert found.of(["b"]).best() == "none"
+
+
+def test_how_the_estimates_fared() -> None:
+    """Error, coverage and width over shifts; what auto took, and the guards that failed."""
+    scores = {shift: {"auto": 0.1, "none": 0.1, "temp": 0.2} for shift in ("a", "b", "c")}
+    found = made(scores, accuracy={"a": 0.7, "b": 0.9, "c": 0.5})
+    fared = found.coverage()
+    assert fared is not None
+    assert (fared.shifts, fared.missed) == (3, ("b", "c"))
+    assert (fared.error, fared.held, fared.width) == pytest.approx((0.4 / 3, 1 / 3, 0.25))
+    other = found.coverage(lambda _: 0.8)
+    assert other is not None
+    assert (other.error, other.held) == pytest.approx((0.1, 1))
+    text = as_markdown(found)
+    assert "| b | consensus | 70.0 [60.0, 85.0] | 90.0 | contradiction |" in text
+    assert "off by 13.3 points on average; the intervals hold 33% of" in text
+    without = {s: tuple(replace(r, estimates=()) for r in rs) for s, rs in found.records.items()}
+    assert replace(found, records=without).coverage() is None
 
 
 def test_a_method_that_did_not_run_everywhere_has_no_mean() -> None:
     """Means over different shifts cannot be compared; ranks leave such a method out."""
     found = made({"a": {"none": 0.1, "temp": 0.2, "cot": 0.0}, "b": {"none": 0.1, "temp": 0.2}})
-    assert found.everywhere() == ("none", "temp")
+    assert found.everywhere == ("none", "temp")
     assert found.mean_rank("none") == 1
-    assert "| cot | **0.00 ± 1.00** | - | - | - | 0 |" in as_markdown(found)
+    assert "| cot | **0.00 ± 1.00** | - | - | - | - | 0 | 0 | 0 |" in as_markdown(found)
 
 
 def test_the_best_of_a_column_is_bold_in_markdown_and_latex() -> None:
@@ -239,6 +375,7 @@ def test_csv_holds_every_metric_as_a_fraction() -> None:
         (("--methods", "tmep"), "'tmep'"),
         (("--metric", "mean_confidence"), "'mean_confidence'"),
         (("-o", "table.xlsx"), ".csv, .md, .tex"),
+        (("--no-adapt", "--preset", "paper"), "no use for a preset"),
     ],
 )
 def test_what_there_is_not_is_an_error_in_the_usage(

@@ -1,8 +1,9 @@
 """The benchmark: its arithmetic recomputed from the records, its ceilings, resuming, and marks."""
 
 import json
-from collections import defaultdict
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,22 @@ import choose_adapt_settings as builders
 import h5py
 import numpy as np
 import pytest
-from benchmark import driver, runs
+from benchmark import driver
 from benchmark.families import FAMILIES, HALVES, Case, cases, corrupted_digits
-from benchmark.harm import harmed, to_blame
+from benchmark.harm import to_blame
+from benchmark.labels import CEILINGS, Measured, Truth
 from benchmark.run import main
-from benchmark.runs import CEILINGS, ORACLE
-from benchmark.summary import best_single, coverage, groups, per_shift, rows
-from benchmark.table import markdown
+from benchmark.table import markdown_text
 
+from covcal_cli.calibrate import calibrate as calibration
+from covcal_cli.compare.ranking import Comparison
+from covcal_cli.compare.runs import Fit, Record
+from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.records import Guard
 from tests.short_training import short_training
 
-Record = dict[str, Any]
+Result = dict[str, Any]
 SHIFTS = {"near": 0.4, "far": 2.0}
 SEEDS = 2
 
@@ -62,167 +68,182 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def check_resuming(patch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
     """Remove one record and run again: it alone is measured, and the table is the same."""
-    measured: list[Path] = []
-    measure: Callable[[Path, int], Record] = runs.measure
+    measured: list[str] = []
+    calibrate: Callable[..., Any] = calibration.calibrate
 
-    def counted(adapted: Path, seed: int) -> Record:
-        measured.append(adapted)
-        return measure(adapted, seed)
+    def counted(path: Path, settings: Any) -> Any:
+        measured.append(path.name)
+        return calibrate(path, settings)
 
-    patch.setattr(runs, "measure", counted)
-    patch.setattr("benchmark.prepare.adapt", None)  # nothing is adapted again
-    (folder / "records" / "far-seed1.json").unlink()
+    patch.setattr("covcal_cli.compare.runs.calibrate", counted)
+    patch.setattr("covcal_cli.adapt.adapt.adapt", None)  # nothing is adapted again
+    (folder / "default" / "far-draw1-seed1.json").unlink()
     assert driver.benchmark(made_cases(), folder, seeds=SEEDS) == text
-    assert [path.name.split("-")[:3] for path in measured] == [["far", "draw1", "seed1"]]
+    assert set(measured) == {"far-draw1-seed1.h5"}
 
 
-def records_of(folder: Path) -> list[Record]:
+def results_of(folder: Path) -> list[Result]:
     document = json.loads((folder / "results.json").read_text("utf-8"))
-    assert document["schema"] == "covcal-benchmark/2"
-    found: list[Record] = document["runs"]
+    assert document["schema"] == "covcal-benchmark/3"
+    found: list[Result] = document["runs"]
     return found
 
 
-def means(records: list[Record]) -> dict[str, dict[str, float]]:
-    """Return ECE in % by shift and method, averaged over seeds, by plain loops."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for record in records:
-        for name, entry in record["methods"].items():
-            found[record["shift"]][name].append(100 * entry["ece"])
-    return {
-        shift: {name: sum(values) / SEEDS for name, values in table.items()}
-        for shift, table in found.items()
-    }
+def tables(text: str, state: str) -> dict[str, list[dict[str, str]]]:
+    """Return the tables of a state by their titles, their rows by the heads of columns."""
+    found = {}
+    (part,) = (p for p in text.split("## State: ")[1:] if p.startswith(state))
+    for section in part.split("\n### ")[1:]:
+        title, *lines = section.splitlines()
+        cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+        if cells:
+            found[title] = [dict(zip(cells[0], row, strict=False)) for row in cells[2:]]
+    return found
 
 
-def test_regret_and_harm_follow_from_the_records(finished: tuple[Path, str]) -> None:
-    records = records_of(finished[0])
-    assert [(one["shift"], one["seed"]) for one in records] == [
-        (shift, seed) for shift in ("near", "far", "far again") for seed in range(SEEDS)
+def test_errors_regret_and_harm_follow_from_the_records(finished: tuple[Path, str]) -> None:
+    folder, text = finished
+    results = results_of(folder)
+    assert [(one["state"], one["shift"], one["found"]["seed"]) for one in results] == [
+        (state, shift, seed)
+        for state in ("default", "without-adapt")
+        for shift in ("near", "far", "far again")
+        for seed in range(SEEDS)
     ]
-    errors = means(records)
-    grouped = groups(per_shift(records))
-    assert list(grouped) == ["first", "choose", "second", "test"]
-    for name, members in grouped.items():
-        shifts = ["near", "far"] if name in ("first", "choose") else ["far again"]
-        single = [m for m in errors["near"] if m not in ("auto", "true accuracy", ORACLE)]
-        assert {"none", "temp", "fl+iw+temp"} <= set(single)
-        over = {m: np.mean([errors[s][m] for s in shifts]) for m in errors["near"]}
-        best = min(single, key=lambda m: over[m])
-        assert best_single(members) == best
-        table = {row.method: row for row in rows(members)}
-        assert set(table) == set(errors["near"])
-        for method, row in table.items():
-            assert row.mean == pytest.approx(over[method])
-            assert row.worst == pytest.approx(max(errors[s][method] for s in shifts))
-            assert errors[row.worst_shift][method] == pytest.approx(row.worst)
-            assert row.over_none == pytest.approx(over[method] - over["none"])
-            assert row.over_temp == pytest.approx(over[method] - over["temp"])
-            assert row.over_best == pytest.approx(over[method] - over[best])
-            each = [errors[s][method] - min(errors[s][m] for m in single) for s in shifts]
-            assert row.over_each == pytest.approx(np.mean(each))
-            assert row.harmed == tuple(
-                s
-                for s in shifts
-                if errors[s][method] > min(errors[s]["none"], errors[s]["temp"]) + 1
-            )
+    assert text == (folder / "table.md").read_text("utf-8")
+    for state in ("default", "without-adapt"):
+        errors: dict[str, dict[str, float]] = {shift: {} for shift in ("near", "far", "far again")}
+        for shift, those in errors.items():
+            runs_of = [r for r in results if (r["state"], r["shift"]) == (state, shift)]
+            for method in runs_of[0]["found"]["metrics"]:
+                values = [100 * r["found"]["metrics"][method]["ece"] for r in runs_of]
+                those[method] = float(np.mean(values))
+            for ceiling, key in zip(CEILINGS, ("matched_ece", "oracle_ece"), strict=True):
+                those[f"*{ceiling}*"] = float(np.mean([100 * r["truth"][key] for r in runs_of]))
+        drawn = tables(text, state)
+        for title, shifts in (
+            ("Calibration error: choose (2)", ("near", "far")),
+            ("Calibration error: test (1)", ("far again",)),
+            ("first (choose, 2)", ("near", "far")),
+            ("second (test, 1)", ("far again",)),
+        ):
+            table = {row["method"]: row for row in drawn[title]}
+            assert set(table) == set(errors["near"])
+            assert ("fl+temp" in table) == (state == "default")
+            single = [m for m in table if m != "auto" and not m.startswith("*")]
+            means = {m: np.mean([errors[s][m] for s in shifts]) for m in table}
+            for method, row in table.items():
+                assert float(row["mean"].strip("*")) == pytest.approx(means[method], abs=0.0051)
+                worst = max(shifts, key=lambda s: errors[s][method])
+                assert row["worst"] == f"{errors[worst][method]:.2f} ({worst})"
+                if method.startswith("*"):
+                    continue
+                each = [errors[s][method] - min(errors[s][m] for m in single) for s in shifts]
+                assert float(row["regret"]) == pytest.approx(np.mean(each), abs=0.0051)
+                harm = [
+                    errors[s][method] - min(errors[s]["none"], errors[s]["temp"]) for s in shifts
+                ]
+                for points in (1, 3, 5):
+                    assert int(row[f"> {points}"]) == sum(h > points for h in harm)
+            (best,) = (m for m, row in table.items() if row["mean"].startswith("**"))
+            assert means[best] == min(means[m] for m in single)
 
 
 def test_coverage_follows_from_the_records(finished: tuple[Path, str]) -> None:
-    records = records_of(finished[0])
-    hits: dict[str, dict[str, list[bool]]] = {"accuracy": {}, "test_accuracy": {}}
-    for record in records:
-        interval = record["estimates"]["combined"]
-        for which, by_shift in hits.items():
-            truth = record["truth"][which]
-            held = interval["low"] <= truth <= interval["high"]
-            by_shift.setdefault(record["shift"], []).append(held)
-    found = coverage(records)
-    assert found.shifts == 3
-    assert found.seen == pytest.approx(np.mean([*hits["accuracy"].values()]))
-    assert found.test == pytest.approx(np.mean([*hits["test_accuracy"].values()]))
-    assert found.missed == tuple(s for s, held in hits["accuracy"].items() if not any(held))
+    folder, text = finished
+    results = [r for r in results_of(folder) if r["state"] == "default" and r["half"] == "choose"]
+    (row,) = (
+        row
+        for row in tables(text, "default")["The estimate of the accuracy: choose (2)"]
+        if row["family"].startswith("choose")
+    )
+    combined = [r["found"]["estimates"][0] for r in results]
+    truths = [r["truth"]["accuracy"] for r in results]
+    held = [e["low"] <= t <= e["high"] for e, t in zip(combined, truths, strict=True)]
+    misses = [abs(e["accuracy"] - t) for e, t in zip(combined, truths, strict=True)]
+    assert row["error, rows it reads"] == f"{100 * np.mean(misses):.1f}"
+    assert row["held"] == f"{np.mean(held):.0%}"
+    assert row["width"] == f"{100 * np.mean([e['high'] - e['low'] for e in combined]):.1f}"
 
 
 def test_truths_and_the_uncalibrated_error_follow_from_the_files(
     finished: tuple[Path, str],
 ) -> None:
     folder, _ = finished
-    record = next(r for r in records_of(folder) if r["shift"] == "far" and r["seed"] == 1)
+    result = next(r for r in results_of(folder) if r["shift"] == "far" and r["found"]["seed"] == 1)
     with h5py.File(folder / "features" / "far-draw1.h5") as file:
         logits, labels, split = (file["target"][n][:] for n in ("logits", "labels", "split"))
         source_labels = file["source/labels"][file["source/split"][:] == 1]
     right = logits.argmax(axis=1) == labels
-    assert record["truth"]["accuracy"] == pytest.approx(right[split < 2].mean())
-    assert record["truth"]["test_accuracy"] == pytest.approx(right[split == 2].mean())
+    assert result["truth"]["accuracy"] == pytest.approx(right[split < 2].mean())
+    assert result["truth"]["test_accuracy"] == pytest.approx(right[split == 2].mean())
     shares = [np.bincount(y, minlength=3) / len(y) for y in (source_labels, labels[split < 2])]
-    assert record["truth"]["prior_drift"] == pytest.approx(abs(shares[0] - shares[1]).sum() / 2)
+    assert result["truth"]["prior_drift"] == pytest.approx(abs(shares[0] - shares[1]).sum() / 2)
     chances = np.exp(logits.astype(float) - logits.max(axis=1, keepdims=True))
     confidence = (1 / chances.sum(axis=1))[split == 2]
     place = np.ceil(confidence * 15).astype(int) - 1
     gaps = [(confidence - right[split == 2])[place == b].sum() for b in range(15)]
     error = np.abs(gaps).sum() / (split == 2).sum()
-    assert record["methods"]["none"]["ece"] == pytest.approx(error)
+    assert result["found"]["metrics"]["none"]["ece"] == pytest.approx(error)
 
 
 def test_no_method_on_the_classifiers_logits_beats_the_oracle(finished: tuple[Path, str]) -> None:
-    for record in records_of(finished[0]):
-        methods = record["methods"]
-        others = [methods[name]["ece"] for name in ("none", "temp", "iw+temp", *CEILINGS)]
-        assert methods[ORACLE]["ece"] <= min(others) + 1e-12
+    for result in results_of(finished[0]):
+        metrics = result["found"]["metrics"]
+        others = [metrics[name]["ece"] for name in ("none", "temp", "iw+temp")]
+        assert result["truth"]["oracle_ece"] <= min(*others, result["truth"]["matched_ece"]) + 1e-12
 
 
-def test_the_table_keeps_the_halves_apart(finished: tuple[Path, str]) -> None:
-    folder, text = finished
-    assert text == (folder / "table.md").read_text("utf-8")
-    assert "| method | choose (2) | test (1) |" in text
-    for title in ("first (choose, 2)", "second (test, 1)"):
-        assert f"\n### {title}\n" in text
-        assert f"\n| {title} | " in text
-    for record in records_of(folder):
-        for method in record["methods"]:
-            assert f"| {f'*{method}*' if method in CEILINGS else method} |" in text
+GUARD = Guard("contradiction", 0.3, 0.1, False, "they differ")
 
 
-def made_record(**changes: Any) -> Record:
-    record: Record = {
-        "family": "f",
-        "shift": "s",
-        "seed": 0,
-        "half": "choose",
-        "methods": {"none": {"ece": 0.05}, "temp": {"ece": 0.04}, "auto": {"ece": 0.07}},
-        "auto": {
-            "method_used": "consensus",
-            "guards": [
-                {"name": "contradiction", "value": 0.3, "threshold": 0.1, "passed": False},
-            ],
-        },
-        "truth": {
-            "source_accuracy": 0.9,
-            "prior_drift": 0.3,
-            "accuracy": 0.85,
-            "test_accuracy": 0.84,
-        },
-        "estimates": {
-            "combined": {"accuracy": 0.7, "low": 0.6, "high": 0.8},
-            "cot": {"accuracy": 0.7, "low": 0.65, "high": 0.75},
-        },
-    }
-    return record | changes
-
-
-def test_a_harmed_shift_is_named_with_its_guard() -> None:
-    record = made_record()
-    (found,) = harmed([record])
-    assert found.points == pytest.approx(3.0)
-    assert (found.shift, found.guard, found.took) == ("s", "contradiction", {"consensus": 1})
-    assert found.guards == {"contradiction": (0.3, 0.1)}
-    text = markdown([record])
-    assert (
-        "| s (f) | +3.00 | consensus 1x | 70.0 / 85.0 | contradiction | contradiction 0.3 (0.1) |"
-        in text
+def made_record(auto: float = 0.075, *, passed: bool = False) -> Record:
+    guard = replace(GUARD, passed=passed)
+    fit = Fit("consensus", "why", "original", 2.0, None, (guard,), ("witnesses differ",))
+    scores = {"none": 0.05, "temp": 0.04, "auto": auto}
+    return Record(
+        key="",
+        seed=0,
+        measured=Path("made.h5"),
+        n=100,
+        metrics={name: {"ece": ece, "accuracy": 0.84} for name, ece in scores.items()},
+        fits={"auto": fit},
+        refused={},
+        estimates=(Estimate("combined", 0.7, 0.6, 0.8, "an assumption"),),
+        seconds={},
     )
-    assert not harmed([made_record(methods=record["methods"] | {"auto": {"ece": 0.05}})])
+
+
+def made_truth(accuracy: float = 0.85) -> Truth:
+    return Truth(0.9, 0.3, accuracy, 0.84, 2.0, 0.01, 1.5, 0.02)
+
+
+def table_of(*records: Record) -> str:
+    by_shift = {f"s{number}": (record,) for number, record in enumerate(records)}
+    found = Comparison(METRICS["ece"], tuple(records[0].metrics), by_shift)
+    cases = [Case("f", shift, "choose", make=partial(write_made, 0.0)) for shift in by_shift]
+    truths = {shift: (made_truth(),) for shift in by_shift}
+    return markdown_text(cases, [Measured("default", found, truths)])
+
+
+def test_a_harmed_shift_is_named_with_its_guard_and_warning() -> None:
+    text = table_of(made_record())
+    assert (
+        "| s0 | +3.50 | consensus | 70.0 [60.0, 80.0] / 85.0 | contradiction "
+        "| contradiction 0.3 (0.1) | witnesses differ |" in text
+    )
+    assert "by more than 1 point on 1 of 1 (0 without the warning contradiction)" in text
+    assert "by more than 5 points on 0 of 1" in text
+    assert "(1 without the warning" in table_of(made_record(passed=True))
+    assert "| harmed shift |" not in table_of(made_record(0.045))
+
+
+def test_a_method_that_refused_a_shift_is_no_best_method() -> None:
+    partly = made_record()
+    whole = replace(partly, metrics={**partly.metrics, "cot": {"ece": 0.01}})
+    text = table_of(whole, partly)
+    assert "| cot | 1.00 (on 1) | 1.00 (s0) |  | 0.00 | 0 | 0 | 0 |" in text
+    assert "| temp | **4.00** |" in text
 
 
 @pytest.mark.parametrize(
@@ -235,22 +256,7 @@ def test_a_harmed_shift_is_named_with_its_guard() -> None:
     ],
 )
 def test_why_a_shift_was_harmed(accuracy: float, passed: bool, guard: str) -> None:
-    record = made_record()
-    record["truth"]["accuracy"] = accuracy
-    record["auto"]["guards"][0]["passed"] = passed
-    assert to_blame(record) == guard
-
-
-def test_a_method_that_refused_a_shift_is_no_best_method() -> None:
-    whole, partly = made_record(), made_record(shift="other")
-    whole["methods"]["cot"] = {"ece": 0.01}
-    partly["methods"]["cot"] = {"error": "no"}
-    members = per_shift([whole, partly])
-    assert best_single(members) == "temp"
-    cot = next(row for row in rows(members) if row.method == "cot")
-    assert (cot.shifts, cot.over_best) == (1, None)
-    assert cot.mean == pytest.approx(1.0)
-    assert "| cot | 1.00 / 1.00 (on 1) |" in markdown([whole, partly])
+    assert to_blame([made_record(passed=passed)], [made_truth(accuracy)]) == guard
 
 
 def everything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
@@ -277,6 +283,13 @@ def test_the_halves_are_whole_families_of_every_kind(
         assert len(by_half[half]) >= 55
         kinds = {FAMILIES[case.family].kind for case in by_half[half]}
         assert kinds == {"digits", "images", "tables", "text"}
+
+
+def test_every_case_can_be_made_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for case in everything(tmp_path, monkeypatch):
+        assert pickle.loads(pickle.dumps(case)).shift == case.shift
 
 
 def test_missing_data_is_named_before_any_work(

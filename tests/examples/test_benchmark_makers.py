@@ -13,8 +13,6 @@ from benchmark.makers.tables import Table, table_shift
 from benchmark.makers.texts import text_shift
 from choose_adapt_settings import Shift, write_features
 
-from tests.short_training import short_training
-
 
 def blobs(n: int, move: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(n)
@@ -75,23 +73,11 @@ def test_logits_are_linear_in_the_features_where_there_are_any(
 def test_a_file_of_logits_is_measured_as_it_is(tmp_path: Path) -> None:
     shift = blob_shift(TREES)
     case = Case("made", "blobs", "choose", lambda path, _: write_features(path, shift))
-    driver.benchmark([case], tmp_path, seeds=1)
+    text = driver.benchmark([case], tmp_path, seeds=1)
     with h5py.File(tmp_path / "features" / "blobs.h5") as file:
         assert "features" not in file["source"]
-    assert not (tmp_path / "adapted").exists()
-    assert "| fl+temp |" not in (tmp_path / "table.md").read_text("utf-8")
-
-
-def test_what_was_not_adapted_has_names_of_its_own(tmp_path: Path) -> None:
-    shift = blob_shift((8,))
-    case = Case("made", "blobs", "choose", lambda path, _: write_features(path, shift))
-    with short_training(20, members=1):
-        with_adapt = driver.benchmark([case], tmp_path, seeds=1)
-    without = driver.benchmark([case], tmp_path, seeds=1, adapting=False)
-    assert "| fl+temp |" in with_adapt
-    assert "| fl+temp |" not in without
-    assert (tmp_path / "table.md").read_text("utf-8") == with_adapt
-    assert (tmp_path / "table-without-adapt.md").read_text("utf-8") == without
+    assert not list((tmp_path / "default").glob("*.h5"))
+    assert "| fl+temp |" not in text
 
 
 class MadeTables:

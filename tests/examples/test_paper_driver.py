@@ -13,16 +13,13 @@ import numpy as np
 import pytest
 import run
 from PIL import Image
-from reproduction import driver, experiment
+from reproduction import driver
 from reproduction.datasets import MissingDataError, find_digits
-from reproduction.features import Extracted
 from reproduction.figures import draw_weights, heaviest, shrink
 from reproduction.office import find_office, random_split, train_linear_head
 from reproduction.shifts import METHODS, PAPER, SHIFTS
-from reproduction.summary import over_seeds, ranked
-from reproduction.table import markdown
+from reproduction.table import ranked
 
-from covcal_cli.adapt import settings
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.networks import aligned_logits, networks_sha256, read_networks
 from tests.classifiers.onnx.onnx_graphs import Graph, node
@@ -109,55 +106,62 @@ def test_a_made_table_from_end_to_end(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = arguments(made, tmp_path, "--shifts", "M-U", "--seeds", "2")
-    assert run.main([*asked, "--keep"]) == 0
+    assert run.main(asked) == 0
     printed = capsys.readouterr()
     place = tmp_path / "default"
     assert printed.out == (place / "table.md").read_text("utf-8")
-    assert "[2/2]" in printed.err
 
-    table = json.loads((place / "table.json").read_text("utf-8"))
-    assert list(table["shifts"]) == ["M-U"]
-    for name, entry in table["shifts"].items():
-        records = [
-            json.loads((place / "records" / f"{name}-seed{seed}.json").read_text("utf-8"))
-            for seed in (0, 1)
-        ]
-        for method in METHODS:
-            cell = entry["methods"][method]
-            for metric in ("ece", "over_ece"):
-                values = [100 * record["methods"][method][metric] for record in records]
-                assert cell[metric]["mean"] == pytest.approx(np.mean(values), abs=1e-9)
-                if method in ("none", "temp"):
-                    assert len(set(values)) == 1
-                    assert cell[metric]["sd"] is None
-                else:
-                    assert cell[metric]["values"] == pytest.approx(values)
-                    assert cell[metric]["sd"] == pytest.approx(np.std(values, ddof=1))
-        for seed, record in enumerate(records):
-            (adapted,) = (place / "adapted").glob(f"{name}-seed{seed}-*.h5")
-            for method in ("fl+temp", "fl+iw+temp"):
-                found = record["methods"][method]
-                expected = confidence_error(adapted, found["temperature"])
-                assert 100 * found["ece"] == pytest.approx(expected, abs=1e-6)
-            used = record["auto"]["method_used"]
-            if used in METHODS:
-                assert record["auto"]["ece"] == record["methods"][used]["ece"]
-        means = {method: entry["methods"][method]["ece"]["mean"] for method in METHODS}
-        levels = sorted({round(mean, 2) for mean in means.values()})
-        assert entry["best"] == [m for m in METHODS if round(means[m], 2) == levels[0]]
-        assert entry["second"] == [m for m in METHODS if round(means[m], 2) == levels[1]]
-        assert sum(entry["auto"]["chosen"].values()) == 2
-        seconds = entry["seconds"]
-        assert 0 < seconds["alignment"]["wall"] < 60
-        assert set(seconds["temperatures"]) == set(METHODS[1:])
-        _check_figures(place / "figures", name)
-    assert table["shifts"]["M-U"]["comparable"] == "other rows"
+    records = [json.loads((place / f"M-U-seed{seed}.json").read_text("utf-8")) for seed in (0, 1)]
+    errors, times = (
+        next(line for line in part.splitlines() if line.startswith("| M-U | "))
+        for part in printed.out.split("### Running time")
+    )
+    heads = (*METHODS, "auto")
+    cells = dict(zip(heads, errors.split(" | ")[1:], strict=False))
+    means = {}
+    for method, cell in cells.items():
+        if method == "auto":
+            used = [record["fits"]["auto"]["method_used"] for record in records]
+            assert cell.startswith(used[0])
+            cell = cell.partition(": ")[2]
+        for metric, text in zip(("ece", "over_ece"), cell.strip("*u<>/").split(" / "), strict=True):
+            values = [100 * record["metrics"][method][metric] for record in records]
+            mean, *spread = text.split(" ± ")
+            assert float(mean) == pytest.approx(np.mean(values), abs=0.0051)
+            if spread:
+                assert float(spread[0]) == pytest.approx(np.std(values, ddof=1), abs=0.0051)
+            else:
+                assert len(set(values)) == 1
+        means[method] = float(
+            np.mean([100 * record["metrics"][method]["ece"] for record in records])
+        )
+    for method in ("none", "temp"):
+        assert "±" not in cells[method]
+    for seed, record in enumerate(records):
+        for method in ("fl+temp", "fl+iw+temp"):
+            expected = confidence_error(
+                place / f"M-U-seed{seed}.h5", record["fits"][method]["temperature"]
+            )
+            assert 100 * record["metrics"][method]["ece"] == pytest.approx(expected, abs=1e-6)
+    best, second = ranked({method: means[method] for method in METHODS})
+    assert [m for m in METHODS if cells[m].startswith("**")] == best
+    assert [m for m in METHODS if cells[m].startswith("<u>")] == second
+    assert errors.endswith("| other rows |")
     assert "| M-U, paper | 21.26 / 21.26 | 12.16 / 11.88 | 15.92 ± 1.38 |" in printed.out
+    assert all(float(cell.split(" ")[0]) > 0 for cell in times.split(" | ")[1:-1])
+    _check_figures(place / "figures", "M-U")
+    table = (place / "table.csv").read_text("utf-8").splitlines()
+    assert [one.split(",")[:3] for one in table[1:3]] == [
+        ["M-U", "auto", "2"],
+        ["M-U", "none", "2"],
+    ]
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a finished run was run again")
 
-    monkeypatch.setattr(experiment, "adapt", refuse)
+    monkeypatch.setattr("covcal_cli.adapt.adapt.adapt", refuse)
+    monkeypatch.setattr("covcal_cli.compare.runs.calibrate", refuse)
+    monkeypatch.setattr(driver, "draw_reliability", lambda *_, **__: None)
     assert run.main(asked) == 0
     assert capsys.readouterr().out == printed.out
 
@@ -176,35 +180,6 @@ def _check_figures(folder: Path, name: str) -> None:
     assert 1 + int((np.diff(columns) > 1).sum()) == 15  # one median line per row
 
 
-def test_another_setting_is_another_run(small_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("source", "target", "classifier", "other rows")
-    made = Extracted(SHIFTS["M-U"], small_files / "features.h5", "0" * 64, *words)
-
-    def setting(
-        extracted: Extracted = made,
-        preset: str = "default",
-        decay: float | None = None,
-        seed: int = 0,
-    ) -> str:
-        found = experiment.setting_of(extracted, experiment.Preset(preset, decay), seed)
-        return json.dumps(found, sort_keys=True)
-
-    first = setting()
-    assert setting() == first
-    others = {
-        setting(seed=1),
-        setting(preset="paper"),
-        setting(preset="paper", decay=5e-3),
-        setting(replace(made, sha256="1" * 64)),
-    }
-    changed = replace(settings.default_settings(), members=1)
-    monkeypatch.setattr(settings, "default_settings", lambda: changed)
-    others.add(setting())
-    monkeypatch.setattr(experiment, "CODE_SHA256", "other code")
-    others.add(setting())
-    assert len(others - {first}) == 6
-
-
 def test_exact_cells_need_no_training(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,9 +187,12 @@ def test_exact_cells_need_no_training(
     printed = capsys.readouterr()
     assert "| shift | none | temp | beside the paper's |" in printed.out
     assert "<u>" not in printed.out.split("| shift")[1]
-    table = json.loads((tmp_path / "default" / "exact.json").read_text("utf-8"))
-    assert set(table["shifts"]) == {"M-M", "M-U", "A-W", "D-A", "W-A"}
-    assert "stand-in" in table["shifts"]["A-W"]["comparable"]
+    lines = printed.out.splitlines()
+    shifts = [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| ")]
+    assert shifts[2::2] == ["M-M", "M-U", "A-W", "D-A", "W-A"]
+    (line,) = (line for line in lines if line.startswith("| A-W | "))
+    assert "stand-in" in line
+    assert not list(tmp_path.rglob("*seed0.h5"))
     assert "left out M-S, S-M, S-U: SVHN is not in" in printed.err
     assert "left out U-M: U-M wants the classifier" in printed.err
 
@@ -244,7 +222,7 @@ def test_options_that_contradict_each_other_are_usage_errors(tmp_path: Path) -> 
     with pytest.raises(SystemExit, match="2"):
         run.parse(arguments(tmp_path, tmp_path, "--seeds", "0"))
     given = run.parse(arguments(tmp_path, tmp_path, "--preset", "paper", "--weight-decay", "5e-3"))
-    assert given.preset.tag == "paper-wd0.005"
+    assert given.settings.state == "paper-wd0.005"
 
 
 def test_best_and_second_follow_what_is_shown() -> None:
@@ -252,34 +230,6 @@ def test_best_and_second_follow_what_is_shown() -> None:
     assert ranked(means) == (["temp", "iw+temp"], ["fl+temp"])
     assert ranked({"none": 1.0, "temp": 1.0, "iw+temp": 1.0}) == (["none", "temp", "iw+temp"], [])
     assert ranked({"none": 2.0, "temp": 1.0}) == (["temp"], [])
-    assert over_seeds([1.0, 3.0]) == {"mean": 2.0, "sd": pytest.approx(2**0.5), "values": [1, 3]}
-    assert over_seeds([4.0])["sd"] is None
-
-
-def test_marks_stand_at_best_and_second_in_the_table() -> None:
-    values = dict(zip(METHODS, (5.0, 4.0, 3.0, 2.0, 1.0), strict=True))
-    best, second = ranked(values)
-    entry = {
-        "methods": {
-            name: {"ece": over_seeds([v]), "over_ece": over_seeds([v / 2]), "paper": None}
-            for name, v in values.items()
-        },
-        "best": best,
-        "second": second,
-        "auto": None,
-        "comparable": "one to one",
-        "seeds": [],
-        "source": "a",
-        "target": "b",
-        "classifier": "c",
-        "accuracy": 50.0,
-        "n_test": 10,
-        "overlap": None,
-        "none_on_all_rows": {"n": 30, "ece": 7.0, "over_ece": 6.5},
-    }
-    text = markdown({"preset": "default", "weight_decay": None, "shifts": {"X-Y": entry}})
-    assert "| 3.00 / 1.50 | <u>2.00 / 1.00</u> | **1.00 / 0.50** | one to one |" in text
-    assert "none on all 30 rows 7.00 / 6.50" in text
 
 
 def test_the_published_table_is_whole() -> None:
@@ -435,17 +385,13 @@ def test_a_batch_of_seeds_leaves_a_whole_adapted_file_for_each(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every file's networks give its own logits, and the seeds are different members."""
-    for part, name in (
-        (driver, "draw_weights"),
-        (experiment, "draw_diagram"),
-        (experiment, "shrink"),
-    ):
-        monkeypatch.setattr(part, name, lambda *_, **__: None)  # the test above looks at pictures
+    for name in ("draw_weights", "draw_reliability"):
+        monkeypatch.setattr(driver, name, lambda *_, **__: None)  # the test above looks at pictures
     asked = arguments(made, tmp_path, "--shifts", "M-U", "--seeds", "2")
-    assert run.main([*asked, "--batched", "--keep"]) == 0
-    place = tmp_path / "default-batched"
+    assert run.main([*asked, "--batched"]) == 0
+    place = tmp_path / "batched" / "default-1members"
     stored = []
-    for path in sorted((place / "adapted").glob("*.h5")):
+    for path in sorted(place.glob("*.h5")):
         with FeatureFile(path) as file, FeatureFile(tmp_path / "features" / "M-U.h5") as features:
             rows = file.require_target().rows("test")
             networks = read_networks(file.handle["networks"])
@@ -457,5 +403,7 @@ def test_a_batch_of_seeds_leaves_a_whole_adapted_file_for_each(
             )
     assert [len(logits) for logits in stored] == [1, 1]
     assert np.abs(stored[0] - stored[1]).max() > 0.1
-    entry = json.loads((place / "table.json").read_text("utf-8"))["shifts"]["M-U"]
-    assert entry["methods"]["fl+temp"]["ece"]["sd"] > 0
+    records = [json.loads(path.read_text("utf-8")) for path in sorted(place.glob("*.json"))]
+    first, second = (record["metrics"]["fl+temp"]["ece"] for record in records)
+    assert first != second
+    assert not any("align" in record["seconds"] for record in records)  # none was adapted alone

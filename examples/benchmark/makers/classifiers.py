@@ -1,7 +1,8 @@
 """The small classifiers of the benchmark, trained on a source's training rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import choose_adapt_settings as made
@@ -85,9 +86,14 @@ def _from_trees(
 
 def fixed(make: Callable[..., made.Shift], *given: object, **named: object) -> Maker:
     """Return a maker that gives the same rows for every seed."""
+    return partial(_made, make, given, named)
 
-    def maker(seed: int) -> made.Shift:
-        del seed
-        return make(*given, **named)
 
-    return maker
+def _made(
+    make: Callable[..., made.Shift],
+    given: tuple[object, ...],
+    named: Mapping[str, object],
+    seed: int,
+) -> made.Shift:
+    del seed
+    return make(*given, **named)

@@ -7,11 +7,13 @@ of one. They share the discriminator on phi: iw+temp is the same for all.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from covcal_cli.adapt.adapt import adapt
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.formats.features import ADAPTED_SCHEMA, FeatureFile
+from covcal_cli.files import sha256_of
+from covcal_cli.formats.features import ADAPTED_SCHEMA, FEATURES_SHA256, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.maths.networks import networks_sha256, read_networks
 
@@ -20,22 +22,28 @@ _PER_MEMBER = ("aligned_logits", "aligned_domain_logits")
 
 
 def adapt_in_one_batch(
-    features: Path, outputs: Sequence[Path], *, preset: str, weight_decay: float | None
-) -> float:
-    """Adapt as many members as `outputs`, write each to its file, return the seconds it took."""
+    features: Path, outputs: Sequence[Path], settings: AdaptSettings
+) -> float | None:
+    """Adapt as many members as `outputs`, each written as if it were the file of its own seed.
+
+    Returns the seconds it took, None where all were there already.
+    """
+    sha256 = sha256_of(features)
+    if all(output.is_file() and _made_of(output) == sha256 for output in outputs):
+        return None
     start = time.perf_counter()
     together = outputs[0].with_suffix(".all.h5")
-    adapt(
-        features,
-        together,
-        AdaptSettings(preset=preset, weight_decay=weight_decay, members=len(outputs), device="cpu"),
-        force=True,
-    )
+    adapt(features, together, replace(settings, members=len(outputs)), force=True)
     with FeatureFile(together) as file:
         for member, output in enumerate(outputs):
             _write_member(file, member, output)
     together.unlink()
     return time.perf_counter() - start
+
+
+def _made_of(output: Path) -> object:
+    with FeatureFile(output) as file:
+        return file.attributes.get(FEATURES_SHA256)
 
 
 def _write_member(file: FeatureFile, member: int, output: Path) -> None:
@@ -46,7 +54,7 @@ def _write_member(file: FeatureFile, member: int, output: Path) -> None:
     attributes = {
         name: value for name, value in file.attributes.items() if name not in ("schema", "complete")
     }
-    attributes |= {"members": 1, "networks_sha256": networks_sha256(networks)}
+    attributes |= {"members": 1, "seed": member, "networks_sha256": networks_sha256(networks)}
     with HDF5Writer(
         output, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=attributes
     ) as writer:

@@ -1,23 +1,21 @@
-"""From what was asked for to files: extract, run every seed, write table and figures."""
+"""From what was asked for to files: extract, compare with every seed, write tables and figures."""
 
-import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from multiprocessing import get_context
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
+from covcal_cli.adapt.settings import AdaptSettings
+from covcal_cli.compare.compare import compare_runs
+from covcal_cli.compare.runs import CompareSettings, Run
+from covcal_cli.compare.tables import write_comparison
 from covcal_cli.files import write_text
+from covcal_cli.progress import ProgressCallback, silent
+from reproduction.batch import adapt_in_one_batch
 from reproduction.datasets import MissingDataError
-from reproduction.experiment import EXACT, Place, Preset, Record, adapt_batch, run_exact, run_seed
 from reproduction.features import Data, Extracted, extracted, find_shift
-from reproduction.figures import draw_weights
+from reproduction.figures import draw_reliability, draw_weights, source_weights
 from reproduction.shifts import METHODS, SHIFTS
-from reproduction.summary import document, summarise
 from reproduction.table import markdown
 
 
@@ -29,15 +27,30 @@ class Request:
     output: Path  # folder to write to
     shifts: tuple[str, ...] = ()  # names in `SHIFTS`; empty: all whose data is there
     seeds: int = 10  # runs with seeds 0, 1, ... of every method that involves chance
-    preset: Preset = field(default_factory=lambda: Preset("default"))
-    exact_only: bool = False  # only none and temp, without any training
+    # How to adapt; None: only none and temp, without any training.
+    adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
+    batched: bool = False  # all seeds as members of one run, instead of each on its own
     office31_model: Path | None = None
     jobs: int = 1  # processes at a time
-    keep: bool = False  # the adapted files
+
+    @property
+    def settings(self) -> CompareSettings:
+        """What is asked of ``covcal compare``."""
+        if self.adapt is None:
+            return CompareSettings(methods=METHODS[:2], seeds=1, adapt=None, jobs=self.jobs)
+        adapt = replace(self.adapt, members=1) if self.batched else self.adapt
+        return CompareSettings(
+            methods=(*METHODS, "auto"), seeds=self.seeds, adapt=adapt, jobs=self.jobs
+        )
+
+    @property
+    def kept(self) -> Path:
+        """The folder of ``covcal compare``."""
+        return self.output / "batched" if self.batched else self.output
 
 
-def reproduce(request: Request) -> str:
-    """Run what was asked for and write table.md, table.json and the figures.
+def reproduce(request: Request, progress: ProgressCallback = silent) -> str:
+    """Run what was asked for and write table.md, table.csv and the figures.
 
     Returns
     -------
@@ -49,32 +62,36 @@ def reproduce(request: Request) -> str:
     MissingDataError
         If data of a shift that was named, or of every shift, is missing; before any work.
     """
+    settings = request.settings
     data = Data(request.data, request.output / "features", request.office31_model)
-    place = Place(request.output / request.preset.tag)
-    for folder in (data.features, *(place.folder / n for n in ("records", "figures", "adapted"))):
+    place = request.kept / settings.state
+    for folder in (data.features, place / "figures"):
         folder.mkdir(parents=True, exist_ok=True)
-    names = _available(request, data)
-    prepared = [_extract(name, data) for name in names]
-    exact = {one.shift.name: run_exact(one, request.preset, place) for one in prepared}
-    runs: dict[str, list[tuple[int, Record]]] = {name: [] for name in names}
-    if not request.exact_only:
-        for one, seed, record in _runs(request, prepared, place):
-            runs[one.shift.name].append((seed, record))
-    methods = EXACT if request.exact_only else METHODS
-    shifts = {}
-    for one in prepared:
-        name = one.shift.name
-        runs[name].sort(key=lambda run: run[0])
-        shifts[name] = summarise(one, exact[name], runs[name], methods)
-        if runs[name]:
-            weights = {seed: np.load(place.weights(name, seed)) for seed, _ in runs[name]}
-            draw_weights(weights, place.boxes(name), title=f"{name}, fl+iw+temp")
-    content = document(shifts, request.preset)
-    text = markdown(content)
-    stem = place.folder / ("exact" if request.exact_only else "table")
-    write_text(stem.with_suffix(".json"), json.dumps(content, indent=1) + "\n", force=True)
-    write_text(stem.with_suffix(".md"), text, force=True)
-    tell(f"wrote {stem}.md, {stem}.json and figures in {place.folder}")
+    prepared = {name: _extract(name, data) for name in _available(request, data)}
+    if request.batched and settings.adapt is not None:
+        for name, one in prepared.items():
+            outputs = [place / f"{one.path.stem}-seed{seed}.h5" for seed in range(request.seeds)]
+            seconds = adapt_in_one_batch(one.path, outputs, settings.adapt)
+            if seconds is not None:
+                tell(f"{name}: all seeds adapted in one batch ({seconds:.0f} s)")
+    runs = [
+        Run(name, one.path, seed)
+        for name, one in prepared.items()
+        for seed in range(settings.seeds)
+    ]
+    found = compare_runs(runs, request.kept, settings, progress=progress)
+    if settings.adapt is not None:
+        for name, records in found.records.items():
+            adapted = [record.measured for record in records]
+            title = f"{name}, target test rows, seed 0, preset {settings.state}"
+            draw_reliability(adapted[0], place / f"figures/{name}-reliability.png", title=title)
+            weights = {one.seed: source_weights(one.measured) for one in records}
+            boxes = place / f"figures/{name}-weights.png"
+            draw_weights(weights, boxes, title=f"{name}, fl+iw+temp")
+    text = markdown(found, prepared, settings.adapt)
+    write_text(place / "table.md", text, force=True)
+    write_comparison(found, place / "table.csv", force=True)
+    tell(f"wrote table.md, table.csv and figures in {place}")
     return text
 
 
@@ -109,37 +126,3 @@ def _extract(name: str, data: Data) -> Extracted:
     one = extracted(SHIFTS[name], data)
     tell(f"{name}: features in {one.path} ({time.perf_counter() - start:.0f} s)")
     return one
-
-
-def _runs(
-    request: Request, prepared: Sequence[Extracted], place: Place
-) -> Iterator[tuple[Extracted, int, Record]]:
-    if request.preset.batched is not None:
-        for one in prepared:
-            seconds = adapt_batch(one, request.preset, place)
-            if seconds is not None:
-                tell(f"{one.shift.name}: all seeds adapted in one batch ({seconds:.0f} s)")
-    tasks = [(one, seed) for one in prepared for seed in range(request.seeds)]
-    if request.jobs == 1:
-        for done, (one, seed) in enumerate(tasks, start=1):
-            record = _run(request, one, place, seed)
-            yield one, seed, _told(record, seed, done, len(tasks))
-        return
-    with ProcessPoolExecutor(request.jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(_run, request, one, place, seed) for one, seed in tasks]
-        for done, ((one, seed), future) in enumerate(zip(tasks, futures, strict=True), start=1):
-            yield one, seed, _told(future.result(), seed, done, len(tasks))
-
-
-def _run(request: Request, one: Extracted, place: Place, seed: int) -> Record:
-    return run_seed(one, request.preset, place, seed, draw=seed == 0, keep=request.keep)
-
-
-def _told(record: Record, seed: int, done: int, total: int) -> Record:
-    errors = ", ".join(
-        f"{name} {100 * record['methods'][name]['ece']:.2f}"
-        for name in METHODS
-        if name not in EXACT
-    )
-    tell(f"[{done}/{total}] {record['shift']} seed {seed}: ECE {errors}")
-    return record

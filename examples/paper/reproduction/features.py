@@ -9,7 +9,7 @@ import numpy as np
 
 from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.files import sha256_of, write_text
+from covcal_cli.files import write_text
 from reproduction.datasets import LabelledRows, MissingDataError, Reader, find_digits
 from reproduction.office import STAND_IN, find_office, train_linear_head
 from reproduction.shifts import PAPER, Shift
@@ -30,7 +30,6 @@ class Extracted:
 
     shift: Shift
     path: Path
-    sha256: str
     source: str  # origins in words
     target: str
     classifier: str
@@ -67,7 +66,7 @@ def extracted(shift: Shift, data: Data) -> Extracted:
     stem = shift.name if data.office31_model is None or shift.model else f"{shift.name}-office31"
     path, note = data.features / f"{stem}.h5", data.features / f"{stem}.json"
     if path.is_file() and note.is_file():
-        return Extracted(shift, path, sha256_of(path), **json.loads(note.read_text("utf-8")))
+        return Extracted(shift, path, **json.loads(note.read_text("utf-8")))
     read_source, read_target = find_shift(shift, data)
     source, target = read_source(), read_target()
     with tempfile.TemporaryDirectory(dir=data.features) as folder:
@@ -88,7 +87,7 @@ def extracted(shift: Shift, data: Data) -> Extracted:
         "comparable": comparability(shift, source, target),
     }
     write_text(note, json.dumps(words, indent=2) + "\n", force=True)
-    return Extracted(shift, path, sha256_of(path), **words)
+    return Extracted(shift, path, **words)
 
 
 def comparability(shift: Shift, source: LabelledRows, target: LabelledRows) -> str:

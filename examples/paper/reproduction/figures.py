@@ -1,4 +1,4 @@
-"""Figures: the box plot of importance weights (the paper's IW_analysis), and small pictures."""
+"""Reliability diagrams, and the box plot of importance weights (the paper's IW_analysis)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,11 +7,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.evaluate.diagram import draw_diagram
+from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.files import atomic_output
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.maths.weights import importance_weights
+from reproduction.shifts import METHODS
 
 HEAVIEST = 15
 _WIDE = 100.0
 _WIDTH, _COLOURS = 900, 64
+
+
+def draw_reliability(adapted: Path, path: Path, *, title: str) -> None:
+    """Draw both views of the paper's appendix for every method on an adapted file."""
+    fitted = {
+        method: calibrate(adapted, CalibrateSettings(method=method, allow_limit=True))
+        for method in METHODS[1:]
+    }
+    metrics = evaluate(adapted, fitted).metrics
+    draw_diagram({name: metrics[name] for name in METHODS}, path, title=title, force=True)
+    shrink(path)
+
+
+def source_weights(adapted: Path) -> NDArray[np.float64]:
+    """Return fl+iw+temp's importance weights w of all source validation rows, shape (n,)."""
+    with FeatureFile(adapted) as file:
+        source, target = file.require_source(), file.require_target()
+        found = importance_weights(
+            source.aligned_domain_logits(source.rows("validation")),
+            target.aligned_domain_logits(target.rows("validation")),
+        )
+    return found.weights
 
 
 def heaviest(weights: NDArray[np.float64]) -> NDArray[np.int64]:

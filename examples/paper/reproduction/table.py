@@ -1,64 +1,80 @@
 """Table 1 and the running-time table as Markdown that can be pasted."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 
-from reproduction.shifts import METHODS
+from covcal_cli.adapt.settings import AdaptSettings
+from covcal_cli.compare.ranking import Comparison, Entry
+from covcal_cli.compare.runs import Record
+from covcal_cli.compare.tables import Grid, counted
+from covcal_cli.compare.tables import markdown as drawn
+from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
+from reproduction.features import Extracted
+from reproduction.shifts import METHODS, PAPER, PAPER_SECONDS, Published
 
-Entry = Mapping[str, Any]
+_STAGES = {"align": "alignment", "discriminators": "discriminators"}
 
 
-def markdown(document: Entry) -> str:
-    """Return the content of table.md from that of table.json."""
-    shifts: Mapping[str, Entry] = document["shifts"]
-    methods = [name for name in METHODS if any(name in s["methods"] for s in shifts.values())]
-    decay = document["weight_decay"]
-    preset = document["preset"] + ("" if decay is None else f", weight decay {decay:g}")
-    counts = {len(entry["seeds"]) for entry in shifts.values()} - {0}
-    seeds = " or ".join(map(str, sorted(counts)))
-    run = f"preset {preset}, {seeds} seed{'' if seeds == '1' else 's'}" if seeds else "no training"
+def markdown(
+    found: Comparison, prepared: Mapping[str, Extracted], adapt: AdaptSettings | None
+) -> str:
+    """Return the content of table.md; no training was asked for without `adapt`."""
+    run = "no training"
+    if adapt is not None:
+        decay = "" if adapt.weight_decay is None else f", weight decay {adapt.weight_decay:g}"
+        run = f"preset {adapt.preset}{decay}, {found.seeds} seed{'s' * (found.seeds != 1)}"
     parts = [
         f"### Calibration error ({run})",
         "ECE / over-confident ECE on the target's test rows in percent, 15 bins; mean ± sample "
         "standard deviation over seeds (none and temp involve no chance). **Lowest ECE** of a "
         "row, <u>second lowest</u>. Below each row the paper's published one, as far as our "
         "sources give it.",
-        "\n".join(_error_table(shifts, methods)),
-        "\n".join(_notes(shifts)),
+        drawn(_errors(found, prepared)),
+        "\n".join(_notes(found, prepared)),
     ]
-    if seeds:
+    if adapt is not None:
         parts += [
             f"### Running time ({run})",
             "Mean seconds per run on one thread, CPU seconds in parentheses. Alignment and "
             "discriminators are for all members together; temperatures include the weights. The "
             "paper's table swaps its labels: of its two numbers the second is the overhead, and "
             "the total is the sum.",
-            "\n".join(_time_table(shifts)),
+            drawn(_times(found)),
         ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def _error_table(shifts: Mapping[str, Entry], methods: Sequence[str]) -> list[str]:
-    trained = any(entry["auto"] for entry in shifts.values())
+def _errors(found: Comparison, prepared: Mapping[str, Extracted]) -> Grid:
+    methods = [name for name in METHODS if name in found.methods]
+    trained = "auto" in found.methods
+    rows = []
+    for shift, entries in found.shifts.items():
+        best, second = ranked({m: 100 * entries[m].means["ece"] for m in methods})
+        cells = [_marked(_ours(entries[m]), m in best, m in second) for m in methods]
+        if trained:
+            took = counted(found.took(shift), len(found.records[shift]))
+            cells.append(f"{took}: {_ours(entries['auto'])}")
+        rows.append([shift, *cells, prepared[shift].comparable])
+        if shift in PAPER:
+            published = [_theirs(PAPER[shift][method]) for method in methods]
+            rows.append([f"{shift}, paper", *published, *[""] * trained, ""])
     heads = ["shift", *methods, *(["auto took"] if trained else []), "beside the paper's"]
-    lines = [_row(heads), _row(["---"] * len(heads))]
-    for name, entry in shifts.items():
-        best, second = entry["best"], entry["second"]
-        cells = [
-            _marked(_ours(entry["methods"].get(method)), method in best, method in second)
-            for method in methods
-        ]
-        auto = [_auto(entry["auto"])] if trained else []
-        lines.append(_row([name, *cells, *auto, entry["comparable"]]))
-        published = [_theirs(entry["methods"].get(method)) for method in methods]
-        if any(published):
-            blank = [""] if trained else []
-            lines.append(_row([f"{name}, paper", *published, *blank, ""]))
-    return lines
+    return Grid(heads, rows, (0, len(heads) - 1))
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def ranked(means: Mapping[str, float]) -> tuple[list[str], list[str]]:
+    """Return the methods with the lowest and with the second-lowest mean.
+
+    What counts is what a reader sees, two decimals, so that equal numbers look equal.
+    """
+    shown = {name: f"{mean:.2f}" for name, mean in means.items()}
+    levels = sorted(set(shown.values()), key=float)
+    best, second = (
+        [name for name, text in shown.items() if text in levels[place : place + 1]]
+        for place in (0, 1)
+    )
+    # Of two methods the second is no distinction.
+    return best, second if len(shown) > 2 else []
 
 
 def _marked(text: str, best: bool, second: bool) -> str:
@@ -67,74 +83,60 @@ def _marked(text: str, best: bool, second: bool) -> str:
     return f"<u>{text}</u>" if second else text
 
 
-def _ours(cell: Entry | None) -> str:
-    if cell is None:
-        return ""
-    return f"{_spread(cell['ece'])} / {_spread(cell['over_ece'])}"
+def _ours(entry: Entry) -> str:
+    return " / ".join(
+        _spread(100 * entry.means[name], 100 * entry.deviations[name])
+        for name in ("ece", "over_ece")
+    )
 
 
-def _spread(values: Entry) -> str:
-    deviation = values["sd"]
-    return f"{values['mean']:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+def _theirs(cell: Published) -> str:
+    over = "" if cell.over is None else f" / {cell.over:.2f}"
+    return _spread(cell.ece, cell.sd) + over
 
 
-def _theirs(cell: Entry | None) -> str:
-    published = cell["paper"] if cell else None
-    if published is None:
-        return ""
-    over = "" if published["over"] is None else f" / {published['over']:.2f}"
-    return _spread({"mean": published["ece"], "sd": published["sd"]}) + over
+def _spread(mean: float, deviation: float | None) -> str:
+    return f"{mean:.2f} ± {deviation:.2f}" if deviation else f"{mean:.2f}"
 
 
-def _auto(auto: Entry | None) -> str:
-    if auto is None:
-        return ""
-    chosen: Mapping[str, int] = auto["chosen"]
-    runs = sum(chosen.values())
-    names = [
-        name if count == runs else f"{name} ({count} of {runs})" for name, count in chosen.items()
-    ]
-    return f"{', '.join(names)}: {_ours(auto)}"
-
-
-def _notes(shifts: Mapping[str, Entry]) -> list[str]:
-    lines = []
-    for name, entry in shifts.items():
+def _notes(found: Comparison, prepared: Mapping[str, Extracted]) -> Iterator[str]:
+    for name, one in prepared.items():
+        none, records = found.shifts[name]["none"], found.records[name]
         text = (
-            f"- {name}: {entry['source']} to {entry['target']}; {entry['classifier']}; accuracy "
-            f"{entry['accuracy']:.2f} on {entry['n_test']} test rows"
+            f"- {name}: {one.source} to {one.target}; {one.classifier}; accuracy "
+            f"{100 * none.means['accuracy']:.2f} on {records[0].n} test rows"
         )
-        if entry["overlap"]:
-            shares = entry["overlap"]
-            text += (
-                f"; effective rows {_spread(shares['iw+temp'])} % on phi, "
-                f"{_spread(shares['fl+iw+temp'])} % on psi"
-            )
-        if everything := entry["none_on_all_rows"]:
-            text += f"; none on all {everything['n']} rows {_pair(everything)}"
-        lines.append(text)
-    return lines
+        if "auto" in found.methods:
+            phi, psi = (_overlap(records, method) for method in ("iw+temp", "fl+iw+temp"))
+            text += f"; effective rows {phi} % on phi, {psi} % on psi"
+        if one.shift.all_rows:
+            whole = evaluate(one.path, {}, EvaluateSettings(split="all")).metrics["none"]
+            pair = f"{100 * whole.ece:.2f} / {100 * whole.over_ece:.2f}"
+            text += f"; none on all {whole.n} rows {pair}"
+        yield text
 
 
-def _pair(values: Entry) -> str:
-    return f"{values['ece']:.2f} / {values['over_ece']:.2f}"
+def _overlap(records: Sequence[Record], method: str) -> str:
+    """Return the effective rows of a weighted method in % of the source validation rows."""
+    shares = [100 * (record.fits[method].ess_share or 0.0) for record in records]
+    return _spread(statistics.fmean(shares), statistics.stdev(shares) if len(shares) > 1 else None)
 
 
-def _time_table(shifts: Mapping[str, Entry]) -> list[str]:
+def _times(found: Comparison) -> Grid:
     fits = METHODS[1:]
-    heads = ["shift", "alignment", "discriminators", *(f"T of {name}" for name in fits), "paper"]
-    lines = [_row(heads), _row(["---"] * len(heads))]
-    for name, entry in shifts.items():
-        seconds = entry["seconds"]
-        stages = [
-            f"{seconds[stage]['wall']:.1f} ({seconds[stage]['cpu']:.1f})"
-            if stage in seconds
-            else ""
-            for stage in ("alignment", "discriminators")
-        ]
-        times = seconds.get("temperatures", {})
-        cells = [f"{times[fit]:.2f}" if fit in times else "" for fit in fits]
-        printed = entry["paper_seconds"]
+    rows = []
+    for name, records in found.records.items():
+        cells = []
+        for stage in _STAGES:
+            spent = [one.seconds[stage] for one in records if stage in one.seconds]
+            wall, cpu = (
+                statistics.fmean(values) if spent else None
+                for values in ([s.wall for s in spent], [s.cpu for s in spent])
+            )
+            cells.append("" if wall is None else f"{wall:.1f} ({cpu:.1f})")
+        times = (statistics.fmean(one.seconds[fit].wall for one in records) for fit in fits)
+        printed = PAPER_SECONDS.get(name)
         paper = "{} + {} = {}".format(*printed) if printed else ""
-        lines.append(_row([name, *stages, *cells, paper]))
-    return lines
+        rows.append([name, *cells, *(f"{seconds:.2f}" for seconds in times), paper])
+    heads = ["shift", *_STAGES.values(), *(f"T of {name}" for name in fits), "paper"]
+    return Grid(heads, rows)

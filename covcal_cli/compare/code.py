@@ -1,18 +1,28 @@
 """A hash of the code that numbers come from: other code may give other numbers."""
 
 import hashlib
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
-import covcal_cli
+PACKAGE = Path(__file__).parents[1]
+# What temperatures, estimates and metrics depend on.
+NUMERICAL = (
+    "arrays.py",
+    "hdf5.py",
+    "records.py",
+    "maths",
+    "formats",
+    "estimators",
+    "adapt",
+    "calibrate",
+    "evaluate",
+    "compare/runs.py",
+)
 
-COVCAL = Path(covcal_cli.__file__).parent
-# What an adapted file depends on.
-TRAINING = ("arrays.py", "hdf5.py", "records.py", "maths", "formats", "adapt")
-# What temperatures, estimates and errors depend on.
-FITTING = (*TRAINING, "estimators", "calibrate", "evaluate")
 
-
-def code_sha256(*parts: str, folder: Path = COVCAL) -> str:
+@cache
+def code_sha256(parts: Sequence[str] = NUMERICAL, folder: Path = PACKAGE) -> str:
     """Return a hash of modules, and of all modules of packages, in a folder; each must be there."""
     digest = hashlib.sha256()
     for part in parts:

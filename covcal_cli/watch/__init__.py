@@ -1,0 +1,1 @@
+"""Later periods held against what a calibration was made on."""

@@ -1,0 +1,139 @@
+"""The accuracy of a period: estimated from the source's rows, or from the sketch that is left.
+
+Where the file that the calibration was fitted on is there as it was, its labelled source rows are
+the evidence, and all estimators are asked. Else the sketch's: the top label's log-odds, right and
+wrong apart, are all that ATC and DoC look at, and classes' centres all that clusters start from.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.estimators.centred import CLUSTERS_ASSUMPTION, MOST_ROWS, strays
+from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.evidence import (
+    MAX_ROWS,
+    MAX_VALUES,
+    Estimate,
+    Evidence,
+    from_variance,
+    log_odds,
+    variance_of_mean,
+)
+from covcal_cli.estimators.guards import second_witness
+from covcal_cli.estimators.panel import combined, consensus, panel
+from covcal_cli.estimators.simple import atc, doc
+from covcal_cli.estimators.sketches import shares
+from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.features import FeatureFile, thinned
+from covcal_cli.formats.lineage import is_unchanged
+from covcal_cli.formats.reference import Reference
+from covcal_cli.watch.period import PeriodAccuracy
+
+_LEAST_ROWS = 2
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """The source's side of an estimate."""
+
+    logits: Floats  # (n_v, K)
+    labels: Labels  # (n_v,)
+    sketch: Reference | None  # that the rows stand for, where they are no real ones
+    temperature: float  # T_s
+    prior: Float64s | None  # class frequencies on the target, (K,), where they are given
+
+    def estimate(self, logits: Floats) -> PeriodAccuracy | None:
+        """Estimate the accuracy on rows with these logits, (n, K); None for too few."""
+        if len(logits) < _LEAST_ROWS or len(self.logits) < _LEAST_ROWS:
+            return None
+        if self.sketch is None:
+            evidence = Evidence(self.logits, self.labels, logits, self.temperature)
+            found = combined(evidence, panel(evidence, cot(evidence, self.prior)))
+            of = "the calibration's source rows"
+        else:
+            found = self._from_sketch(self.sketch, logits)
+            of = "the sketch of the calibration's source rows"
+        contradicted = not all(guard.passed for guard in found.guards)
+        return PeriodAccuracy(found.accuracy, found.low, found.high, of, contradicted)
+
+    def _from_sketch(self, sketch: Reference, logits: Floats) -> Estimate:
+        n_classes = logits.shape[1]
+        odds = log_odds(logits, self.temperature)
+        rows = _top_against_rest(odds, n_classes, self.temperature)
+        evidence = Evidence(self.logits, self.labels, rows, self.temperature)
+        source, target = evidence.source_confidence, evidence.target_confidence
+        predicted = shares(logits.argmax(axis=1), n_classes)
+        witness = second_witness(
+            float(source.mean() - target.mean()),
+            math.sqrt(variance_of_mean(source) + variance_of_mean(target)),
+            0.5 * float(np.abs(sketch.source.predicted.values - predicted).sum()),
+        )
+        others = [atc(evidence), *_by_strays(sketch, logits)]
+        if witness.passed:
+            return consensus(evidence, others, [])
+        return consensus(evidence, [doc(evidence)], others)
+
+
+def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
+    """Return the source's rows of a calibration, or what its reference has of them."""
+    prior = calibration.target_prior.shares
+    given = None if prior is None else np.array(prior)
+    entry = calibration.inputs[0]
+    if is_unchanged(entry):
+        with FeatureFile(entry.path) as file:
+            source = file.require_source()
+            most = min(MAX_ROWS, MAX_VALUES // source.n_classes)
+            rows = source.require_rows("validation")
+            labels = source.labels(rows)
+            rows = thinned(rows[labels >= 0], most, calibration.seed)
+            labels = source.labels(rows)
+            return SourceRows(source.logits(rows), labels, None, reference.temperature, given)
+    kept, n_classes = reference.source, len(calibration.classes)
+    share = min(1.0, (MAX_VALUES // n_classes) / (kept.right + kept.wrong))
+    right, wrong = round(share * kept.right), round(share * kept.wrong)
+    odds = np.concatenate(
+        [_spread(kept.right_odds.values, right), _spread(kept.wrong_odds.values, wrong)]
+    )
+    labels = np.repeat([0, 1], [right, wrong])
+    logits = _top_against_rest(odds, n_classes, reference.temperature)
+    return SourceRows(logits, labels, reference, reference.temperature, given)
+
+
+def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
+    """Yield the estimates by both kinds of clusters, as far as there are any."""
+    source, kept = sketch.source, sketch.source.clusters
+    if kept is None or logits.shape[1] == 2:  # of two classes clusters are no witness
+        return
+    centres = np.full(logits.shape[1:] * 2, np.nan, dtype=np.float32)
+    centres[list(kept.classes)] = kept.centres.values
+    some = logits[thinned(np.arange(len(logits)), MOST_ROWS, 0)]
+    right = source.right / (source.right + source.wrong)
+    held = kept.shares.values.astype(np.float64)
+    for name, sizes, before in (
+        ("clusters", None, kept.strays),
+        ("held clusters", held, kept.held_strays),
+    ):
+        now = strays(some, centres, sizes)
+        accuracy = right + before - float(now.mean())
+        yield from_variance(name, accuracy, variance_of_mean(now), CLUSTERS_ASSUMPTION)
+
+
+def _spread(quantiles: Floats, count: int) -> Floats:
+    """Return `count` values with these quantiles."""
+    if count == 0 or len(quantiles) == 0:
+        return quantiles[:0]
+    return quantiles[((np.arange(count) + 0.5) / count * len(quantiles)).astype(np.int64)]
+
+
+def _top_against_rest(odds: Floats, n_classes: int, temperature: float) -> Float64s:
+    """Return logits (n, K) whose first class has these log-odds at T, and all others are alike.
+
+    A top class has at least 1 / K, so that it stays the first.
+    """
+    logits = np.zeros((len(odds), n_classes))
+    logits[:, 0] = temperature * np.maximum(odds + math.log(max(1, n_classes - 1)), 0.0)
+    return logits

@@ -1,0 +1,292 @@
+"""``covcal watch``: whether last month's calibration is still good for this week's rows.
+
+Each period is measured without labels, held against what the calibration keeps of its own rows,
+and given a verdict. A *shift* is what the alarm says; whether the calibration still holds is what
+the estimate of the accuracy says of its confidence: of many rows the alarm sees shifts that matter
+to nobody.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from covcal_cli import __version__
+from covcal_cli.errors import CovcalError, UnusedOptionError
+from covcal_cli.evaluate.gates import GateCase
+from covcal_cli.files import sha256_of
+from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.forecaster import split_names
+from covcal_cli.formats.reference import Reference
+from covcal_cli.records import Document
+from covcal_cli.watch.alarm import Alarm, alarm
+from covcal_cli.watch.cuts import EVERY, PER_YEAR, Every
+from covcal_cli.watch.history import History, append, read_history
+from covcal_cli.watch.measurement import measured, standard_of
+from covcal_cli.watch.period import (
+    Measured,
+    Period,
+    RaisedAlarm,
+    Verdict,
+    WatchedCalibration,
+)
+
+FailOn = Literal["shift", "recalibrate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """What ``covcal watch`` can be told."""
+
+    by: str | None = None  # a column of dates
+    every: Every = "week"
+    false_alarms: float = 0.05  # at most, per year
+    allow_other_preprocessing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every not in EVERY:
+            raise CovcalError(f"there is no period {self.every!r}: take {', '.join(EVERY)}")
+        if not 0 < self.false_alarms <= 1:
+            raise CovcalError(
+                f"false_alarms is a rate per year above 0 and at most 1, not {self.false_alarms}"
+            )
+
+    @property
+    def threshold(self) -> float:
+        """What the evidence must reach: `alarm`'s c."""
+        return PER_YEAR[self.every] / self.false_alarms
+
+
+@dataclass(frozen=True)
+class Watched(Document):
+    """Periods with their verdicts."""
+
+    schema: ClassVar[str] = "covcal.watch/1"
+
+    periods: tuple[Period, ...]
+    classes: tuple[str, ...]
+    every: Every
+    false_alarms: float
+    earlier: int  # periods of the history that the alarm rests on too
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def cases(self, fail_on: Sequence[FailOn]) -> list[GateCase]:
+        """Return what each gate found of each period."""
+        return [_case(one, gate) for one in self.periods for gate in fail_on]
+
+
+_USELESS = 0.5  # width of an interval that leaves half of all accuracies
+_AS_IT_COMES = WatchSettings()
+
+
+def watch(
+    files: Sequence[Path],
+    document: Path,
+    settings: WatchSettings = _AS_IT_COMES,
+    *,
+    history: Path | None = None,
+    networks: Path | None = None,
+    force: bool = False,
+) -> Watched:
+    """Hold periods against a calibration, and append them to a history.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        Features or adapted files with a target, each a period or, by a column, several; as
+        ``NAME=FILE`` a period has that name, else its file's.
+    document : Path
+        The calibration.
+    settings : WatchSettings
+        How periods are cut and how often an alarm may be false.
+    history : Path, optional
+        A file of JSON lines that the periods are appended to; those in it count for the alarm.
+    networks : Path, optional
+        The adapted file with the networks of an fl method, if it has moved.
+    force : bool
+        Whether periods that the history has already are superseded.
+
+    Raises
+    ------
+    OutputExistsError
+        If the history has a period already.
+    CovcalError
+        If a file does not fit the calibration, or two periods have one name.
+    UnusedOptionError
+        If `networks` are given and the calibration has no use for any.
+    """
+    calibration = read_calibration(document)
+    if networks is not None and not calibration.scaling.reads_aligned:
+        raise UnusedOptionError("--networks", "the calibration has no use for it")
+    standard = standard_of(
+        calibration,
+        document,
+        networks,
+        allow_other_preprocessing=settings.allow_other_preprocessing,
+    )
+    used = WatchedCalibration(document, sha256_of(document), calibration.method_used)
+    paths, names = split_names(files)
+    before = None if history is None else read_history(history)
+    if before is not None and settings.by is None:  # before any work
+        stems = [name or path.stem for path, name in zip(paths, names, strict=True)]
+        before.require_new([(stem, used.sha256) for stem in stems], force=force)
+
+    found: list[Measured] = []
+    for path, name in zip(paths, names, strict=True):
+        found += measured(path, name or path.stem, standard, by=settings.by, every=settings.every)
+    _require_different(found)
+
+    def judged(so_far: History) -> list[Period]:
+        so_far.require_new([(one.period, used.sha256) for one in found], force=force)
+        return _judged(found, so_far, used, standard.reference, settings)
+
+    earlier = before or History(Path("watch.jsonl"))
+    periods = judged(earlier) if history is None else append(earlier, judged)
+    return Watched(
+        periods=tuple(periods),
+        classes=calibration.classes,
+        every=settings.every,
+        false_alarms=settings.false_alarms,
+        earlier=len(earlier.of(used.sha256)),
+        notes=_notes(calibration, standard.reference, found),
+        warnings=earlier.damaged,
+    )
+
+
+def _require_different(found: Sequence[Measured]) -> None:
+    names = [one.period for one in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise CovcalError(f"two periods are called {twice}: name one otherwise, as NAME=FILE")
+
+
+def _notes(
+    calibration: Calibration, reference: Reference, found: Sequence[Measured]
+) -> tuple[str, ...]:
+    notes = []
+    thinned = [one for one in found if one.read < one.rows]
+    if thinned:
+        notes.append(f"of {thinned[0].period} {thinned[0].read} of {thinned[0].rows} rows are read")
+    if reference.baseline == "source":
+        notes.append("the calibration has no target rows: periods are held against its source")
+    if any(one.auc_source is None for one in found):
+        notes.append(
+            "the domains are not compared, as the periods lack the features that "
+            f"{calibration.inputs[0].path.name} has: extract them with features"
+        )
+    return tuple(notes)
+
+
+# Verdicts.
+
+
+def _judged(
+    found: Sequence[Measured],
+    history: History,
+    used: WatchedCalibration,
+    reference: Reference,
+    settings: WatchSettings,
+) -> list[Period]:
+    """Return the periods with their alarms, each after all those before it."""
+    earlier = history.of(used.sha256)
+    sequence = [one.measured for one in earlier]
+    places = {one.period: place for place, one in enumerate(sequence)}
+    judged = []
+    for one in found:
+        place = places.get(one.period, len(sequence))
+        sequence[place : place + 1] = [one]
+        so_far = sequence[: place + 1]
+        found_alarm, signal = alarm_of(
+            [(one.signal_rows, one.signals) for one in so_far], reference, settings.threshold
+        )
+        raised = RaisedAlarm(
+            found_alarm.log_evidence,
+            found_alarm.log_threshold,
+            found_alarm.raised,
+            so_far[found_alarm.start].period,
+            signal,
+        )
+        verdict, why = _verdict(one, raised)
+        judged.append(
+            Period(
+                version=__version__,
+                calibration=used,
+                measured=one,
+                distance=one.distance,
+                alarm=raised,
+                verdict=verdict,
+                why=why,
+                supersedes=one.period in places,
+            )
+        )
+    return judged
+
+
+def alarm_of(
+    signals: Sequence[tuple[int, Mapping[str, float]]], reference: Reference, threshold: float
+) -> tuple[Alarm, str]:
+    """Return the alarm after the last of some periods, and the signal that says most.
+
+    Parameters
+    ----------
+    signals : sequence of pairs
+        Of every period in order its rows, and its signals as `signals_of` gives them.
+    reference : Reference
+        What the calibration keeps.
+    threshold : float
+        `WatchSettings.threshold`.
+    """
+    # A signal of equal values has no rank to move.
+    kept = [one for one in reference.signals if one.variance > 0]
+    if not kept:
+        return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
+    rows = np.zeros((len(signals), len(kept)))
+    means = np.zeros_like(rows)
+    for place, (count, period) in enumerate(signals):
+        for number, one in enumerate(kept):
+            if (mean := period.get(one.name)) is not None:
+                rows[place, number], means[place, number] = count, mean
+    found = alarm(
+        rows,
+        means,
+        np.array([float(one.rows) for one in kept]),
+        np.array([one.variance for one in kept]),
+        threshold,
+    )
+    return found, kept[found.signal].name
+
+
+def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
+    """Return what to think of a period, and why."""
+    if not raised.raised:
+        return "as before", "its rows look like those that the calibration was made on"
+    shift = f"rows have changed since {raised.since}, most of all by {raised.signal}"
+    known = one.measured or one.estimate
+    if known is None:
+        return "cannot tell", f"{shift}; too few rows to estimate the accuracy: label some"
+    interval = f"{known.low:.1%} to {known.high:.1%}"
+    said = f"the mean confidence {one.confidence:.1%}"
+    if not known.low <= one.confidence <= known.high:
+        return "recalibrate", f"{shift}; {said} is outside the accuracy's {interval}"
+    if known.contradicted:
+        return "cannot tell", f"{shift}; estimates contradict each other: label some rows"
+    if known.high - known.low >= _USELESS:
+        return "cannot tell", f"{shift}; the accuracy may be {interval}: give more rows, or label"
+    return (
+        "shifted but the calibration holds",
+        f"{shift}; {said} is within the accuracy's {interval}",
+    )
+
+
+_KEPT: Mapping[FailOn, str] = {"shift": "no shift", "recalibrate": "no recalibration is due"}
+
+
+def _case(one: Period, gate: FailOn) -> GateCase:
+    failed = one.alarm.raised if gate == "shift" else one.verdict == "recalibrate"
+    name = one.measured.period
+    state = "FAILED" if failed else "kept"
+    sentence = f"{_KEPT[gate]} {state} by {name}: {one.verdict}: {one.why}"
+    return GateCase(name, _KEPT[gate], sentence, failed)

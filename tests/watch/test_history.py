@@ -1,0 +1,208 @@
+"""The history only grows: duplicates, damaged lines, two writers, full disks and kills."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from covcal_cli.errors import CovcalError, OutputExistsError
+from covcal_cli.records import line_text
+from covcal_cli.watch.history import History, append, read_history
+from covcal_cli.watch.period import Measured, Period, RaisedAlarm, WatchedCalibration
+
+# Appends periods, each named after its writer and number, as fast as it can.
+WRITER = """
+import sys
+from pathlib import Path
+from tests.watch.test_history import period
+from covcal_cli.watch.history import History, append
+path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+for number in range(count):
+    append(History(path), lambda _history: [period(f"{name}-{number}")])
+    print(number, flush=True)
+"""
+
+
+def period(name: str, *, rows: int = 100, sha256: str = "a" * 64) -> Period:
+    return Period(
+        version="1",
+        calibration=WatchedCalibration(Path("cal.json"), sha256, "temp"),
+        measured=Measured(
+            period=name,
+            file=Path("week.h5"),
+            file_sha256="b" * 64,
+            rows=rows,
+            read=rows,
+            confidence_before=0.9,
+            confidence=0.8,
+            predicted=(0.1,) * 10,
+            estimate=None,
+            measured=None,
+            auc_target=0.5,
+            auc_source=None,
+            effective_rows=10.0,
+            signals={f"class {number}": 0.01 for number in range(12)},
+            signal_rows=rows,
+        ),
+        distance=None,
+        alarm=RaisedAlarm(1.0, 6.9, False, name, "confidence"),
+        verdict="as before",
+        why="nothing",
+    )
+
+
+def names(path: Path) -> list[str]:
+    return [one.measured.period for one in read_history(path).periods]
+
+
+def test_lines_come_back_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "watch.jsonl"
+    assert read_history(path).periods == ()
+    append(History(path), lambda _history: [period("w1"), period("w2")])
+    append(History(path), lambda history: [period(f"w{len(history.periods) + 1}")])
+    assert names(path) == ["w1", "w2", "w3"]
+    assert len(path.read_bytes().splitlines()) == 3
+    found = read_history(path).periods[0]
+    assert line_text(found, path) == path.read_text().splitlines()[0]
+
+
+def test_what_came_since_is_read_too(tmp_path: Path) -> None:
+    """Another process appended, or wrote the file anew, while periods were measured."""
+    path = tmp_path / "watch.jsonl"
+    append(History(path), lambda _history: [period("w1"), period("w2")])
+    known = read_history(path)
+    append(History(path), lambda _history: [period("w3")])
+    seen: list[list[str]] = []
+
+    def none(history: History) -> list[Period]:
+        seen.append([one.measured.period for one in history.periods])
+        return []
+
+    append(known, none)
+    path.write_text(line_text(period("w9"), path) + "\n")
+    append(known, none)
+    assert seen == [["w1", "w2", "w3"], ["w9"]]
+
+
+def test_a_later_line_supersedes_and_keeps_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "watch.jsonl"
+    append(History(path), lambda _history: [period("w1"), period("w2")])
+    append(History(path), lambda _history: [period("w1", rows=7)])
+    found = read_history(path)
+    assert [(one.measured.period, one.measured.rows) for one in found.periods] == [
+        ("w1", 7),
+        ("w2", 100),
+    ]
+    with pytest.raises(OutputExistsError, match="w2 already"):
+        found.require_new([("w2", "a" * 64)], force=False)
+    found.require_new([("w2", "a" * 64)], force=True)
+    found.require_new([("w2", "c" * 64)], force=False)  # of another calibration
+
+
+DAMAGES = ('{"schema": "covcal.peri', "null", '{"schema": "x"}', "\x00", "é")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_line_is_named_and_survived(damage: str, tmp_path: Path) -> None:
+    """The last one or one in the middle; what is appended begins on a line of its own."""
+    path = tmp_path / "watch.jsonl"
+    append(History(path), lambda _history: [period("w1")])
+    with path.open("ab") as handle:
+        handle.write(damage.encode("latin-1"))
+    assert names(path) == ["w1"]
+    append(History(path), lambda _history: [period("w2")])
+    found = read_history(path)
+    assert [one.measured.period for one in found.periods] == ["w1", "w2"]
+    assert len(found.damaged) == 1
+    assert "line 2 is damaged" in found.damaged[0]
+
+
+def test_what_raises_appends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "watch.jsonl"
+    append(History(path), lambda _history: [period("w1")])
+    before = path.read_bytes()
+
+    def refused(_history: object) -> list[Period]:
+        raise CovcalError("no")
+
+    with pytest.raises(CovcalError):
+        append(History(path), refused)
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_leaves_the_lines_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "watch.jsonl"
+    append(History(path), lambda _history: [period("w1")])
+    before = path.read_bytes()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CovcalError, match=r"watch\.jsonl cannot be read and written"):
+        append(History(path), lambda _history: [period("w2")])
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("path", [".", "missing/watch.jsonl"])
+def test_what_is_no_file_is_refused(path: str, tmp_path: Path) -> None:
+    with pytest.raises(CovcalError, match="pass another --history"):
+        append(History(tmp_path / path), lambda _history: [period("w1")])
+
+
+def writer(path: Path, name: str, count: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WRITER, str(path), name, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_writers_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "watch.jsonl"
+    running = [writer(path, name, 40) for name in ("a", "b")]
+    for process in running:
+        process.communicate()
+        assert process.returncode == 0
+    assert sorted(names(path)) == sorted(f"{name}-{i}" for name in "ab" for i in range(40))
+    assert read_history(path).damaged == ()
+
+
+def killed_appends(path: Path, count: int, seed: int) -> int:
+    """Kill a writer `count` times while it appends; return the periods it said were there."""
+    rng = random.Random(seed)
+    said = 0
+    for round_ in range(count):
+        process = writer(path, f"r{round_}", 10_000)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.random() * 0.02)
+        process.send_signal(signal.SIGKILL)
+        rest, _ = process.communicate()
+        done = 1 + len(rest.splitlines())
+        found = set(names(path))
+        assert {f"r{round_}-{number}" for number in range(done)} <= found
+        said += done
+    return said
+
+
+def test_a_kill_loses_no_period(tmp_path: Path) -> None:
+    """What a writer said it had appended is there; the campaign kills many more."""
+    path = tmp_path / "watch.jsonl"
+    assert killed_appends(path, 3, 0) <= len(names(path))
+
+
+def test_ten_thousand_periods_are_read_in_time(tmp_path: Path) -> None:
+    """In under two seconds of this process, as a run of watch does once or twice."""
+    path = tmp_path / "watch.jsonl"
+    line = line_text(period("w"), path)
+    path.write_text("".join(line.replace('"w"', f'"w{i}"', 1) + "\n" for i in range(10_000)))
+    assert json.loads(line)["measured"]["period"] == "w"
+    start = time.process_time()
+    assert len(read_history(path).periods) == 10_000
+    assert time.process_time() - start < 2

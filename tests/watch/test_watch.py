@@ -1,0 +1,286 @@
+"""``covcal watch`` on made weeks: what it measures, says, keeps and refuses."""
+
+import json
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covcal_cli.estimators.evidence import confidences
+from covcal_cli.formats.calibration import read_calibration
+from covcal_cli.formats.writer import utf8
+from covcal_cli.watch.watch import WatchSettings, watch
+from tests.cli_runner import covcal
+from tests.made_files import clusters_domain, made_domain, write_features
+from tests.watch.weeks import SIZES, WEEK, alone, calibrated, week
+
+PRIOR = [0.6, 0.1, 0.1, 0.1, 0.1]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibration, three weeks like its target and two that are not; not to be changed."""
+    folder = tmp_path_factory.mktemp("weeks")
+    calibrated(folder)
+    for number in range(3):
+        week(folder / f"w{number}.h5", number)
+    week(folder / "moved.h5", 10, moved=1.0)
+    week(folder / "favoured.h5", 11, prior=PRIOR)
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(made, tmp_path / "weeks"))
+
+
+def watched(folder: Path, *arguments: str, code: int = 0) -> Any:
+    """Return what watch prints as JSON."""
+    done = covcal("watch", *arguments, "-o", "-", cwd=folder)
+    assert done.code == code, done.err
+    return json.loads(done.out)
+
+
+def verdicts(found: Mapping[str, Any]) -> dict[str, str]:
+    return {one["measured"]["period"]: one["verdict"] for one in found["periods"]}
+
+
+class TestNumbers:
+    def test_they_are_those_of_the_rows(self, made: Path) -> None:
+        """Mean confidences and shares by hand; the estimate is held by a file of both domains."""
+        one = watched(made, "w0.h5")["periods"][0]["measured"]
+        rows = clusters_domain("later", sizes=WEEK, seed=0)
+        logits, T = rows["logits"], read_calibration(made / "cal.json").forecaster_temperature
+        assert one["rows"] == one["read"] == len(logits)
+        assert one["confidence_before"] == pytest.approx(confidences(logits, 1.0).mean())
+        assert one["confidence"] == pytest.approx(confidences(logits, T).mean())
+        shares = np.bincount(logits.argmax(axis=1), minlength=5) / len(logits)
+        assert one["predicted"] == pytest.approx(shares.tolist())
+
+    def test_the_estimate_is_that_of_estimate(self, made: Path, tmp_path: Path) -> None:
+        """The same source rows and the period as a target give the same numbers."""
+        one = watched(made, "moved.h5")["periods"][0]["measured"]["estimate"]
+        target = clusters_domain("later", sizes=WEEK, moved=1.0, seed=10)
+        target["split"][:] = 0
+        source = clusters_domain("source", sizes=SIZES)
+        write_features(tmp_path / "both.h5", source=source, target=target)
+        done = covcal("estimate", tmp_path / "both.h5", "-o", "-").require_success()
+        expected = json.loads(done.out)["estimates"][0]
+        for name in ("accuracy", "low", "high"):
+            assert one[name] == pytest.approx(expected[name], abs=1e-6)
+        assert one["of"] == "the calibration's source rows"
+
+    @pytest.mark.parametrize("file", ["w0.h5", "moved.h5", "favoured.h5"])
+    def test_a_sketch_stands_in_for_a_source_that_is_gone(self, file: str, folder: Path) -> None:
+        """Of the same kind and within each other's intervals; nothing else changes."""
+        (full,) = watched(folder, file)["periods"]
+        (folder / "features.h5").unlink()
+        (sketch,) = watched(folder, file)["periods"]
+        one, other = full["measured"].pop("estimate"), sketch["measured"].pop("estimate")
+        assert sketch["measured"] == full["measured"]
+        assert other["of"] == "the sketch of the calibration's source rows"
+        assert one["low"] <= other["accuracy"] <= one["high"]
+        assert other["low"] <= other["accuracy"] <= other["high"]
+
+    def test_domains_are_compared(self, made: Path) -> None:
+        found = watched(made, "w0.h5", "moved.h5")["periods"]
+        usual, moved = (one["measured"] for one in found)
+        assert usual["auc_target"] < 0.6 < 0.75 < moved["auc_target"]
+        assert moved["effective_rows"] < usual["effective_rows"] <= SIZES[1]
+
+    def test_rows_without_features_are_watched_all_the_same(self, folder: Path) -> None:
+        rows = clusters_domain("later", sizes=WEEK, seed=1)
+        del rows["features"]
+        source = {name: values[:2] for name, values in rows.items()}
+        write_features(folder / "bare.h5", source=source, target=rows)
+        found = watched(folder, "bare.h5")
+        one = found["periods"][0]["measured"]
+        assert one["auc_target"] is None
+        assert "density ratio" not in one["signals"]
+        assert "extract them with features" in found["notes"][0]
+
+
+class TestVerdicts:
+    def test_weeks_alike_are_as_before(self, made: Path) -> None:
+        assert set(verdicts(watched(made, "w0.h5", "w1.h5", "w2.h5")).values()) == {"as before"}
+
+    @pytest.mark.parametrize("file", ["moved.h5", "favoured.h5"])
+    def test_weeks_that_moved_are_not(self, file: str, made: Path) -> None:
+        found = watched(made, "w0.h5", "w1.h5", file)
+        *before, last = found["periods"]
+        assert [one["alarm"]["raised"] for one in before] == [False, False]
+        assert last["alarm"]["raised"]
+        assert last["alarm"]["since"] == last["measured"]["period"]
+        assert f"rows have changed since {file[:-3]}" in last["why"]
+
+    def test_a_calibration_that_broke_is_to_be_made_again(self, made: Path, tmp_path: Path) -> None:
+        """Without T the classifier is far too sure of rows that all look like one class."""
+        calibrated(tmp_path, method="none")
+        shutil.copy(made / "moved.h5", tmp_path)
+        (found,) = watched(tmp_path, "moved.h5")["periods"]
+        assert found["verdict"] == "recalibrate"
+        assert found["distance"] > 0.1
+
+    def test_one_period_of_one_row(self, folder: Path) -> None:
+        rows = {name: values[:1] for name, values in clusters_domain("later", sizes=WEEK).items()}
+        alone(folder / "one.h5", rows)
+        (found,) = watched(folder, "one.h5")["periods"]
+        assert found["measured"]["estimate"] is None
+        assert found["distance"] is None
+        assert found["verdict"] == "as before"
+
+    def test_fewer_false_alarms_need_more_evidence(self, made: Path) -> None:
+        thresholds = [
+            watched(made, "w0.h5", *more)["periods"][0]["alarm"]["log_threshold"]
+            for more in (("--false-alarms", "1"), (), ("--every", "day"))
+        ]
+        assert thresholds == sorted(thresholds)
+
+
+class TestHistory:
+    def test_earlier_periods_count(self, folder: Path) -> None:
+        """One period a run says what one run of all says."""
+        files = ("w0.h5", "w1.h5", "moved.h5")
+        together = watched(folder, *files)["periods"]
+        for file in files:
+            watched(folder, file, "--history", "watch.jsonl")
+        lines = (folder / "watch.jsonl").read_text().splitlines()
+        apart = [json.loads(line) for line in lines]
+        assert [one["alarm"] for one in apart] == [one["alarm"] for one in together]
+        assert [one["schema"] for one in apart] == ["covcal.period/1"] * 3
+
+    def test_a_period_twice_is_refused_or_supersedes(self, folder: Path) -> None:
+        watched(folder, "w0.h5", "w1.h5", "--history", "h.jsonl")
+        before = (folder / "h.jsonl").read_bytes()
+        done = covcal("watch", "w0.h5", "--history", "h.jsonl", cwd=folder)
+        assert "h.jsonl has the period w0 already: pass --force" in done.error_line()
+        assert (folder / "h.jsonl").read_bytes() == before
+        shutil.copy(folder / "moved.h5", folder / "w0.h5")
+        (found,) = watched(folder, "w0.h5", "--history", "h.jsonl", "--force")["periods"]
+        assert found["supersedes"]
+        assert (folder / "h.jsonl").read_bytes().startswith(before)
+
+    def test_another_calibration_begins_anew(self, folder: Path) -> None:
+        watched(folder, "w0.h5", "moved.h5", "--history", "h.jsonl")
+        covcal(
+            *("calibrate", "features.h5", "--method", "none", "-o", "other.json"), cwd=folder
+        ).require_success()
+        found = watched(folder, "w0.h5", "-c", "other.json", "--history", "h.jsonl")
+        assert found["earlier"] == 0
+        assert not found["periods"][0]["alarm"]["raised"]
+
+    def test_a_damaged_line_is_a_warning(self, folder: Path) -> None:
+        watched(folder, "w0.h5", "--history", "h.jsonl")
+        with (folder / "h.jsonl").open("a") as handle:
+            handle.write('{"schema"')
+        done = covcal("watch", "w1.h5", "--history", "h.jsonl", cwd=folder).require_success()
+        assert "warning: h.jsonl: line 2 is damaged and passed over" in done.err
+
+
+class TestPeriodsOfOneFile:
+    @pytest.mark.parametrize(
+        ("every", "names"),
+        [("week", ["2026-W01", "2026-W02", "2026-W03"]), ("month", ["2025-12", "2026-01"])],
+    )
+    def test_a_column_of_dates_cuts(self, every: str, names: list[str], folder: Path) -> None:
+        """Weeks are those of ISO 8601, whatever the order of rows; times of day do not matter."""
+        rows = clusters_domain("later", sizes=WEEK)
+        days = [date(2025, 12, 29) + timedelta(days=number % 21) for number in range(sum(WEEK))]
+        rows["columns/when"] = utf8([f"{day}T10:00:00" for day in days])
+        alone(folder / "all.h5", rows)
+        found = watched(folder, "all.h5", "--by", "when", "--every", every)["periods"]
+        assert [one["measured"]["period"] for one in found] == names
+        assert sum(one["measured"]["rows"] for one in found) == sum(WEEK)
+
+    @pytest.mark.parametrize(
+        ("column", "says"),
+        [("other", "has no column other"), ("when", "which is no date such as 2026-11-28")],
+    )
+    def test_what_is_no_date_is_refused(self, column: str, says: str, folder: Path) -> None:
+        rows = clusters_domain("later", sizes=WEEK)
+        rows["columns/when"] = utf8(["monday"] * sum(WEEK))
+        alone(folder / "all.h5", rows)
+        assert says in covcal("watch", "all.h5", "--by", column, cwd=folder).error_line()
+
+
+class TestGates:
+    def test_a_gate_that_fails_exits_with_3_and_is_reported(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        summary = folder / "summary.md"
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+        arguments = ("w0.h5", "moved.h5", "--fail-on", "shift", "--junit", "watch.xml")
+        done = covcal("watch", *arguments, "--format", "github", cwd=folder)
+        assert done.code == 3
+        assert "::error::covcal: no shift FAILED by moved: " in done.out
+        assert "no shift FAILED by moved" in summary.read_text()
+        (suite,) = ET.parse(folder / "watch.xml").getroot()
+        assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
+            "covcal watch",
+            "2",
+            "1",
+        )
+
+    def test_a_gate_that_is_kept(self, made: Path) -> None:
+        both = ("--fail-on", "shift", "--fail-on", "recalibrate")
+        done = covcal("watch", "w0.h5", "w1.h5", *both, cwd=made).require_success()
+        assert done.out.count(" kept by ") == 4
+
+    def test_an_error_is_no_green_report(self, folder: Path) -> None:
+        arguments = ("missing.h5", "--fail-on", "shift", "--junit", "watch.xml")
+        covcal("watch", *arguments, cwd=folder).error_line()
+        (suite,) = ET.parse(folder / "watch.xml").getroot()
+        assert suite.get("errors") == "1"
+
+
+class TestRefusals:
+    def test_a_calibration_that_keeps_nothing(self, folder: Path) -> None:
+        document = json.loads((folder / "cal.json").read_text())
+        del document["reference"]
+        (folder / "cal.json").write_text(json.dumps(document))
+        done = covcal("watch", "w0.h5", cwd=folder)
+        assert "cal.json keeps nothing to hold other rows against" in done.error_line()
+
+    def test_another_classifier(self, folder: Path) -> None:
+        target = made_domain("target", classes=5)
+        write_features(
+            folder / "x.h5", target=target, source=target, attributes={"model_sha256": "6" * 64}
+        )
+        assert "comes from another model" in covcal("watch", "x.h5", cwd=folder).error_line()
+
+    def test_two_periods_of_one_name(self, folder: Path) -> None:
+        done = covcal("watch", "a=w0.h5", "a=w1.h5", cwd=folder)
+        assert "two periods are called a" in done.error_line()
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("--junit", "x.xml"),
+            ("--false-alarms", "0"),
+            ("--every", "year"),
+            ("-o", "-", "--format", "markdown"),
+            ("--fail-on", "shift", "--junit", "a", "-o", "a"),
+            ("--networks", "features.h5"),
+        ],
+    )
+    def test_bad_usage(self, arguments: tuple[str, ...], made: Path) -> None:
+        covcal("watch", "w0.h5", *arguments, cwd=made).usage_error()
+
+
+def test_an_adapted_calibration_is_watched_by_its_networks(trained: Path, tmp_path: Path) -> None:
+    """The confidence of an fl method is that of the aligned forecaster on later rows."""
+    done = covcal("calibrate", trained, "--method", "fl+temp", "-o", tmp_path / "cal.json", "-f")
+    done.require_success()
+    later = made_domain("target", sizes=(60, 60, 60), shift=0.7, seed=5)
+    write_features(tmp_path / "later.h5", target=later)
+    found = watch([tmp_path / "later.h5"], tmp_path / "cal.json", WatchSettings())
+    reference = read_calibration(tmp_path / "cal.json").reference
+    assert reference is not None
+    assert reference.coordinates.of == "logits"  # an adapted file holds no features
+    assert found.periods[0].verdict == "as before"
