@@ -47,7 +47,11 @@ TARGET_LABELS = "covcal_cli.formats.target_labels"
 ANY_LABELS = "covcal_cli.formats.features.read_labels"
 MARKED_LABELS = "covcal_cli.formats.marked_labels"
 # Who puts marked labels in, and who hands them on; and who was asked to use them.
-MARKED_READERS = ("covcal_cli.pick.label", "covcal_cli.extract.joined_marks")
+MARKED_READERS = (
+    "covcal_cli.pick.label",
+    "covcal_cli.extract.joined_marks",
+    "covcal_cli.watch.labels",
+)
 LABEL_READERS = ("covcal_cli.calibrate.labelled", "covcal_cli.evaluate.evaluate")
 
 
@@ -323,7 +327,7 @@ def test_marked_labels_are_reached_by_those_who_were_asked_for_them() -> None:
         for name, module in modules.items()
         if module.part == "cli" and MARKED_LABELS in reachable(name, modules)
     }
-    assert commands == {"app", "label", "merge"}  # app starts any of them
+    assert commands == {"app", "label", "merge", "watch"}  # app starts any of them
 
 
 def test_the_reader_of_target_labels_is_reached_by_two_modules_alone() -> None:

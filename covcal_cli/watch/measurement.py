@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from covcal_cli.formats.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.reference import Moments, Reference
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.cuts import Cut, Every, cuts
+from covcal_cli.watch.labels import accuracy_by_labels
 from covcal_cli.watch.period import Measured
 
 # Of a period that are read: their sampling is far below that of any calibration's own rows.
@@ -72,9 +73,12 @@ def standard_of(
 
 
 def measured(
-    path: Path, name: str, standard: Standard, *, by: str | None, every: Every
+    path: Path, name: str, standard: Standard, *, by: str | None, every: Every, false_alarms: float
 ) -> Iterator[Measured]:
     """Yield the numbers of each period of a file.
+
+    Labels that were marked count where the file is one period, as they were drawn from all of it;
+    `false_alarms` is how often the interval that they give may miss.
 
     Raises
     ------
@@ -91,8 +95,11 @@ def measured(
             allow_other_preprocessing=standard.allow_other_preprocessing,
         )[""]
         digest = sha256_of(path)
+        known = None
+        if by is None:
+            known = accuracy_by_labels(file, scaled, false_alarms, standard.calibration.seed)
         for cut in cuts(target, name, by, every):
-            yield _of_period(path, digest, target, cut, scaled, standard)
+            yield replace(_of_period(path, digest, target, cut, scaled, standard), measured=known)
 
 
 def _of_period(

@@ -136,7 +136,14 @@ def watch(
 
     found: list[Measured] = []
     for path, name in zip(paths, names, strict=True):
-        found += measured(path, name or path.stem, standard, by=settings.by, every=settings.every)
+        found += measured(
+            path,
+            name or path.stem,
+            standard,
+            by=settings.by,
+            every=settings.every,
+            false_alarms=1 / settings.threshold,
+        )
     _require_different(found)
 
     def judged(so_far: History) -> list[Period]:
@@ -261,14 +268,18 @@ def alarm_of(
 
 def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
     """Return what to think of a period, and why."""
+    known = one.measured or one.estimate
+    said = f"the mean confidence {one.confidence:.1%}"
+    if one.measured is not None:
+        interval = f"{one.measured.low:.1%} to {one.measured.high:.1%}"
+        if not one.measured.low <= one.confidence <= one.measured.high:
+            return "recalibrate", f"{said} is outside {interval}, which {one.measured.of} allow"
     if not raised.raised:
         return "as before", "its rows look like those that the calibration was made on"
     shift = f"rows have changed since {raised.since}, most of all by {raised.signal}"
-    known = one.measured or one.estimate
     if known is None:
         return "cannot tell", f"{shift}; too few rows to estimate the accuracy: label some"
     interval = f"{known.low:.1%} to {known.high:.1%}"
-    said = f"the mean confidence {one.confidence:.1%}"
     if not known.low <= one.confidence <= known.high:
         return "recalibrate", f"{shift}; {said} is outside the accuracy's {interval}"
     if known.contradicted:

@@ -13,10 +13,16 @@ import pytest
 
 from covcal_cli.estimators.evidence import confidences
 from covcal_cli.formats.calibration import read_calibration
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.forecaster import ScaledLogits
+from covcal_cli.formats.marks import Batch, Marks, write_marked
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.formats.writer import utf8
+from covcal_cli.watch.labels import accuracy_by_labels
 from covcal_cli.watch.watch import WatchSettings, watch
 from tests.cli_runner import covcal
 from tests.made_files import clusters_domain, made_domain, write_features
+from tests.pick.labelling import fill
 from tests.watch.weeks import SIZES, WEEK, alone, calibrated, week
 
 PRIOR = [0.6, 0.1, 0.1, 0.1, 0.1]
@@ -284,3 +290,64 @@ def test_an_adapted_calibration_is_watched_by_its_networks(trained: Path, tmp_pa
     assert reference is not None
     assert reference.coordinates.of == "logits"  # an adapted file holds no features
     assert found.periods[0].verdict == "as before"
+
+
+class TestMarkedLabels:
+    """Labels that a person put in stand in the estimate's place."""
+
+    @pytest.fixture
+    def labelled(self, folder: Path) -> Path:
+        """The moved week with the labels of 80 rows that were drawn."""
+        source, target = (
+            clusters_domain(name, sizes=WEEK, moved=moved, seed=10)
+            for name, moved in (("source", 0.0), ("later", 1.0))
+        )
+        write_features(folder / "moved.h5", source=source, target=target)
+        covcal("pick", "moved.h5", "-n", 80, cwd=folder).require_success()
+        fill(folder / "to-label.csv", folder / "moved.h5")
+        covcal("label", "moved.h5", "to-label.csv", cwd=folder).require_success()
+        return folder
+
+    def test_they_are_used(self, labelled: Path) -> None:
+        (found,) = watched(labelled, "moved.h5")["periods"]
+        one = found["measured"]
+        target = clusters_domain("later", sizes=WEEK, moved=1.0, seed=10)
+        drawn = target["split"] < 2
+        right = (target["logits"].argmax(axis=1) == target["labels"])[drawn].mean()
+        assert one["measured"]["of"] == "the labels of 80 rows"
+        assert one["measured"]["low"] <= right <= one["measured"]["high"]
+        assert found["distance"] == pytest.approx(one["confidence"] - one["measured"]["accuracy"])
+
+    def test_they_call_for_recalibration_without_any_alarm(self, labelled: Path) -> None:
+        """What no row shows: the very rows of the calibration, and labels that are all wrong."""
+        rows = clusters_domain("later", sizes=WEEK, seed=3)
+        rows["labels"] = (rows["labels"] + 1) % 5
+        source = clusters_domain("source", sizes=WEEK)
+        write_features(labelled / "wrong.h5", source=source, target=rows)
+        covcal("pick", "wrong.h5", "-n", 40, "-o", "wrong.csv", cwd=labelled).require_success()
+        fill(labelled / "wrong.csv", labelled / "wrong.h5")
+        covcal("label", "wrong.h5", "wrong.csv", cwd=labelled).require_success()
+        (found,) = watched(labelled, "wrong.h5")["periods"]
+        assert not found["alarm"]["raised"]
+        assert found["verdict"] == "recalibrate"
+        assert "which the labels of 40 rows allow" in found["why"]
+
+    def test_their_interval_misses_as_rarely_as_it_may(self, tmp_path: Path) -> None:
+        """Of draws from a frame whose accuracy is known, at a rate that 60 draws can see."""
+        target = clusters_domain("later", sizes=(300, 100, 0), seed=1)
+        path = write_features(tmp_path / "f.h5", source=target, target=target)
+        right = (target["logits"].argmax(axis=1) == target["labels"]).mean()
+        scaled, misses, rng = ScaledLogits(Scaling("original", 1.5)), 0, np.random.default_rng(0)
+        for _ in range(60):
+            rows = np.sort(rng.choice(400, 50, replace=False))
+            batch = Batch(50, 400, 0, ("train", "validation"), "random")
+            zeros = np.zeros(50, dtype=np.int64)
+            marks = Marks(rows, np.full(50, 1 / 8), zeros, np.arange(50), zeros == 0, (batch,))
+            drawn = tmp_path / "marked.h5"
+            with FeatureFile(path) as file:
+                write_marked(drawn, file, marks, target["labels"][rows])
+            with FeatureFile(drawn) as file:
+                found = accuracy_by_labels(file, scaled, 0.2, 0)
+            assert found is not None
+            misses += not found.low <= right <= found.high
+        assert misses <= 60 * 0.2 + 2 * np.sqrt(60 * 0.16)
