@@ -7,7 +7,6 @@ phone and a desk. No mark is told by its colour alone.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from covcal_cli import __version__
@@ -16,6 +15,8 @@ from covcal_cli.evaluate.diagram import FORMATS, write_figure
 from covcal_cli.files import write_text
 from covcal_cli.report.style import STYLE, section
 from covcal_cli.report.tables import Table, html, safe
+from covcal_cli.report.timeline import Timeline
+from covcal_cli.report.trend_picture import figure
 from covcal_cli.watch.history import History
 from covcal_cli.watch.period import Period, PeriodAccuracy, Verdict
 
@@ -63,66 +64,6 @@ figure.trend { max-width: none; margin: .5rem 0 1rem; }
 """
 
 
-@dataclass(frozen=True)
-class Trend:
-    """The periods to draw, the latest of a history."""
-
-    periods: Sequence[Period]
-    earlier: int = 0  # periods that are not drawn
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The periods' names in order; one may be held against several calibrations."""
-        return list(dict.fromkeys(one.measured.period for one in self.periods))
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """The place of every name."""
-        return {name: place for place, name in enumerate(self.names)}
-
-    @cached_property
-    def calibrations(self) -> dict[str, list[Period]]:
-        """The periods of every calibration by its sha256, in order."""
-        found: dict[str, list[Period]] = {}
-        for one in sorted(self.periods, key=lambda one: self.places[one.measured.period]):
-            found.setdefault(one.calibration.sha256, []).append(one)
-        return found
-
-    def x(self, one: Period) -> float:
-        """Return where a period stands, in percent of the width."""
-        return self.at(self.places[one.measured.period] + 0.5)
-
-    def at(self, place: float) -> float:
-        """Return a place in percent of the width."""
-        return 100 * place / len(self.names)
-
-    def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
-        """Yield periods of one calibration that follow each other and have a value."""
-        for periods in self.calibrations.values():
-            run: list[Period] = []
-            for one in periods:
-                place = self.places[one.measured.period]
-                follows = run and place == self.places[run[-1].measured.period] + 1
-                if run and (has(one) is None or not follows):
-                    yield run
-                    run = []
-                if has(one) is not None:
-                    run.append(one)
-            if run:
-                yield run
-
-    def shares(self) -> tuple[float, float]:
-        """Return the limits of the axis of shares, whole tenths."""
-        shown: list[float] = []
-        for one in (period.measured for period in self.periods):
-            shown += [one.confidence, one.confidence_before]
-            for known in (one.estimate, one.measured):
-                shown += [] if known is None else [known.low, known.high, known.accuracy]
-        low = math.floor(10 * min(shown) + 1e-9) / 10
-        high = math.ceil(10 * max(shown) - 1e-9) / 10
-        return max(0.0, low - 0.1 * (low == high)), min(1.0, max(high, low + 0.1))
-
-
 def check_trend(path: Path) -> None:
     """Refuse a page or picture whose ending is unknown with `CovcalError`."""
     if path.suffix.lower() not in (PAGE, *FORMATS):
@@ -141,16 +82,14 @@ def write_trend(history: History, path: Path, *, force: bool) -> None:
     if not history.periods:
         raise CovcalError(f"{history.path} has no period to draw: give files to watch")
     drawn = history.periods[-_MOST_PERIODS:]
-    trend = Trend(drawn, len(history.periods) - len(drawn))
+    trend = Timeline(drawn, len(history.periods) - len(drawn))
     if path.suffix.lower() == PAGE:
         write_text(path, page(trend), force=force)
         return
-    from covcal_cli.report.trend_picture import figure
-
     write_figure(lambda: figure(trend), path, force=force)
 
 
-def page(trend: Trend) -> str:
+def page(trend: Timeline) -> str:
     """Return the whole page; the same periods give the same bytes."""
     last = trend.periods[-1]
     title = f"Is the calibration still good? {last.calibration.path.name}"
@@ -186,7 +125,7 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _periods_table(trend: Trend) -> str:
+def _periods_table(trend: Timeline) -> str:
     rows = []
     for one in reversed(trend.periods[-_MOST_LISTED:]):
         found = one.measured
@@ -208,7 +147,7 @@ def _with_interval(known: PeriodAccuracy | None) -> str:
     return "-" if known is None else f"{known.accuracy:.1%} ({known.low:.1%} to {known.high:.1%})"
 
 
-def _calibrations_table(trend: Trend) -> str:
+def _calibrations_table(trend: Timeline) -> str:
     rows = []
     for number, (digest, periods) in enumerate(trend.calibrations.items(), start=1):
         used = periods[-1].calibration
@@ -230,7 +169,7 @@ _TOP, _BOTTOM, _AXIS = 26, 24, 46
 class _Field:
     """Where a figure's marks go: x in percent of the width, y in pixels."""
 
-    trend: Trend
+    trend: Timeline
     height: int
     low: float
     high: float
@@ -345,7 +284,7 @@ def _told(one: Period) -> str:
     )
 
 
-def _accuracy_figure(trend: Trend) -> str:
+def _accuracy_figure(trend: Timeline) -> str:
     low, high = trend.shares()
     field = _Field(trend, _ACCURACY, low, high)
     steps = round(10 * (high - low))
@@ -409,7 +348,7 @@ def _mark(x: float, y: float, shape: str) -> str:
     return f'<svg x="{x:.3f}%" y="{y:.1f}" width="1" height="1">{shape}</svg>'
 
 
-def _evidence_figure(trend: Trend) -> str:
+def _evidence_figure(trend: Timeline) -> str:
     thresholds = [_threshold(one) for one in trend.periods]
     evidence = [_evidence(one) for one in trend.periods]
     high = max(1.25 * max(thresholds), min(max(evidence), 4 * max(thresholds)))

@@ -3,13 +3,13 @@
 import math
 from typing import Any
 
-from covcal_cli.report.trend import Trend
+from covcal_cli.report.timeline import Timeline
 
 _CONFIDENCE, _ESTIMATE, _ALARM, _NEW, _INK = "#005f9e", "#007a5e", "#b3261e", "#6b3fa0", "#1f2933"
 _MOST_TICKS = 12
 
 
-def figure(trend: Trend) -> Any:
+def figure(trend: Timeline) -> Any:
     """Return the figure."""
     from matplotlib.figure import Figure
 
@@ -30,7 +30,7 @@ def figure(trend: Trend) -> Any:
     return whole
 
 
-def _draw_accuracy(axes: Any, trend: Trend) -> None:
+def _draw_accuracy(axes: Any, trend: Timeline) -> None:
     low, high = trend.shares()
     for run in trend.runs(lambda one: one.measured.estimate):
         x = [trend.places[one.measured.period] for one in run]
@@ -74,7 +74,7 @@ def _draw_accuracy(axes: Any, trend: Trend) -> None:
     axes.grid(alpha=0.4)
 
 
-def _draw_evidence(axes: Any, trend: Trend) -> None:
+def _draw_evidence(axes: Any, trend: Timeline) -> None:
     for run in trend.runs(lambda one: one.alarm):
         x = [trend.places[one.measured.period] for one in run]
         axes.plot(x, [one.alarm.log_evidence / math.log(10) for one in run], "-o", color=_INK, ms=3)

@@ -50,13 +50,14 @@ def period(
         signals={},
         signal_rows=250,
     )
-    logs = [power * math.log(10) for power in (evidence, 3)]
+    log_evidence, log_threshold = (power * math.log(10) for power in (evidence, 3))
+    raised = log_evidence >= log_threshold
     return Period(
         version="0.1.0",
         calibration=WatchedCalibration(Path("cal.json"), calibration * 64, "cot"),
         measured=found,
         distance=found.distance,
-        alarm=RaisedAlarm(*logs, logs[0] >= logs[1], name, "confidence"),
+        alarm=RaisedAlarm(log_evidence, log_threshold, raised, name, "confidence"),
         verdict=verdict,
         why="its rows look like those that the calibration was made on",
     )
