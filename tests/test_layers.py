@@ -327,7 +327,7 @@ def test_marked_labels_are_reached_by_those_who_were_asked_for_them() -> None:
         for name, module in modules.items()
         if module.part == "cli" and MARKED_LABELS in reachable(name, modules)
     }
-    assert commands == {"app", "label", "merge", "watch"}  # app starts any of them
+    assert commands == {"app", "label", "merge", "run", "watch"}  # app starts any of them
 
 
 def test_the_reader_of_target_labels_is_reached_by_two_modules_alone() -> None:

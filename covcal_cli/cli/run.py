@@ -64,6 +64,13 @@ def run(
     method: Method = MethodName.auto,
     device: Device = DeviceName.auto,
     earlier: Earlier = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="WATCH.JSONL",
+            help="With --from: the history of covcal watch, to which this period is added.",
+        ),
+    ] = None,
     *,
     options: ExtractOptions,
     expect_accuracy: ExpectedAccuracy = None,
@@ -93,7 +100,7 @@ def run(
       covcal run model.onnx source/ target/ --expect-accuracy 0.96
       covcal run nets:build source/ target/ --weights best.pth --method temp
       covcal run --probabilities source.parquet target.parquet
-      covcal run --from covcal-run new-target/
+      covcal run --from covcal-run new-target/ --history watch.jsonl
     """
     from covcal_cli.run.renewal import renew
     from covcal_cli.run.run import run as run_steps
@@ -107,6 +114,8 @@ def run(
             raise typer.BadParameter("give NEWTARGET alone with --from", param_hint="NEWTARGET")
         folder, found = earlier, _earlier(context, earlier, options)
     else:
+        if history is not None:
+            raise typer.BadParameter("needs --from", param_hint="--history")
         given = Inputs.read(model, source, target, logits=logits, probabilities=probabilities)
         folder, found = output, _Asked(given.model, method.value, options, given.outputs)
     with usage():
@@ -128,6 +137,7 @@ def run(
                     settings,
                     tell=telling.tell,
                     begin=telling.begin,
+                    history=history,
                     force=force,
                     progress=progress,
                 )
@@ -257,13 +267,12 @@ def _in_words(renewal: "Renewal", folder: Path) -> str:
     ]
     table = tables.text(Table(("calibration", "mean confidence", "gap"), rows))
     nearer = "new one" if seen.is_nearer else "one in use"
-    allowed = "within" if seen.holds else "outside"
     lines = [
         table,
         "",
         f"The accuracy on the new rows is estimated as {seen.accuracy:.1%} ({seen.low:.1%} to "
-        f"{seen.high:.1%}). The {nearer} is nearer, and the confidence of the one in use is "
-        f"{allowed} the interval.",
+        f"{seen.high:.1%}), and the {nearer} is nearer.",
+        f"Of the one in use covcal watch says: {seen.verdict}; {seen.why}.",
     ]
     if renewal.is_in_use:
         forced = "" if seen.replaces else ", as --force asks"

@@ -256,6 +256,7 @@ class _Field:
                     f'<line class="change" x1="{x:.3f}%" x2="{x:.3f}%" y1="0" '
                     f'y2="{bottom}"><title>{_in_use(number, periods)}</title></line>'
                 )
+            if number > 1 and self.height == _ACCURACY:
                 yield f'<text class="change" x="{x:.3f}%" dx="4" y="{bottom - 5}">{number}</text>'
 
     def _told(self) -> Iterator[str]:

@@ -27,6 +27,8 @@ from covcal_cli.run.steps import (
     Step,
     Steps,
 )
+from covcal_cli.watch.period import Verdict
+from covcal_cli.watch.watch import watch
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Comparison:
     high: float
     in_use: float  # mean confidence, calibrated
     new: float
+    verdict: Verdict  # of ``covcal watch`` on the one in use, and why
+    why: str
 
     @property
     def is_nearer(self) -> bool:
@@ -45,14 +49,9 @@ class Comparison:
         return abs(self.new - self.accuracy) < abs(self.in_use - self.accuracy)
 
     @property
-    def holds(self) -> bool:
-        """Whether the estimate allows the confidence of the one in use."""
-        return self.low <= self.in_use <= self.high
-
-    @property
     def replaces(self) -> bool:
         """Whether the new one is to take the place of the one in use."""
-        return self.is_nearer and not self.holds
+        return self.is_nearer and self.verdict == "recalibrate"
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,7 @@ def renew(
     *,
     tell: Callable[[Step], None],
     begin: Callable[[str], None] = lambda _: None,
+    history: Path | None = None,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Renewal:
@@ -88,6 +88,9 @@ def renew(
         The earlier run's folder.
     settings : RunSettings
         Those of the earlier run, but for the method.
+    history : Path, optional
+        A history of ``covcal watch``: its periods count for the verdict on the calibration in use,
+        and this one, by the name of the target, is appended.
     force : bool
         Put the new results in place whatever the comparison says, and take a T at its limit.
     tell, begin, progress : callable
@@ -116,7 +119,9 @@ def renew(
         features = steps.extract_target(model, earlier, target)
         report = all_after(steps, features, model, begin)
     begin("compare")
-    comparison = _compared(features, earlier.calibration, made / CALIBRATION)
+    comparison = _compared(
+        features, earlier.calibration, made / CALIBRATION, f"{target.stem}={features}", history
+    )
     if not (comparison.replaces or force):
         return Renewal(report, comparison, is_in_use=False)
     kept = place(folder)
@@ -187,14 +192,27 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
             )
 
 
-def _compared(features: Path, in_use: Path, new: Path) -> Comparison:
+def _compared(
+    features: Path, in_use: Path, new: Path, period: str, history: Path | None
+) -> Comparison:
     """See both calibrations against the estimated accuracy on the new rows."""
     # The estimate is that of the new one, whose prior may be another.
     found = expect(features, [new, in_use], names=["new", "in use"])
     first = found.estimation.estimates[0]
     confidences = {one.name: one.mean_confidence for one in found.calibrations}
+    verdict: Verdict = "cannot tell"
+    why = "the calibration in use keeps nothing to hold other rows against"
+    if read_calibration(in_use).reference is not None:
+        (seen,) = watch([Path(period)], in_use, history=history, force=True).periods
+        verdict, why = seen.verdict, seen.why
     return Comparison(
-        first.accuracy, first.low, first.high, confidences["in use"], confidences["new"]
+        first.accuracy,
+        first.low,
+        first.high,
+        confidences["in use"],
+        confidences["new"],
+        verdict,
+        why,
     )
 
 

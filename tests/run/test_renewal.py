@@ -14,6 +14,8 @@ from covcal_cli.classifiers.onnx.classifier import OnnxClassifier
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.run import placing, renewal
 from covcal_cli.run.placing import finish_placing
+from covcal_cli.watch.history import read_history
+from covcal_cli.watch.period import Verdict
 from tests.cli_runner import Outcome, covcal
 from tests.short_training import short_training
 
@@ -59,15 +61,12 @@ def folder(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-@pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let the comparison of calibrations come out as told."""
-
-    def told(**found: float) -> None:
-        comparison = renewal.Comparison(**found)
-        monkeypatch.setattr(renewal, "_compared", lambda *_: comparison)
-
-    return told
+@pytest.fixture(scope="module")
+def made(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is made of new rows before it takes its place."""
+    folder = Path(shutil.copytree(whole, tmp_path_factory.mktemp("made") / "copy"))
+    renewed(folder).require_success()
+    return folder / "out" / "next"
 
 
 def test_it_makes_what_a_run_on_both_domains_makes(
@@ -111,41 +110,53 @@ def test_rows_that_are_in_use_already_change_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_use", "new", "nearer", "replaced"),
+    ("verdict", "in_use", "new", "nearer", "replaced"),
     [
-        (0.95, 0.72, "new one", True),  # outside of the interval
-        (0.55, 0.72, "new one", True),
-        (0.79, 0.71, "new one", False),  # the estimate allows the one in use
-        (0.81, 0.50, "one in use", False),  # the new one is worse
+        ("recalibrate", 0.95, 0.72, "new one", True),
+        ("recalibrate", 0.55, 0.72, "new one", True),
+        ("recalibrate", 0.81, 0.50, "one in use", False),  # the new one is worse
+        ("as before", 0.79, 0.71, "new one", False),
+        ("shifted but the calibration holds", 0.79, 0.71, "new one", False),
+        ("cannot tell", 0.95, 0.71, "new one", False),
     ],
 )
-def test_what_the_estimate_allows_is_not_replaced(
+def test_only_what_is_to_be_replaced_is(
+    verdict: Verdict,
     in_use: float,
     new: float,
     nearer: str,
     replaced: bool,
+    made: Path,
     folder: Path,
-    judged: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judged(accuracy=0.7, low=0.6, high=0.8, in_use=in_use, new=new)
+    """By the verdict on the one in use, and only by one that is nearer to the estimate."""
+    seen = renewal.Comparison(0.7, 0.6, 0.8, in_use, new, verdict, "so it is")
+    monkeypatch.setattr(renewal, "_compared", lambda *_: seen)
+    shutil.copytree(made, folder / "out" / "next")
     before = contents(folder / "out")
     done = renewed(folder).require_success()
     found = contents(folder / "out")
     text = " ".join(done.out.split())
-    assert f"The {nearer} is nearer" in text
+    assert f"the {nearer} is nearer. Of the one in use covcal watch says: {verdict};" in text
     assert f"{100 * (in_use - 0.7):+.1f}" in text
     if replaced:
         assert "The new one is in use" in text
         assert found["cal.1.json"] == before["cal.json"]
     else:
         assert "out stays as it was. The new one lies in out/next" in text
-        in_place = {name: one for name, one in found.items() if not name.startswith("next/")}
-        assert in_place == before
-        assert "next/cal.json" in found
+        assert found == before
 
 
-def test_the_comparison_is_that_of_estimate(folder: Path) -> None:
-    done = renewed(folder).require_success()
+def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
+    """The verdict counts earlier periods, and the period is in the history."""
+    quiet = ("watch", "early=fresh/features.h5", "-c", "out/cal.json", "--history", "w.jsonl")
+    covcal(*quiet, cwd=folder).require_success()
+    done = renewed(folder, "noisy.npz", "--history", "w.jsonl").require_success()
+    early, one = read_history(folder / "w.jsonl").periods
+    assert (early.measured.period, one.measured.period) == ("early", "noisy")
+    assert one.alarm.log_evidence > early.alarm.log_evidence
+    assert f"{one.verdict}; {one.why}." in " ".join(done.out.split())
     files = ("out/next/features.h5", "-c", "new=out/next/cal.json", "-c", "old=out/cal.json")
     content = json.loads(covcal("estimate", *files, "-o", "-", cwd=folder).require_success().out)
     text = " ".join(done.out.split())
@@ -228,14 +239,6 @@ def test_an_extraction_that_was_cut_off_goes_on(
 
 class Killed(BaseException):
     """As by a signal that no handler sees."""
-
-
-@pytest.fixture(scope="module")
-def made(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is made of new rows before it takes its place."""
-    folder = Path(shutil.copytree(whole, tmp_path_factory.mktemp("made") / "copy"))
-    renewed(folder).require_success()
-    return folder / "out" / "next"
 
 
 @pytest.mark.parametrize("moves", range(12))
