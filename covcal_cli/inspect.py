@@ -2,6 +2,7 @@
 
 import mmap
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.hdf5 import File
 from covcal_cli.records import Document, Input, parsed_json, read_document, read_json
 from covcal_cli.run.journal import Results
+from covcal_cli.watch.history import read_history
+from covcal_cli.watch.period import Period, Watched
 
 Lines = list[tuple[str, str]]  # what a line is about, and what it says
 _REMEDY = "name a file that covcal wrote"
@@ -35,7 +38,11 @@ def describe(path: str | Path) -> str:
     require_file(path, remedy=_REMEDY)
     with path.open("rb") as handle:
         start = handle.read(64).lstrip()
-    if start.startswith(b"{"):
+    if start.startswith(f'{{"schema": "{Period.schema}"'.encode()):
+        history = read_history(path)
+        lines = [("schema", Period.schema), *_period_lines(history.periods)]
+        lines += [("warning", text) for text in history.damaged]
+    elif start.startswith(b"{"):
         lines = _json_lines(path)
     elif start.startswith(b"\x89HDF"):
         lines = _hdf5_lines(path)
@@ -237,7 +244,7 @@ def _json_lines(path: Path) -> Lines:
         *names, last = _DESCRIBERS
         raise CovcalError(
             f"{path} has schema {schema!r}; this version knows {', '.join(names)} and {last}: make "
-            "it with covcal calibrate, evaluate, estimate or run"
+            "it with covcal calibrate, evaluate, estimate, run or watch"
         )
     return [("schema", schema), *_DESCRIBERS[schema](path)]
 
@@ -319,11 +326,26 @@ def _run_lines(path: Path) -> Lines:
     ]
 
 
+def _watch_lines(path: Path) -> Lines:
+    read = read_document(Watched, path, remedy=_REMEDY, again="watch again")
+    return [*_period_lines(read.periods), *(("note", text) for text in read.notes)]
+
+
+def _period_lines(periods: Sequence[Period]) -> Lines:
+    """Return how many periods got which verdict, and what is said of the last."""
+    counts = Counter(one.verdict for one in periods)
+    calibrations = {one.calibration.sha256 for one in periods}
+    lines = [("periods", f"{len(periods)}, held against {len(calibrations)} calibrations")]
+    lines += [(verdict, str(count)) for verdict, count in sorted(counts.items())]
+    return lines + [(one.measured.period, f"{one.verdict}: {one.why}") for one in periods[-1:]]
+
+
 _DESCRIBERS: Mapping[str, Callable[[Path], Lines]] = {
     Calibration.schema: _calibration_lines,
     _Metrics.schema: _metrics_lines,
     Estimation.schema: _estimation_lines,
     Results.schema: _run_lines,
+    Watched.schema: _watch_lines,
 }
 
 

@@ -233,15 +233,19 @@ def table(sizes: Sequence[int], count: int, runs: int) -> str:
     lines = ["| drift | rows a week | " + " | ".join(RULES) + " |", "|---|---:|" + "---:|" * 4]
     for n in sizes:
         found = years(n, count, None)
-        shares = [sum(one[rule] is not None for one in found) / count for rule in RULES]
-        cells = " | ".join(f"{share:.1%}" for share in shares)
-        lines.append(f"| none: years with a false alarm | {n} | {cells} |")
+        cells = [f"{sum(one[rule] is not None for one in found) / count:.1%}" for rule in RULES]
+        lines.append(_line("none: years with a false alarm", n, cells))
     for drift in DRIFTS:
         for n in sizes:
             found = years(n, runs, drift)
-            cells = " | ".join(delay(found, rule) for rule in RULES)
-            lines.append(f"| {drift} | {n} | {cells} |")
+            lines.append(_line(drift, n, [delay(found, rule) for rule in RULES]))
     return "\n".join(lines)
+
+
+def _line(drift: str, n: int, cells: Sequence[str]) -> str:
+    """Return a line of the table; fewer rows than two weeks have no spread of weeks."""
+    *others, weeks = cells
+    return f"| {drift} | {n} | {' | '.join(others)} | {weeks if 2 * n <= KEPT else '-'} |"
 
 
 # Real weeks.

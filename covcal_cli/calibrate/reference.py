@@ -13,6 +13,7 @@ from covcal_cli.estimators.evidence import ESTIMATED, MAX_ROWS, log_odds
 from covcal_cli.estimators.sketches import (
     CONFIDENCE,
     DENSITY_RATIO,
+    axis_signals,
     calibrated_confidence,
     direction,
     fit_axes,
@@ -79,10 +80,12 @@ def reference_of(file: FeatureFile, scaled: ScaledLogits, seed: int) -> Referenc
     ).temperature
     odds = log_odds(logits, temperature)
     coordinates = _coordinates(source, target if has_target else None, seed)
+    signals, joint = _signals(file, baseline, scaled, coordinates, seed)
     return Reference(
         temperature=temperature,
         baseline="target" if has_target else "source",
-        signals=_signals(file, baseline, scaled, coordinates, seed),
+        signals=signals,
+        joint=joint,
         coordinates=coordinates,
         source=SourceSketch(
             right=int(right.sum()),
@@ -135,7 +138,7 @@ def _signals(
     scaled: ScaledLogits,
     coordinates: Coordinates,
     seed: int,
-) -> tuple[Signal, ...]:
+) -> tuple[tuple[Signal, ...], Packed | None]:
     of = coordinates.of
     rows, unseen = _rows_of(baseline, of, seed), _drawn(baseline, of, seed, "validation")
     logits = baseline.logits(rows)
@@ -145,12 +148,14 @@ def _signals(
         signal(CONFIDENCE, calibrated_confidence(baseline, unseen if learnt else rows, scaled))
     ]
     if coordinates.density is not None:
-        places = coordinates.axes.located(points(baseline, unseen, of))
-        found.append(signal(DENSITY_RATIO, places @ coordinates.density.values))
+        fresh = coordinates.axes.located(points(baseline, unseen, of))
+        found.append(signal(DENSITY_RATIO, fresh @ coordinates.density.values))
     classes = watched_classes(shares(labels, len(file.classes)))
     for number, values in zip(classes, margins(logits, classes), strict=True):
-        found.append(signal(f"class {file.classes[number]}", values, number))
-    return tuple(found)
+        found.append(signal(f"class {file.classes[number]}", values, class_number=number))
+    places = coordinates.axes.located(points(baseline, rows, of))
+    of_axes, joint = axis_signals(places)
+    return (*found, *of_axes), joint
 
 
 def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinates:

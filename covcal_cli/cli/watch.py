@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from covcal_cli.report.tables import Table
-    from covcal_cli.watch.watch import Watched
+    from covcal_cli.watch.period import Watched
 
 EveryName = StrEnum("EveryName", {"day": "day", "week": "week", "month": "month"})
 FailOnName = StrEnum("FailOnName", {"shift": "shift", "recalibrate": "recalibrate"})
@@ -104,7 +104,7 @@ def watch(
     from covcal_cli.records import document_text, write_document
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
-    from covcal_cli.watch.watch import WatchSettings
+    from covcal_cli.watch.watch import WatchSettings, gate_cases
     from covcal_cli.watch.watch import watch as hold
 
     console = Console(quiet=quiet, verbose=verbose)
@@ -140,7 +140,7 @@ def watch(
     for text in found.notes:
         console.note(text)
     console.warn(found.warnings)
-    cases = found.cases([one.value for one in fail_on or []])
+    cases = gate_cases(found, [one.value for one in fail_on or []])
     with moved_together():
         if document is not None:
             write_document(found, document, force=force)

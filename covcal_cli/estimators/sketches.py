@@ -18,6 +18,8 @@ CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"
 _MOST_CLASSES = 10  # with a signal of their own
 _QUANTILES = 257
 _MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers of all axes, with means and scales
+_ROWS_PER_AXIS = 10
+_RANK_RIDGE = 0.01  # of correlations of 1
 _STEPS = 8  # of the subspace iteration
 _LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000  # rows and numbers of what domains are compared by
 _MOST_ROWS = 5000  # that components are found on
@@ -77,12 +79,31 @@ def quantiles(values: Floats) -> Packed:
     return Packed.of(np.asarray(ordered[lower] * (1 - share) + ordered[upper] * share))
 
 
-def signal(name: str, values: Floats, class_number: int | None = None) -> Signal:
+def signal(
+    name: str, values: Floats, *, class_number: int | None = None, axis: int | None = None
+) -> Signal:
     """Sketch the values (n,) of a signal."""
     kept = quantiles(values)
     found = ranks(kept.values, values)
     mean, variance = float(found.mean()), float(found.var())
-    return Signal(name, len(values), kept, mean, variance, class_number)
+    return Signal(name, len(values), kept, mean, variance, class_number, axis)
+
+
+def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
+    """Sketch coordinates (n, p) axis by axis, and what makes their ranks uncorrelated.
+
+    Few rows allow few axes, as their correlations must be known; those of equal values are none.
+    """
+    found = [
+        one
+        for number in range(min(places.shape[1], len(places) // _ROWS_PER_AXIS))
+        if (one := signal(f"axis {number}", places[:, number], axis=number)).variance > 0
+    ]
+    if not found:
+        return [], None
+    ranked = np.stack([one.ranks(places[:, int(one.axis or 0)]) for one in found])
+    correlations = np.atleast_2d(np.corrcoef(ranked)) + _RANK_RIDGE * np.eye(len(found))
+    return found, Packed.of(np.linalg.inv(np.linalg.cholesky(correlations)))
 
 
 # Coordinates: principal components, in which domains are compared by their moments.

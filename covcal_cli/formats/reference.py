@@ -56,13 +56,14 @@ class Packed:
 class Signal:
     """The distribution of one number per row, whose later values are watched."""
 
-    name: str  # "confidence", "density ratio" or "class NAME"
+    name: str  # "confidence", "density ratio", "class NAME" or "axis NUMBER"
     rows: int  # that it was taken from
     quantiles: Packed  # (m,), at the probabilities (i + 1/2) / m
     # Of the ranks that `ranks` gives those rows: 1/2 and 1/12, but for ties.
     mean: float
     variance: float
     class_number: int | None = None  # of a class's signal
+    axis: int | None = None  # of a coordinate's, which are watched together
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.quantiles.values.ndim != 1 or self.quantiles.values.size == 0:
@@ -140,7 +141,9 @@ class Reference:
 
     temperature: float  # T_s, at which confidences are calibrated on the source
     baseline: Baseline  # whose rows the signals are of
-    signals: tuple[Signal, ...]
+    signals: tuple[Signal, ...]  # those of axes last
+    # (p, p): what makes the ranks of the p axes, each over its standard deviation, uncorrelated.
+    joint: Packed | None
     coordinates: Coordinates
     source: SourceSketch
 

@@ -5,8 +5,8 @@ drawn row stands for, the difference estimator (Cassel, Särndal & Wretman 1976)
 
     A = mean_frame(p) + sum_drawn w (right - p) / N,
 
-whose variance, if p is about right, the design gives. The interval is Wilson's (1927) at the sample
-size at which labels alone would be as sure.
+whose variance the design gives. The interval is Wilson's (1927) at the sample size at which labels
+alone would be as sure.
 """
 
 import math
@@ -14,6 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s, Integers
 from covcal_cli.estimators.sketches import calibrated_confidence
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.formats.forecaster import ScaledLogits
@@ -49,24 +50,61 @@ def accuracy_by_labels(
     found, target = marked_rows(file), file.require_target()
     if found is None or len(found.rows) < _LEAST_ROWS:
         return None
-    frame, n = frame_rows(target, found.batches[0].splits), len(found.rows)
-    of_frame = calibrated_confidence(target, thinned(frame, _MOST_ROWS, seed), scaled)
-    expected = calibrated_confidence(target, found.rows, scaled)
+    frame = frame_rows(target, found.batches[0].splits)
     right = target.logits(found.rows).argmax(axis=1) == found.labels
+    ends = difference_estimate(
+        len(frame),
+        calibrated_confidence(target, thinned(frame, _MOST_ROWS, seed), scaled),
+        calibrated_confidence(target, found.rows, scaled),
+        right.astype(np.float64),
+        found.inclusion,
+        found.batch,
+        false_alarms,
+    )
+    return PeriodAccuracy(*ends, f"the labels of {len(right)} rows")
+
+
+def difference_estimate(
+    population: int,
+    of_frame: Float64s,
+    expected: Float64s,
+    right: Float64s,
+    inclusion: Float64s,
+    batch: Integers,
+    false_alarms: float,
+) -> tuple[float, float, float]:
+    """Return the accuracy on a frame and the ends of its interval.
+
+    Parameters
+    ----------
+    population : int
+        N.
+    of_frame : ndarray of shape (m,) float64
+        p of all rows of the frame, or of some that stand for them.
+    expected, right, inclusion : ndarrays of shape (n,) float64
+        p of the drawn rows, whether they are right (1 or 0), and with what probability their batch
+        drew them from what earlier ones left.
+    batch : ndarray of shape (n,) int64
+        0 .. B - 1.
+    false_alarms : float
+        How often the interval may miss.
+    """
+    n = len(right)
     # Batches count by their sizes; a row of an earlier one also stands for itself in later ones.
-    sizes = np.bincount(found.batch, minlength=len(found.batches)) / n
-    share, later = sizes[found.batch], (1 - np.cumsum(sizes))[found.batch]
-    weights = share / found.inclusion + later
-    accuracy = float(of_frame.mean() + weights @ (right - expected) / len(frame))
-    of_rows = share**2 * (1 - found.inclusion) / found.inclusion**2 * expected * (1 - expected)
-    variance = float(of_rows.sum()) / len(frame) ** 2 * n / (n - 1)
+    sizes = np.bincount(batch) / n
+    share, later = sizes[batch], (1 - np.cumsum(sizes))[batch]
+    weights = share / inclusion + later
+    accuracy = float(of_frame.mean() + weights @ (right - expected) / population)
+    # What p expects, or what was found where that is more: p may be wrong, and rows few.
+    per_row = share**2 * (1 - inclusion) / inclusion**2
+    spread = max(per_row @ (expected * (1 - expected)), per_row @ (right - expected) ** 2)
+    variance = float(spread) / population**2 * n / max(n - 1, 1)
     accuracy = min(max(accuracy, 0.0), 1.0)
-    low = high = accuracy
-    if variance > 0:  # else every row has a label
-        mean = float(of_frame.mean())
-        z = NormalDist().inv_cdf(1 - false_alarms / 2)
-        low, high = _wilson(accuracy, mean * (1 - mean) / variance, z)
-    return PeriodAccuracy(accuracy, low, high, f"the labels of {n} rows")
+    if variance == 0:  # every row has a label
+        return accuracy, accuracy, accuracy
+    mean = float(of_frame.mean())
+    z = NormalDist().inv_cdf(1 - false_alarms / 2)
+    return accuracy, *_wilson(accuracy, mean * (1 - mean) / variance, z)
 
 
 def _wilson(share: float, size: float, z: float) -> tuple[float, float]:

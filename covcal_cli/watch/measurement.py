@@ -185,5 +185,7 @@ def signals_of(
     found = margins(logits, [int(one.class_number or 0) for one in classes])
     values |= {one.name: row for one, row in zip(classes, found, strict=True)}
     for one in reference.signals:
+        if one.axis is not None and compared is not None:
+            values[one.name] = compared[:, one.axis]
         if one.name in values:
             yield one.name, float(one.ranks(values[one.name]).mean()) - one.mean

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from covcal_cli.records import Document
+from covcal_cli.watch.cuts import Every
 
 Verdict = Literal["as before", "shifted but the calibration holds", "recalibrate", "cannot tell"]
 
@@ -91,3 +92,18 @@ class Period(Document):
     def key(self) -> tuple[str, str]:
         """What may be in a history once."""
         return self.measured.period, self.calibration.sha256
+
+
+@dataclass(frozen=True)
+class Watched(Document):
+    """What one run found: periods with their verdicts."""
+
+    schema: ClassVar[str] = "covcal.watch/1"
+
+    periods: tuple[Period, ...]
+    classes: tuple[str, ...]
+    every: Every
+    false_alarms: float
+    earlier: int  # periods of the history that the alarm rests on too
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]

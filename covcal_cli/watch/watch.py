@@ -9,7 +9,7 @@ to nobody.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.forecaster import split_names
 from covcal_cli.formats.reference import Reference
-from covcal_cli.records import Document
 from covcal_cli.watch.alarm import Alarm, alarm
 from covcal_cli.watch.cuts import EVERY, PER_YEAR, Every
 from covcal_cli.watch.history import History, append, read_history
@@ -30,6 +29,7 @@ from covcal_cli.watch.period import (
     Period,
     RaisedAlarm,
     Verdict,
+    Watched,
     WatchedCalibration,
 )
 
@@ -57,25 +57,6 @@ class WatchSettings:
     def threshold(self) -> float:
         """What the evidence must reach: `alarm`'s c."""
         return PER_YEAR[self.every] / self.false_alarms
-
-
-@dataclass(frozen=True)
-class Watched(Document):
-    """Periods with their verdicts."""
-
-    schema: ClassVar[str] = "covcal.watch/1"
-
-    periods: tuple[Period, ...]
-    classes: tuple[str, ...]
-    every: Every
-    false_alarms: float
-    earlier: int  # periods of the history that the alarm rests on too
-    notes: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-    def cases(self, fail_on: Sequence[FailOn]) -> list[GateCase]:
-        """Return what each gate found of each period."""
-        return [_case(one, gate) for one in self.periods for gate in fail_on]
 
 
 _USELESS = 0.5  # width of an interval that leaves half of all accuracies
@@ -262,8 +243,11 @@ def alarm_of(
         np.array([float(one.rows) for one in kept]),
         np.array([one.variance for one in kept]),
         threshold,
+        None if reference.joint is None else reference.joint.values.astype(np.float64),
     )
-    return found, kept[found.signal].name
+    most = kept[found.signal]
+    together = f"the {reference.coordinates.of} together"
+    return found, most.name if most.axis is None else together
 
 
 def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
@@ -290,6 +274,11 @@ def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
         "shifted but the calibration holds",
         f"{shift}; {said} is within the accuracy's {interval}",
     )
+
+
+def gate_cases(watched: Watched, fail_on: Sequence[FailOn]) -> list[GateCase]:
+    """Return what each gate found of each period."""
+    return [_case(one, gate) for one in watched.periods for gate in fail_on]
 
 
 _KEPT: Mapping[FailOn, str] = {"shift": "no shift", "recalibrate": "no recalibration is due"}

@@ -88,7 +88,8 @@ def test_memory_does_not_grow_with_the_rows(
     """A byte a row, the split, is all that is kept."""
     monkeypatch.setattr(features, "_BLOCK_BYTES", 1 << 16)
     monkeypatch.setattr(features, "_SPLIT_ROWS", 1 << 12)
-    for name in ("estimators.evidence.MAX_ROWS", "calibrate.problem.MAX_DISCRIMINATED"):
+    most = ("estimators.evidence.MAX_ROWS", "calibrate.reference.MAX_ROWS")
+    for name in (*most, "calibrate.problem.MAX_DISCRIMINATED"):
         monkeypatch.setattr(f"covcal_cli.{name}", 2000)
     monkeypatch.setattr("covcal_cli.calibrate.discriminator.MAX_ROWS_PER_DOMAIN", 2000)
     sizes = [100_000, 400_000]

@@ -14,14 +14,10 @@ import pytest
 from covcal_cli.estimators.evidence import confidences
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.forecaster import ScaledLogits
-from covcal_cli.formats.marks import Batch, Marks, write_marked
-from covcal_cli.formats.scaling import Scaling
 from covcal_cli.formats.writer import utf8
-from covcal_cli.watch.labels import accuracy_by_labels
 from covcal_cli.watch.watch import WatchSettings, watch
 from tests.cli_runner import covcal
-from tests.made_files import clusters_domain, made_domain, write_features
+from tests.made_files import clusters_domain, made_domain, write_adapted, write_features
 from tests.pick.labelling import fill
 from tests.watch.weeks import SIZES, WEEK, alone, calibrated, week
 
@@ -188,6 +184,14 @@ class TestHistory:
         done = covcal("watch", "w1.h5", "--history", "h.jsonl", cwd=folder).require_success()
         assert "warning: h.jsonl: line 2 is damaged and passed over" in done.err
 
+    def test_inspect_says_what_it_holds(self, folder: Path) -> None:
+        arguments = ("w0.h5", "moved.h5", "--history", "h.jsonl", "-o", "watch.json")
+        covcal("watch", *arguments, cwd=folder).require_success()
+        for name in ("h.jsonl", "watch.json"):
+            shown = covcal("inspect", name, cwd=folder).require_success().out
+            assert "2, held against 1 calibrations" in shown
+            assert "rows have changed since moved" in shown
+
 
 class TestPeriodsOfOneFile:
     @pytest.mark.parametrize(
@@ -279,17 +283,23 @@ class TestRefusals:
         covcal("watch", "w0.h5", *arguments, cwd=made).usage_error()
 
 
-def test_an_adapted_calibration_is_watched_by_its_networks(trained: Path, tmp_path: Path) -> None:
-    """The confidence of an fl method is that of the aligned forecaster on later rows."""
-    done = covcal("calibrate", trained, "--method", "fl+temp", "-o", tmp_path / "cal.json", "-f")
-    done.require_success()
-    later = made_domain("target", sizes=(60, 60, 60), shift=0.7, seed=5)
-    write_features(tmp_path / "later.h5", target=later)
-    found = watch([tmp_path / "later.h5"], tmp_path / "cal.json", WatchSettings())
-    reference = read_calibration(tmp_path / "cal.json").reference
-    assert reference is not None
-    assert reference.coordinates.of == "logits"  # an adapted file holds no features
-    assert found.periods[0].verdict == "as before"
+def test_a_calibration_of_aligned_logits_is_watched_by_them(tmp_path: Path) -> None:
+    """Its confidence is that of the aligned forecaster, on rows that its fit did not see."""
+    path = write_adapted(tmp_path / "adapted.h5")
+    arguments = ("adapted.h5", "--method", "fl+temp", "--force")
+    covcal("calibrate", *arguments, cwd=tmp_path).require_success()
+    found = watch([path], tmp_path / "cal.json", WatchSettings()).periods[0].measured
+    calibration = read_calibration(tmp_path / "cal.json")
+    kept = calibration.reference
+    assert kept is not None
+    assert kept.coordinates.of == "logits"  # an adapted file holds no features
+    assert kept.signals[0].rows == found.rows // 2  # those of validation: 500 of 1000
+    with FeatureFile(path) as file:
+        target = file.require_target()
+        labels, rows = target.logits(target.rows("all")).argmax(axis=1), target.rows("all")
+        logits = target.forecaster_logits(rows, "aligned")
+        expected = confidences(logits, calibration.forecaster_temperature, labels)
+    assert found.confidence == pytest.approx(expected.mean(), rel=1e-5)
 
 
 class TestMarkedLabels:
@@ -331,23 +341,3 @@ class TestMarkedLabels:
         assert not found["alarm"]["raised"]
         assert found["verdict"] == "recalibrate"
         assert "which the labels of 40 rows allow" in found["why"]
-
-    def test_their_interval_misses_as_rarely_as_it_may(self, tmp_path: Path) -> None:
-        """Of draws from a frame whose accuracy is known, at a rate that 60 draws can see."""
-        target = clusters_domain("later", sizes=(300, 100, 0), seed=1)
-        path = write_features(tmp_path / "f.h5", source=target, target=target)
-        right = (target["logits"].argmax(axis=1) == target["labels"]).mean()
-        scaled, misses, rng = ScaledLogits(Scaling("original", 1.5)), 0, np.random.default_rng(0)
-        for _ in range(60):
-            rows = np.sort(rng.choice(400, 50, replace=False))
-            batch = Batch(50, 400, 0, ("train", "validation"), "random")
-            zeros = np.zeros(50, dtype=np.int64)
-            marks = Marks(rows, np.full(50, 1 / 8), zeros, np.arange(50), zeros == 0, (batch,))
-            drawn = tmp_path / "marked.h5"
-            with FeatureFile(path) as file:
-                write_marked(drawn, file, marks, target["labels"][rows])
-            with FeatureFile(drawn) as file:
-                found = accuracy_by_labels(file, scaled, 0.2, 0)
-            assert found is not None
-            misses += not found.low <= right <= found.high
-        assert misses <= 60 * 0.2 + 2 * np.sqrt(60 * 0.16)
