@@ -11,6 +11,13 @@ import numpy as np
 import pytest
 
 from covcal_cli.classifiers.onnx.classifier import OnnxClassifier
+from covcal_cli.cli.extract_options import (
+    ColorName,
+    ExtractOptions,
+    LayoutName,
+    OnErrorName,
+    ResampleName,
+)
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.run import placing, renewal
 from covcal_cli.run.placing import finish_placing
@@ -280,6 +287,43 @@ def test_results_take_their_places_all_or_go_on(
     else:
         finish_placing(folder / "out")
     assert contents(folder / "out") == contents(undisturbed)
+
+
+# What the earlier run decided.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ExtractOptions(),
+        ExtractOptions(
+            size="32x48", resize="letterbox:114", resample=ResampleName("bicubic"), exif=True
+        ),
+        ExtractOptions(
+            exif=False,
+            crop="8",
+            color=ColorName("L"),
+            layout=LayoutName("NHWC"),
+            scale=0.5,
+            mean="-1,2,3",
+        ),
+        ExtractOptions(
+            std="0.5", fractions="0.5,0.25,0.25", sample=7, seed=3, on_error=OnErrorName("fail")
+        ),
+        ExtractOptions(weights=Path("a b.pt"), classes=Path("names"), phi="input", limit=5),
+        ExtractOptions(preprocess="nets:rows=1", model_output="x", trust_model=True),
+    ],
+)
+def test_options_are_read_back_as_a_features_file_keeps_them(options: ExtractOptions) -> None:
+    kept = options.settings().options()
+    again = ExtractOptions.of(kept)
+    assert again.settings() == options.settings()
+    assert again.settings().options() == kept
+
+
+def test_options_that_are_none_are_named() -> None:
+    with pytest.raises(ValueError, match="there is no option new-one"):
+        ExtractOptions.of(["--new-one=1"])
 
 
 # What is refused.
