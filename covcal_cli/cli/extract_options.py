@@ -1,13 +1,13 @@
 """The options that ``covcal extract`` and ``covcal run`` share, and what their texts mean."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -227,6 +227,20 @@ class ExtractOptions:
         OnErrorName,
         typer.Option(help="Skip files that cannot be read, up to 1 %, or fail at the first."),
     ] = OnErrorName.skip
+
+    @classmethod
+    def of(cls, options: Sequence[str]) -> "ExtractOptions":
+        """Read options as a features file keeps them; a ValueError if they are none of these."""
+        hints = get_type_hints(cls)
+        given: dict[str, Any] = {}
+        for option in options:
+            word, _, text = option.removeprefix("--").partition("=")
+            name = word.removeprefix("no-").replace("-", "_")
+            if name not in hints:
+                raise ValueError(f"there is no option {word}")
+            kind = next((one for one in get_args(hints[name]) if one is not None), hints[name])
+            given[name] = word == name.replace("_", "-") if kind is bool else kind(text)
+        return cls(**given)
 
     def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
         """Read the options; `outputs` says what the data holds where there is no model."""

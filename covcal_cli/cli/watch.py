@@ -31,13 +31,14 @@ FailOnName = StrEnum("FailOnName", {"shift": "shift", "recalibrate": "recalibrat
 
 def watch(
     files: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="[NAME=]NEW.H5...",
-            help="Features files with a target, each of one period, in the order of time.",
+            help="Features files with a target, each of one period, in the order of time; may be "
+            "left out with --plot.",
             show_default=False,
         ),
-    ],
+    ] = None,
     calibration: Annotated[Path, calibration("What the rows are held against.")] = Path("cal.json"),
     history: Annotated[
         Path | None,
@@ -61,6 +62,12 @@ def watch(
     junit: Annotated[Path | None, typer.Option(help="Write the gates as a JUnit report.")] = None,
     output: Annotated[
         Path | None, output("Write the periods as JSON there; - prints it instead.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TREND.HTML", help="Draw the history as a page, or as .png, .svg or .pdf."
+        ),
     ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
@@ -89,11 +96,14 @@ def watch(
       covcal watch 2026-W48=new.h5 --history watch.jsonl --fail-on recalibrate
       covcal watch year.h5 --by date --every month --format markdown
       covcal watch new.h5 --fail-on shift --junit watch.xml
+      covcal watch --history watch.jsonl --plot trend.html
     """
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluate.gates import errors_reported, junit_report
     from covcal_cli.files import check_output, moved_together, write_text
     from covcal_cli.records import document_text, write_document
+    from covcal_cli.report.trend import check_trend, write_trend
+    from covcal_cli.watch.history import read_history
     from covcal_cli.watch.watch import WatchSettings, gate_cases
     from covcal_cli.watch.watch import watch as hold
 
@@ -103,8 +113,18 @@ def watch(
         raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
     if junit is not None and not fail_on:
         raise typer.BadParameter("needs --fail-on", param_hint="--junit")
+    if plot is not None:
+        check_trend(plot)
+        if history is None:
+            raise typer.BadParameter("needs --history", param_hint="--plot")
+        if not files:
+            write_trend(read_history(history), plot, force=force)
+            console.wrote(plot)
+            return
+    if not files:
+        raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
     document = None if to_stdout else output
-    require_different({"-o": document, "--junit": junit, "--history": history})
+    require_different({"-o": document, "--junit": junit, "--history": history, "--plot": plot})
     with usage():
         settings = WatchSettings(
             by=by,
@@ -112,7 +132,7 @@ def watch(
             false_alarms=false_alarms,
             allow_other_preprocessing=allow_other_preprocessing,
         )
-    written = [one for one in (document, junit) if one is not None]
+    written = [one for one in (document, junit, plot) if one is not None]
     with errors_reported(junit, force=force, command="watch"):
         for one in written:
             check_output(one, force=force, inputs=[*files, calibration])
@@ -126,6 +146,8 @@ def watch(
             write_document(found, document, force=force)
         if junit is not None:
             write_text(junit, junit_report(cases, "watch"), force=force)
+        if plot is not None and history is not None:
+            write_trend(read_history(history), plot, force=force)
     if to_stdout or format is FormatName.json:
         console.result(document_text(found, Path("watch.json")))
     else:

@@ -6,7 +6,7 @@ of the rows above a confidence threshold, with the share of rows above it. Matpl
 only when a picture is asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,11 @@ def check_diagram(path: Path) -> None:
 def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, force: bool) -> None:
     """Draw one row of panels per calibration and write the picture, whole or not at all."""
     check_diagram(path)
+    write_figure(lambda: _figure(metrics, title), path, force=force)
+
+
+def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
+    """Write a figure of Matplotlib, whole or not at all; the same figure gives the same bytes."""
     import matplotlib as mpl
 
     kind = path.suffix.lower().lstrip(".")
@@ -44,9 +49,7 @@ def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, forc
     with atomic_output(path, force=force) as partial, mpl.rc_context():
         # Not as a matplotlibrc of this folder or user has it.
         mpl.rcParams.update({**mpl.rcParamsDefault, **settings})
-        _figure(metrics, title).savefig(
-            partial, format=kind, metadata={_DATES[kind]: None}, dpi=110
-        )
+        drawn().savefig(partial, format=kind, metadata={_DATES[kind]: None}, dpi=110)
 
 
 def _figure(metrics: Mapping[str, Metrics], title: str) -> Any:

@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.extract.agreement import require_same_settings
 from covcal_cli.extract.domain import DomainReport, proof_attributes
 from covcal_cli.extract.doubts import doubt_on_rows, is_one_place, once
 from covcal_cli.extract.parts import DomainSpool, content_sha256, open_spool
 from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output
-from covcal_cli.formats.features import CONTENT, FEATURES_SCHEMA
+from covcal_cli.formats.features import CONTENT, FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.source_accuracy import SourceAccuracy
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 from covcal_cli.maths.simplex import OutputEvidence
@@ -74,6 +75,7 @@ def extract(
     *,
     force: bool = False,
     resume: bool = False,
+    beside: Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> ExtractReport:
     """Run a classifier over one or two domains and write features, logits, labels and splits.
@@ -92,6 +94,8 @@ def extract(
         Replace `output` if it exists.
     resume : bool
         Go on with a run of the same settings that was killed or interrupted.
+    beside : Path, optional
+        A features file that the new one must go with, as ``covcal merge`` has it.
     progress : callable, optional
         Called with a `Progress` after every batch.
 
@@ -105,6 +109,10 @@ def extract(
     output = Path(output)
     check_output(output, force=force, inputs=given)
     plan = prepare(model, source, target, settings)
+    if beside is not None:
+        with FeatureFile(beside) as file:
+            data = target or source or output
+            require_same_settings(file, data, plan.classes.names, plan.attributes())
     # The plan's configuration decides whether what an earlier run has spooled can be gone on with.
     with atomic_output(output, force=force) as partial:
         folder, note = open_spool(output, plan.config(), resume=resume)

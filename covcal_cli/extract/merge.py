@@ -7,63 +7,19 @@ the name of what differs.
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from covcal_cli import __version__
-from covcal_cli.arrays import Rows
-from covcal_cli.errors import CovcalError, shown
-from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
+from covcal_cli.errors import CovcalError
+from covcal_cli.extract.agreement import require_origin, require_same_run
 from covcal_cli.extract.joined_marks import joined_marks
-from covcal_cli.extract.parts import Join, Part, content_sha256, difference
-from covcal_cli.extract.settings import Shard
-from covcal_cli.files import atomic_output, check_output
-from covcal_cli.formats.compatibility import setting_that_differs
-from covcal_cli.formats.features import (
-    CONTENT,
-    DOMAINS,
-    FEATURE_COLUMNS,
-    FEATURES_SCHEMA,
-    ONE_TABLE,
-    OPTIONS,
-    SOURCE_FRACTIONS,
-    FeatureFile,
-)
+from covcal_cli.extract.joining import MergeReport, join_domains
+from covcal_cli.extract.parts import Part
+from covcal_cli.files import check_output
+from covcal_cli.formats.features import DOMAINS, FeatureFile
 from covcal_cli.formats.marks import write_marks
-from covcal_cli.formats.writer import Attribute, HDF5Writer
-from covcal_cli.records import parsed_json
-
-_HEAD = ("weight", "bias")
-_NUMBERS = ("seed", "affine_difference", "largest_logit")
-_SKIPPED = ("skipped", "skipped_reasons")
-# Root attributes that all parts share, in the order in which ``extract`` writes them.
-_COMMON = (
-    "model_name",
-    "model_sha256",
-    "features_tensor",
-    "logits_tensor",
-    "preprocessing",
-    "fractions",
-    "seed",
-)
-_WORDS = {
-    "model_name": "model",
-    "model_sha256": "model",
-    FEATURE_COLUMNS: "feature columns",
-    "source_rows": "choice of source rows",
-    "target_rows": "choice of target rows",
-}
-
-
-@dataclass(frozen=True)
-class MergeReport:
-    """What was merged."""
-
-    rows: Mapping[str, Mapping[str, int]]  # per split of each domain, by name
-    skipped: Mapping[str, int]  # rows of each domain that could not be read
+from covcal_cli.formats.writer import HDF5Writer
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
@@ -81,207 +37,14 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         # The files must come of one run, or of like runs for different domains.
         files = [stack.enter_context(FeatureFile(path)) for path in paths]
         for file in files:
-            _require_origin(file)
-            _require_same_run(files[0], file)
-        # A domain is the join of what the files hold of it.
+            require_origin(file)
+            require_same_run(files[0], file)
         holding = {name: [file for file in files if name in file.handle] for name in DOMAINS}
-        parts = {name: _parts(name, held) for name, held in holding.items() if held}
-        domains = {name: Join(name, found) for name, found in parts.items()}
-        rows = [np.asarray(part.rows) for part in parts.get("target", ())]
-        marks, labels = joined_marks(holding["target"], rows)
-        # The attributes are those that extract would have written, in its order.
-        first = files[0]
-        attributes: dict[str, Attribute] = {"covcal_version": __version__}
-        attributes |= {name: _plain(first.attributes[name]) for name in _COMMON}
-        shares = next((file for file in files if SOURCE_FRACTIONS in file.attributes), None)
-        if shares is not None:
-            attributes[SOURCE_FRACTIONS] = str(shares.attributes[SOURCE_FRACTIONS])
-        fed = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
-        attributes |= {
-            name: _plain(first.attributes[name])
-            for name in (OPTIONS, ONE_TABLE)
-            if name in first.attributes
-        }
-        if fed is not None:
-            attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
-        for name in domains:
-            attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
-        for name in domains:
-            kinds = {file.attributes.get(f"{name}_ids") for file in holding[name]}
-            if kinds == {"integers"}:
-                attributes[f"{name}_ids"] = "integers"
-        partial = stack.enter_context(atomic_output(output, force=force))
-        with HDF5Writer(
-            partial, schema=FEATURES_SCHEMA, classes=first.classes, attributes=attributes
-        ) as writer:
-            for domain in domains.values():
-                domain.write(writer)
-            if marks.batches:
-                write_marks(writer, marks, labels)
-            for name in _HEAD:
-                if f"head/{name}" in first.handle:
-                    writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
-            # A file without rows has not seen what turns the logits into the output.
-            ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
-            found: dict[str, Attribute] = {
-                "tail": str(ran[0].attributes["tail"]),
-                **proof_attributes(
-                    max(float(file.attributes["affine_difference"]) for file in files),
-                    max(float(file.attributes["largest_logit"]) for file in files),
-                ),
-            }
-            joins = list(domains.values())
-            content = content_sha256(joins, first.classes, attributes | found)
-            writer.complete(**found, **{CONTENT: content})
-        return MergeReport(
-            rows={name: domain.rows for name, domain in domains.items()},
-            skipped={name: len(domain.skipped) for name, domain in domains.items()},
-        )
 
+        def marks(writer: HDF5Writer, parts: Mapping[str, Sequence[Part]]) -> None:
+            rows = [np.asarray(part.rows) for part in parts.get("target", ())]
+            found, labels = joined_marks(holding["target"], rows)
+            if found.batches:
+                write_marks(writer, found, labels)
 
-def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
-    """Return a domain as the files hold it: one of them whole, or each of its shards once."""
-    if len(files) == 1 and "shard" not in files[0].attributes:
-        group = files[0].handle[name]
-        rows, skipped = len(group["labels"]), len(group.get("skipped", ()))
-        return [_part(files[0], name, range(rows), range(skipped))]
-    _require_every_shard(name, files)
-    shards = [file.handle["shard"][name] for file in files]
-    parts = [
-        _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
-        for file, shard in zip(files, shards, strict=True)
-    ]
-    # The shards know of how many rows they are: all of them must be there.
-    chosen = int(shards[0]["chosen"][()])
-    for part, shard in zip(parts, shards, strict=True):
-        if shard["chosen"][()] != chosen:
-            other = int(shard["chosen"][()])
-            raise difference(f"number of {name} rows", parts[0].path, chosen, part.path, other)
-    skipped = sum(len(part.skipped) for part in parts)
-    found = sum(len(part.rows) for part in parts) + skipped
-    if found != chosen:
-        raise CovcalError(
-            f"the {name} shards hold {found} of {chosen} rows: extract all of them again from the "
-            "same data"
-        )
-    if skipped > MAX_SKIPPED * chosen:
-        raise CovcalError(
-            f"{skipped} of {chosen} {name} images could not be read, more than {MAX_SKIPPED:.0%}: "
-            "mend or remove them, and extract again"
-        )
-    return parts
-
-
-def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
-    """Return what a file holds of a domain, given the row numbers of what it holds and skipped."""
-    group = file.handle[name]
-    texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
-    return Part(
-        path=file.path,
-        rows=rows,
-        content=group,
-        columns=list(group.get("columns", ())),
-        skipped=list(zip(skipped, *texts, strict=True)),
-    )
-
-
-def _small(rows: Rows) -> Any:
-    """Return ascending row numbers in half the memory, where they fit."""
-    fit = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
-    return rows.astype(np.uint32) if fit else rows
-
-
-def _plain(value: Any) -> Attribute:
-    return value if isinstance(value, str) else int(value)
-
-
-def _require_origin(file: FeatureFile) -> None:
-    """Refuse a file that does not know enough of its origin to be merged."""
-    if file.is_adapted:
-        raise CovcalError(
-            f"{file.path} is an adapted file: merge features files, then adapt the result"
-        )
-    missing = [name for name in (*_COMMON, *_NUMBERS, "tail") if name not in file.attributes]
-    if missing:
-        raise CovcalError(
-            f"{file.path} does not say its {missing[0]}: extract it again with this version"
-        )
-    for name in _NUMBERS:
-        if isinstance(file.attributes[name], str):
-            raise CovcalError(f"{file.path}: its {name} is no number: extract it again")
-
-
-def _setting(found: Any, expected: Any) -> str:
-    """Return the setting of preprocessing that differs, of two attributes."""
-    try:
-        return setting_that_differs(parsed_json(found), parsed_json(expected))
-    except (TypeError, ValueError):  # damaged
-        return f"{shown(found)}, not {shown(expected)}"
-
-
-def _require_same_run(first: FeatureFile, file: FeatureFile) -> None:
-    """Refuse a file of another model, or made with other options, naming the first difference."""
-    if file.classes != first.classes:
-        texts = [", ".join(names) for names in (first.classes, file.classes)]
-        raise difference("classes", first.path, texts[0], file.path, texts[1])
-    for name in (
-        *_COMMON,
-        SOURCE_FRACTIONS,
-        FEATURE_COLUMNS,
-        "tail",
-        *(f"{domain}_rows" for domain in DOMAINS),
-    ):
-        one, two = first.attributes.get(name), file.attributes.get(name)
-        if one is None or two is None or one == two:
-            continue
-        if name == "tail" and "None" in (one, two):
-            continue  # a file without rows does not know it
-        if name == "preprocessing":
-            raise CovcalError(
-                f"{first.path} and {file.path} differ in their preprocessing (the second has "
-                f"{_setting(two, one)}): extract both with the same model and options"
-            )
-        raise difference(_WORDS.get(name, name), first.path, one, file.path, two)
-    for name in _HEAD:
-        heads = [found.handle.get(f"head/{name}") for found in (first, file)]
-        values = [head[:].tobytes() if head is not None else b"" for head in heads]
-        if values[0] != values[1]:
-            raise CovcalError(
-                f"{first.path} and {file.path} differ in the {name} of the last layer: extract "
-                "both with the same model"
-            )
-
-
-def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
-    """Refuse files that are not each shard of domain `name`, once."""
-    found: dict[int, FeatureFile] = {}
-    counts = set()
-    for file in files:
-        if "shard" not in file.attributes:
-            other = next(entry for entry in files if entry is not file)
-            raise CovcalError(
-                f"{file.path} holds the whole {name}, and {other.path} has {name} rows too: give "
-                "either one whole file or every shard"
-            )
-        shard = Shard.parse(str(file.attributes["shard"]))
-        counts.add(shard.count)
-        if shard.index in found:
-            raise CovcalError(
-                f"{found[shard.index].path} and {file.path} are both shard {shard}: give each "
-                "shard once"
-            )
-        found[shard.index] = file
-    if len(counts) > 1:
-        sizes = " and ".join(map(str, sorted(counts)))
-        raise CovcalError(
-            f"{files[0].path} and the others are shards of {sizes}: give the shards of one run"
-        )
-    (count,) = counts
-    missing = sorted(set(range(1, count + 1)) - set(found))
-    if missing:
-        names = ", ".join(f"{index}/{count}" for index in missing[:8])
-        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        raise CovcalError(
-            f"{name} shard {names}{more} is missing: give all {count} of them, or run "
-            f"covcal extract --shard {missing[0]}/{count}"
-        )
+        return join_domains(files, holding, output, marks, force=force)

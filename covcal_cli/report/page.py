@@ -12,6 +12,7 @@ from covcal_cli import __version__
 from covcal_cli.evaluate.bins import SMALL_GROUP
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.report.content import ReportContent, commands
+from covcal_cli.report.style import STYLE, section
 from covcal_cli.report.tables import (
     candidates_table,
     class_table,
@@ -25,36 +26,6 @@ from covcal_cli.report.tables import (
 )
 from covcal_cli.report.verdict import verdict
 
-_STYLE = """
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 68rem; padding: 1rem; color: #1f2933; background: #fff;
-  font: 16px/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-p { margin: .4rem 0; max-width: 44rem; } .origin { color: #52606d; }
-.verdict { border-left: .5rem solid; padding: .5rem 1rem; margin: 1rem 0; background: #f5f7fa; }
-.verdict strong { font-size: 1.2rem; }
-.good { border-color: #007a5e; } .mixed { border-color: #b07d00; } .bad { border-color: #b3261e; }
-.diagrams { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); }
-figure { margin: 0; max-width: 26rem; } figcaption { font-weight: 600; }
-.diagram { display: block; width: 100%; height: auto; }
-.diagram text { font-size: 11px; fill: #3e4c59; }
-.definitions { position: absolute; }
-.key span { white-space: nowrap; margin-right: 1rem; }
-.key svg { width: 1.6em; height: 1em; vertical-align: -.12em; }
-.table { overflow-x: auto; margin: .5rem 0 1rem; }
-table { border-collapse: collapse; font-size: .9rem; }
-th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid #d9dee4;
-  vertical-align: top; min-width: 4.5rem; }
-th:first-child, td:first-child { min-width: 7.5rem; }
-td:last-child:not(.number) { min-width: 15rem; }
-.long td { overflow-wrap: anywhere; }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-pre { background: #f5f7fa; padding: .7rem; overflow-x: auto; font-size: .85rem; }
-@media print { body { max-width: none; font-size: 11px; padding: 0; }
-  .table, pre { overflow: visible; } pre { white-space: pre-wrap; }
-  figure, tr { break-inside: avoid; } h2 { break-after: avoid; } }
-"""
 _OVER, _UNDER, _BAR = "#c04e00", "#005f9e", "#c3cad3"
 _WIDTH, _HEIGHT = 328, 360  # of a diagram
 _LEFT, _TOP, _SIDE = 44, 12, 262  # of the unit square in it
@@ -78,7 +49,7 @@ def page(content: ReportContent) -> str:
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{safe(title)}</title>",
-        f"<style>{_STYLE}</style></head><body>",
+        f"<style>{STYLE}</style></head><body>",
         f"<h1>{safe(title)}</h1>",
         f'<p class="origin">{safe(_origin(content))}</p>',
         "" if content.reading is None else f"<p>{safe(content.reading)}</p>",
@@ -86,8 +57,8 @@ def page(content: ReportContent) -> str:
         *_measured(content),
         *_expected(content),
         *_calibrations(content),
-        _section("Where it comes from", provenance_table(content)),
-        _section("Commands", f"<pre>{chr(10).join(map(safe, commands(content)))}</pre>"),
+        section("Where it comes from", provenance_table(content)),
+        section("Commands", f"<pre>{chr(10).join(map(safe, commands(content)))}</pre>"),
         f'<p class="origin">covcal {safe(__version__)}</p>',
         "</body></html>",
     ]
@@ -119,7 +90,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
         f"{_reliability_diagram(name, entry)}</figure>"
         for name, entry in evaluation.metrics.items()
     )
-    yield _section(
+    yield section(
         "Before and after",
         f'{_DEFINITIONS}<p class="key">{_swatch("over")}over-confident</span>'
         f"{_swatch('under')}under-confident</span></p>"
@@ -136,23 +107,23 @@ def _measured(content: ReportContent) -> Iterable[str]:
             "interval takes away."
         )
     notes = "".join(f"<p>{safe(text)}</p>" for text in texts)
-    yield _section("Metrics", metrics_table(evaluation) + notes)
+    yield section("Metrics", metrics_table(evaluation) + notes)
     if evaluation.differences:
         note = f"<p>Paired differences with {level} intervals.</p>"
-        yield _section("On the same rows", differences_table(evaluation) + note)
+        yield section("On the same rows", differences_table(evaluation) + note)
     groups = evaluation.classes.get(content.name)
     if groups:
         table, left_out = class_table(groups)
         more = f" The {left_out} classes with the least over-confidence are left out."
         small = f"* fewer than {SMALL_GROUP} rows: its ECE is mostly noise."
         note = f"<p>{small}{more if left_out else ''}</p>"
-        yield _section(f"By class, with {content.name}", table + note)
+        yield section(f"By class, with {content.name}", table + note)
 
 
 def _expected(content: ReportContent) -> Iterable[str]:
     if content.estimation is None:
         return
-    yield _section(
+    yield section(
         "What is expected without labels",
         "<p>Estimates of the target accuracy; no target label was read for any of them.</p>"
         + estimates_table(content.estimation),
@@ -167,7 +138,7 @@ def _calibrations(content: ReportContent) -> Iterable[str]:
         texts += [f"Warning: {text}" for text in found.warnings]
         texts += [f"Note: {text}" for text in found.notes]
         body = "".join(f"<p>{safe(text)}</p>" for text in texts)
-        yield _section(f"The calibration: {name}", body + "".join(filter(None, tables)))
+        yield section(f"The calibration: {name}", body + "".join(filter(None, tables)))
 
 
 def _swatch(kind: str) -> str:
@@ -175,10 +146,6 @@ def _swatch(kind: str) -> str:
         f'<span><svg viewBox="0 0 24 14" aria-hidden="true"><rect width="24" height="14" '
         f'fill="url(#{kind})" stroke="#52606d"/></svg> '
     )
-
-
-def _section(heading: str, body: str) -> str:
-    return f"<section><h2>{safe(heading)}</h2>\n{body}</section>"
 
 
 # The reliability diagram as SVG.

@@ -18,6 +18,8 @@ from covcal_cli.files import sha256_of
 from covcal_cli.formats.lineage import unmarked_sha256
 from covcal_cli.records import Document, read_document, write_document
 
+JOURNAL = "run.json"
+
 
 @dataclass(frozen=True)
 class Said:
@@ -61,6 +63,8 @@ class Results(Document):
     begun: Mapping[str, str]  # keys of steps that did not end
     results: Mapping[str, Entry]
     given: Mapping[str, Given] = field(default_factory=dict)  # by role: model, source, target
+    # While those of another run take their places: what is kept of these, and under which names.
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 class Journal:
@@ -74,11 +78,27 @@ class Journal:
         self._entries: dict[str, Entry] = {}
         self._begun: dict[str, str] = {}
         self._given: dict[str, Given] = {}
+        self._kept: dict[str, str] = {}
         if path.exists():
             remedy = "name another folder, or remove this file to start anew"
             read = read_document(Results, path, remedy=remedy)
             self._entries, self._begun = dict(read.results), dict(read.begun)
-            self._given = dict(read.given)
+            self._given, self._kept = dict(read.given), dict(read.kept)
+
+    @property
+    def given(self) -> Mapping[str, Given]:
+        """What the results are of, by role."""
+        return self._given
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """What is to be kept of the results, and under which names, while others replace them."""
+        return self._kept
+
+    def keep(self, names: Mapping[str, str]) -> None:
+        """Note what is to be kept, and under which names, as others begin to replace it."""
+        self._kept = dict(names)
+        self._write()
 
     def take(self, given: Mapping[str, Given], *, force: bool) -> None:
         """Note whose results the folder is for, refusing those of others unless `force` is true.
@@ -97,26 +117,40 @@ class Journal:
             )
         self._given = dict(given)
 
+    def forget_given(self) -> None:
+        """Let any results be replaced by those of other data."""
+        self._given = {}
+
     def discard_others(self, output: Path) -> None:
         """Remove all results but `output`, on which they rest, if it is not the one recorded."""
-        entry = self._entries.get(output.name)
-        if entry is not None and entry.sha256 == unmarked_sha256(output):
+        if self.is_as_made(output):
             return
+        entry = self._entries.get(output.name)
         for path in self.others(output):
             path.unlink(missing_ok=True)
         self._entries = {} if entry is None else {output.name: entry}
 
     def others(self, output: Path) -> list[Path]:
         """Return the recorded results but `output`, beside this journal and nowhere else."""
-        names = (name for name in self._entries if name != output.name and Path(name).name == name)
-        return [self._path.with_name(name) for name in names]
+        return [path for path in self.files() if path.name != output.name]
+
+    def files(self) -> list[Path]:
+        """Return the recorded results, beside this journal and nowhere else."""
+        return [self._path.with_name(name) for name in self._entries if Path(name).name == name]
+
+    def is_as_made(self, output: Path) -> bool:
+        """Return whether `output` is recorded, and the file is still the one that was made."""
+        entry = self._entries.get(output.name)
+        return entry is not None and output.is_file() and unmarked_sha256(output) == entry.sha256
+
+    def said(self, output: Path) -> Said:
+        """Return what was said of a recorded result."""
+        return self._entries[output.name].said
 
     def standing(self, output: Path, key: str) -> Entry | None:
         """Return the entry of `output` if it was made with `key` and is unchanged, else None."""
         entry = self._entries.get(output.name)
-        if entry is None or entry.key != key or not output.is_file():
-            return None
-        if unmarked_sha256(output) != entry.sha256:
+        if entry is None or entry.key != key or not self.is_as_made(output):
             return None
         if self._begun.pop(output.name, None) is not None:  # anew, and cut off before it ended
             self._write()
@@ -140,7 +174,7 @@ class Journal:
         return entry
 
     def _write(self) -> None:
-        content = Results(self._begun, dict(sorted(self._entries.items())), self._given)
+        content = Results(self._begun, dict(sorted(self._entries.items())), self._given, self._kept)
         write_document(content, self._path, force=True)
 
 

@@ -20,7 +20,7 @@ from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.records import write_document
-from covcal_cli.run.run import RunSettings
+from covcal_cli.run.steps import RunSettings
 from tests.cli_runner import covcal
 from tests.made_files import Arrays, clusters_domain, rows_of, write_features
 

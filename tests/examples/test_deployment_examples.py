@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from covcal_cli.watch.history import read_history
 from tests.examples import EXAMPLES
+from tests.examples.forked import forked
 from tests.made_files import clusters_domain, write_features
 
 
@@ -32,30 +35,40 @@ def test_the_library_snippet(small_files: Path) -> None:
 
 NIGHTLY = EXAMPLES / "nightly.sh"
 JOBS = {"ci_gate.yml": r"run: \|\n((?: {10}.*\n)+)", "gitlab_ci.yml": r"- \|\n((?: {6}.*\n)+)"}
+SIZES = (120, 200, 200)
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
 
 
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """``covcal`` as installed, and a ``pip`` that has nothing to do."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    launched = {"covcal": f'exec "{sys.executable}" -m covcal_cli "$@"', "pip": "exit 0"}
-    for name, line in launched.items():
-        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent))
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "pip").write_text("#!/bin/sh\nexit 0\n")
+    (folder / "pip").chmod(0o755)
+    with forked(folder):
+        yield folder
 
 
 @pytest.fixture
-def repository(small_files: Path, tmp_path: Path) -> Path:
-    """A repository with what the jobs ask for, and nothing else."""
+def commands(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands that jobs find."""
+    monkeypatch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def write_week(path: Path, week: int, moved: float = 0.0) -> None:
+    """Write features of new target rows, moved so far from the source's."""
+    source = clusters_domain("source", sizes=SIZES)
+    target = clusters_domain("target", sizes=SIZES, moved=moved, seed=week)
+    write_features(path, source=source, target=target)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with the rows that the jobs ask for, and nothing else."""
     folder = tmp_path / "repository"
     folder.mkdir()
-    shutil.copy(small_files / "features.h5", folder)
-    shutil.copy(small_files / "temp.json", folder / "cal.json")
+    write_week(folder / "features.h5", 0)
     return folder
 
 
@@ -66,13 +79,21 @@ def steps(job: str) -> list[str]:
     return [textwrap.dedent(text) for text in found]
 
 
-def run_job(job: str, folder: Path) -> int:
+def run_job(job: str, folder: Path, week: int = 0) -> int:
     """Run every step as the service does, and stop at the first that fails."""
+    env = {**os.environ, "PERIOD": f"2026-W{week + 1:02}"}
     for step in steps(job):
-        done = subprocess.run(["bash", "-e", "-c", step], cwd=folder, check=False)
+        done = subprocess.run(["bash", "-e", "-c", step], cwd=folder, env=env, check=False)
         if done.returncode:
             return done.returncode
     return 0
+
+
+def published(job: str) -> list[str]:
+    """What a job keeps as artifacts."""
+    text = (EXAMPLES / job).read_text(encoding="utf-8")
+    listed = text[text.index("upload-artifact" if job == "ci_gate.yml" else "artifacts:") :]
+    return re.findall(r"^ +-? ?(\w+(?:\.(?:json|xml|html))?)$", listed, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("commands")
@@ -89,11 +110,16 @@ def test_a_job_in_a_repository_without_a_baseline(
         assert (regression["worse_by"], regression["same_rows"]) == (0, True)
         assert not regression["exceeded"]
         assert "live: ece worse by" in (repository / "calibration.xml").read_text()
+        assert "no recalibration is due" in (repository / "watch.xml").read_text()
         assert "live" in (repository / "calibration.html").read_text()
     if job == "ci_gate.yml":
-        assert "| calibration |" in (repository / "summary.md").read_text()
-    for name in re.findall(r"metrics\.\w+\.?\w*|calibration\.(?:xml|html)", "\n".join(steps(job))):
-        assert name in (EXAMPLES / job).read_text().partition("artifact")[2]
+        summary = (repository / "summary.md").read_text()
+        assert "| calibration |" in summary
+        assert "| 2026-W01 |" in summary
+    made = {path.name for path in repository.iterdir()} - {"features.h5", "summary.md"}
+    assert set(published(job)) == made
+    kept = {"cal.json", "metrics.baseline.json", "watch.jsonl"}
+    assert {path.name for path in (repository / "calibration").iterdir()} == kept
 
 
 @pytest.mark.usefixtures("commands")
@@ -101,15 +127,33 @@ def test_a_job_in_a_repository_without_a_baseline(
 def test_a_job_fails_on_a_calibration_that_got_worse(job: str, repository: Path) -> None:
     """On the same rows, by more than the rows' noise: exit code 3, and everything is written."""
     run_job(job, repository)
-    document = json.loads((repository / "cal.json").read_text())
-    document["temperatures"]["forecaster"] *= 0.1
-    (repository / "cal.json").write_text(json.dumps(document))
+    used = repository / "calibration" / "cal.json"
+    document = json.loads(used.read_text())
+    document["temperatures"]["forecaster"] *= 0.05
+    used.write_text(json.dumps(document))
     assert run_job(job, repository) == 3
     content = json.loads((repository / "metrics.json").read_text())
     (regression,) = content["regressions"]
     assert regression["exceeded"]
     assert regression["low"] > 0.005
     assert "<failure" in (repository / "calibration.xml").read_text()
+    assert set(published(job)) <= {path.name for path in repository.iterdir()}
+
+
+@pytest.mark.usefixtures("commands")
+def test_a_job_over_half_a_year(repository: Path) -> None:
+    """It passes while rows are as before, fails from the drift on, and draws every week."""
+    codes = []
+    for week in range(26):
+        write_week(repository / "features.h5", week, moved=0.0 if week < 18 else 1.2)
+        codes.append(run_job("ci_gate.yml", repository, week))
+    assert codes[1:] == [0] * 17 + [3] * 8
+    periods = read_history(repository / "calibration" / "watch.jsonl").periods
+    assert [one.measured.period for one in periods] == [f"2026-W{week:02}" for week in range(1, 27)]
+    assert [one.verdict == "recalibrate" for one in periods] == [False] * 18 + [True] * 8
+    page = (repository / "trend.html").read_text()
+    assert "26 periods, 1 calibration, 8 alarms, 8 of them to recalibrate." in page
+    assert "<failure" in (repository / "watch.xml").read_text()
 
 
 class Nights:
@@ -118,20 +162,19 @@ class Nights:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "job"
         self.features = folder / "night.h5"
+        self.number = 0
 
-    def night(
-        self, *, moved: float = 0.0, seed: int = 0, most: str = "0.2", method: str = "auto"
-    ) -> int:
+    def night(self, *, moved: float = 0.0, most: str = "0.2", method: str = "auto") -> int:
         """Run a night on rows moved so far, and return the exit code."""
-        sizes = (300, 500, 600)
-        write_features(
-            self.features,
-            source=clusters_domain("source", sizes=sizes),
-            target=clusters_domain("target", sizes=sizes, moved=moved, seed=seed),
-        )
+        self.number += 1
+        write_week(self.features, self.number, moved)
+        return self.again(MAX_ECE=most, METHOD=method)
+
+    def again(self, **env: str) -> int:
+        """Run the night on its rows as they are."""
         return subprocess.run(
             ["bash", str(NIGHTLY), str(self.features), str(self.folder)],
-            env={**os.environ, "MAX_ECE": most, "METHOD": method},
+            env={**os.environ, "PERIOD": f"2026-11-{self.number:02}", **env},
             check=False,
         ).returncode
 
@@ -145,49 +188,55 @@ class TestNightly:
     def test_it_judges_before_it_replaces(self, tmp_path: Path) -> None:
         """A bad night leaves calibration and reference as they were; its own files tell of it."""
         nights = Nights(tmp_path)
-        assert nights.night(most="0") == 0  # nothing is shown to be off, so nothing is exceeded
+        assert nights.night(most="1") == 0
         kept = {name: nights.text(name) for name in ("cal.json", "reference.json")}
-        assert nights.night(moved=1.2, seed=1, most="0.01") == 3
+        assert nights.night(moved=1.2, method="none", most="0.05") == 3
         assert {name: nights.text(name) for name in kept} == kept
         assert nights.text("candidate.json") != kept["cal.json"]
         assert "<failure" in nights.text("junit.xml")
+        assert "nightly" in nights.text("report.html")
 
     def test_a_first_night_that_fails_leaves_nothing_in_use(self, tmp_path: Path) -> None:
         nights = Nights(tmp_path)
-        assert nights.night(moved=1.2, most="0.01") == 3
+        assert nights.night(moved=1.2, method="none", most="0.05") == 3
         assert not (nights.folder / "cal.json").exists()
         assert not (nights.folder / "reference.json").exists()
 
-    def test_the_reference_does_not_move(self, tmp_path: Path) -> None:
-        """Good nights replace the calibration; what they are compared with stays the first."""
+    def test_many_nights(self, tmp_path: Path) -> None:
+        """The calibration changes when the rows do; what nights are compared with stays."""
         nights = Nights(tmp_path)
-        assert nights.night() == 0
-        reference, used = nights.text("reference.json"), nights.text("cal.json")
-        for seed in (1, 2):
-            assert nights.night(seed=seed) == 0
-            assert nights.text("reference.json") == reference
-            assert nights.text("cal.json") != used
-            used = nights.text("cal.json")
-            (change,) = json.loads(nights.text("metrics.json"))["regressions"]
-            assert change["before"] == json.loads(reference)["metrics"]["nightly"]["ece"]
-            assert not change["same_rows"]
+        used = []
+        for week in range(9):
+            assert nights.night(moved=1.2 if 3 <= week < 6 else 0.0, most="1") in (0, 3)
+            used.append(nights.text("cal.json"))
+            if week == 0:
+                reference = nights.text("reference.json")
+        changes = [week for week in range(1, 9) if used[week] != used[week - 1]]
+        assert changes == [3, 6]
+        assert [nights.text(f"cal.{number}.json") for number in (1, 2)] == [used[2], used[5]]
+        assert nights.text("reference.json") == reference
+        (change,) = json.loads(nights.text("metrics.json"))["regressions"]
+        assert change["before"] == json.loads(reference)["metrics"]["nightly"]["ece"]
+        assert not change["same_rows"]
+        assert "8 periods, 3 calibrations, 2 alarms" in nights.text("trend.html")
 
     def test_another_method_is_compared_all_the_same(self, tmp_path: Path) -> None:
         """Its name is the job's, so a night on which auto changes its mind is judged, not stuck."""
         nights = Nights(tmp_path)
-        for seed, method in enumerate(("temp", "cot", "temp")):
-            assert nights.night(seed=seed, method=method, most="1") in (0, 3)
+        for number, method in enumerate(("temp", "cot", "temp")):
+            assert nights.night(moved=1.2 * (number % 2), method=method, most="1") in (0, 3)
             assert json.loads(nights.text("candidate.json"))["method_used"] == method
             content = json.loads(nights.text("metrics.json"))
             assert set(content["metrics"]) == {"none", "nightly"}
-            assert len(content["regressions"]) == (0 if seed == 0 else 1)
+            assert len(content["regressions"]) == (0 if number == 0 else 1)
+            # Whatever became of it, the next night meets other rows.
+            shutil.copy(nights.folder / "candidate.json", nights.folder / "cal.json")
 
     def test_bad_input_leaves_no_metrics_of_another_night(self, tmp_path: Path) -> None:
         nights = Nights(tmp_path)
-        assert nights.night() == 0
+        assert nights.night(most="1") == 0
         used = nights.text("cal.json")
         nights.features.write_bytes(b"")
-        command = ["bash", str(NIGHTLY), str(nights.features), str(nights.folder)]
-        assert subprocess.run(command, check=False).returncode == 1
+        assert nights.again() == 1
         assert not (nights.folder / "metrics.json").exists()
         assert nights.text("cal.json") == used

@@ -297,7 +297,10 @@ def test_a_folder_of_other_things_is_left_alone(folder: Path) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "notes.txt").write_text("mine")
     done = covcal("run", "digits.onnx", "source.npz", "target.npz", "-o", "mine", cwd=folder)
-    assert done.error_line() == "mine exists and covcal run did not make it: name another with -o"
+    assert (
+        done.error_line()
+        == "mine exists and covcal run did not make it: move it, or name another with -o"
+    )
     assert [path.name for path in (folder / "mine").iterdir()] == ["notes.txt"]
 
 

@@ -1,0 +1,399 @@
+"""What a history of watched periods shows over time: a page like the report, or a picture.
+
+Marks are placed in shares of the width and texts keep their size, so that one drawing serves a
+phone and a desk. No mark is told by its colour alone.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from covcal_cli import __version__
+from covcal_cli.errors import CovcalError, printable
+from covcal_cli.evaluate.diagram import FORMATS, write_figure
+from covcal_cli.files import write_text
+from covcal_cli.report.style import STYLE, section
+from covcal_cli.report.tables import Table, html, safe
+from covcal_cli.report.timeline import Timeline
+from covcal_cli.report.trend_picture import figure
+from covcal_cli.watch.history import History
+from covcal_cli.watch.period import Period, PeriodAccuracy, Verdict
+
+PAGE = ".html"
+_MOST_PERIODS = 1000  # drawn
+_MOST_LISTED = 60
+_MOST_DOTS = 400
+_LABELS = 7  # below a figure; a third of them on a phone
+_LONGEST_LABEL = 12  # characters
+_TONES: dict[Verdict, str] = {
+    "as before": "good",
+    "shifted but the calibration holds": "mixed",
+    "recalibrate": "bad",
+    "cannot tell": "mixed",
+}
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1f2933; --faint: #52606d; --page: #fff; --box: #f5f7fa;
+  --rule: #d9dee4; --confidence: #005f9e; --estimate: #007a5e; --alarm: #b3261e; --new: #6b3fa0; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --faint: #9aa5b1; --page: #14181d;
+  --box: #1f252c; --rule: #37414c; --confidence: #6db9f2; --estimate: #4fd1a5; --alarm: #ff8f84;
+  --new: #c3a6ff; } }
+body { color: var(--ink); background: var(--page); } .origin { color: var(--faint); }
+.verdict { background: var(--box); } th, td { border-color: var(--rule); }
+figure.trend { max-width: none; margin: .5rem 0 1rem; }
+.plot { display: flex; } .plot svg { flex: none; overflow: visible; }
+.plot .field { flex: 1; min-width: 0; }
+.plot text, .key svg text { font-size: 12px; fill: var(--faint); }
+.grid { stroke: var(--rule); } .hit { fill: transparent; }
+.line { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; }
+.confidence { stroke: var(--confidence); } .dot.confidence { fill: var(--confidence); }
+.before { stroke: var(--confidence); stroke-width: 1; stroke-dasharray: 2 3; }
+.dot.before, .dot.threshold { fill: currentColor; }
+.estimate { stroke: var(--estimate); stroke-dasharray: 7 4; }
+.dot.estimate { fill: var(--estimate); stroke-dasharray: none; }
+.band { fill: var(--estimate); fill-opacity: .18; stroke: none; }
+.measured { stroke: var(--ink); fill: var(--page); stroke-width: 1.5; }
+.evidence { stroke: var(--ink); } .dot.evidence { fill: var(--ink); }
+.threshold { stroke: var(--alarm); stroke-dasharray: 5 4; }
+.alarm { stroke: var(--alarm); stroke-width: 1.5; fill: none; }
+.alarm.due { fill: var(--alarm); }
+.change { stroke: var(--new); stroke-dasharray: 6 2 1 2; } .plot text.change { stroke: none;
+  fill: var(--new); font-weight: 600; }
+@media (max-width: 45rem) { .more { display: none; } }
+"""
+
+
+def check_trend(path: Path) -> None:
+    """Refuse a page or picture whose ending is unknown with `CovcalError`."""
+    if path.suffix.lower() not in (PAGE, *FORMATS):
+        raise CovcalError(f"{path}: a trend ends in {', '.join((PAGE, *FORMATS))}")
+
+
+def write_trend(history: History, path: Path, *, force: bool) -> None:
+    """Write the trend of a history, whole or not at all.
+
+    Raises
+    ------
+    CovcalError
+        If the history has no period, or the ending of `path` is unknown.
+    """
+    check_trend(path)
+    if not history.periods:
+        raise CovcalError(f"{history.path} has no period to draw: give files to watch")
+    drawn = history.periods[-_MOST_PERIODS:]
+    trend = Timeline(drawn, len(history.periods) - len(drawn))
+    if path.suffix.lower() == PAGE:
+        write_text(path, page(trend), force=force)
+        return
+    write_figure(lambda: figure(trend), path, force=force)
+
+
+def page(trend: Timeline) -> str:
+    """Return the whole page; the same periods give the same bytes."""
+    last = trend.periods[-1]
+    title = f"Is the calibration still good? {last.calibration.path.name}"
+    due = sum(one.verdict == "recalibrate" for one in trend.periods)
+    raised = sum(one.alarm.raised for one in trend.periods)
+    counts = (
+        f"{_counted(len(trend.names), 'period')}, "
+        f"{_counted(len(trend.calibrations), 'calibration')}, {_counted(raised, 'alarm')}, {due} "
+        "of them to recalibrate."
+    )
+    left_out = f" {_counted(trend.earlier, 'earlier period')} not drawn." if trend.earlier else ""
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{safe(title)}</title>",
+        f"<style>{STYLE}{_STYLE}</style></head><body>",
+        f"<h1>{safe(title)}</h1>",
+        f'<p class="origin">{safe(counts + left_out)}</p>',
+        f'<div class="verdict {_TONES[last.verdict]}"><strong>'
+        f"{safe(f'{last.measured.period}: {last.verdict}')}</strong><p>{safe(last.why)}.</p></div>",
+        section("Confidence and accuracy", _accuracy_figure(trend)),
+        section("Evidence for a change", _evidence_figure(trend)),
+        section("Periods", _periods_table(trend)),
+        section("Calibrations", _calibrations_table(trend)),
+        f'<p class="origin">covcal {safe(__version__)}</p>',
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _periods_table(trend: Timeline) -> str:
+    rows = []
+    for one in reversed(trend.periods[-_MOST_LISTED:]):
+        found = one.measured
+        gap = "-" if one.distance is None else f"{100 * one.distance:+.1f}"
+        rows.append(
+            [
+                *(found.period, one.verdict, f"{found.confidence:.1%}"),
+                *(_with_interval(found.estimate), _with_interval(found.measured), gap),
+                *(str(found.rows), one.why),
+            ]
+        )
+    columns = ("period", "verdict", "confidence", "estimated", "measured", "gap", "rows", "why")
+    left_out = len(trend.periods) - len(rows)
+    note = f"<p>{_counted(left_out, 'earlier period')} not listed.</p>" if left_out else ""
+    return html(Table(columns, rows, texts=(0, 1, 7))) + note
+
+
+def _with_interval(known: PeriodAccuracy | None) -> str:
+    return "-" if known is None else f"{known.accuracy:.1%} ({known.low:.1%} to {known.high:.1%})"
+
+
+def _calibrations_table(trend: Timeline) -> str:
+    rows = []
+    for number, (digest, periods) in enumerate(trend.calibrations.items(), start=1):
+        used = periods[-1].calibration
+        names = [periods[0].measured.period, periods[-1].measured.period]
+        rows.append(
+            [str(number), used.method, f"{names[0]} to {names[1]}", used.path.name, digest[:12]]
+        )
+    columns = ("", "method", "periods", "file", "sha256")
+    return html(Table(columns, rows, texts=range(5)))
+
+
+# Figures as SVG.
+
+_ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without what is above and below
+_TOP, _BOTTOM, _AXIS = 26, 24, 46
+
+
+@dataclass(frozen=True)
+class _Field:
+    """Where a figure's marks go: x in percent of the width, y in pixels."""
+
+    trend: Timeline
+    height: int
+    low: float
+    high: float
+
+    def y(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return _TOP + self.height * (1 - min(1.0, max(0.0, share)))
+
+    def figure(self, words: str, ticks: Iterable[tuple[float, str]], marks: Iterable[str]) -> str:
+        whole = self.height + _TOP + _BOTTOM
+        axis, grid = [], []
+        for value, text in ticks:
+            y = self.y(value)
+            axis.append(f'<text x="{_AXIS - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+            grid.append(f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
+        lines = [
+            '<figure class="trend"><div class="plot">',
+            f'<svg width="{_AXIS}" height="{whole}" aria-hidden="true">{"".join(axis)}</svg>',
+            f'<svg class="field" height="{whole}" role="img"><title>{safe(words)}</title>',
+            *grid,
+            *self._names(),
+            *self._changes(),
+            *marks,
+            *self._told(),
+            "</svg></div></figure>",
+        ]
+        return "\n".join(lines)
+
+    def scaled(self, shapes: Iterable[str]) -> str:
+        """Return shapes of `path`, which are as wide as the figure."""
+        return (
+            f'<svg y="{_TOP}" width="100%" height="{self.height}" viewBox="0 {_TOP} 100 '
+            f'{self.height}" preserveAspectRatio="none">{"".join(shapes)}</svg>'
+        )
+
+    def path(self, run: Sequence[Period], value: Callable[[Period], float]) -> str:
+        """Return the points of a line."""
+        return " ".join(f"{self.trend.x(one):.3f},{self.y(value(one)):.1f}" for one in run)
+
+    def line(
+        self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
+    ) -> Iterator[str]:
+        """Yield a line, with a dot where a period stands alone and, of a `dotted` one, for each."""
+
+        def known(one: Period) -> float:
+            return value(one) or 0.0
+
+        runs = list(self.trend.runs(value))
+        dotted = dotted and len(self.trend.names) <= _MOST_DOTS
+        yield self.scaled(
+            f'<polyline class="line {kind}" points="{self.path(run, known)}"/>'
+            for run in runs
+            if len(run) > 1
+        )
+        for run in runs:
+            for one in run if dotted or len(run) == 1 else ():
+                yield (
+                    f'<circle class="dot {kind}" cx="{self.trend.x(one):.3f}%" '
+                    f'cy="{self.y(known(one)):.1f}" r="2.5"/>'
+                )
+
+    def _names(self) -> Iterator[str]:
+        names = self.trend.names
+        step = -(-len(names) // _LABELS)
+        for number, place in enumerate(range(0, len(names), step)):
+            x = self.trend.at(place + 0.5)
+            anchor = "start" if x < 10 else "end" if x > 90 else "middle"
+            text = printable(names[place])
+            if len(text) > _LONGEST_LABEL:
+                text = f"{text[: _LONGEST_LABEL - 1]}…"
+            more = ' class="more"' if number % 3 else ""
+            yield (
+                f'<text{more} x="{x:.3f}%" y="{self.height + _TOP + 17}" text-anchor="{anchor}">'
+                f"{safe(text)}</text>"
+            )
+
+    def _changes(self) -> Iterator[str]:
+        """Yield a line where a calibration takes over from another."""
+        for number, periods in enumerate(self.trend.calibrations.values(), start=1):
+            x = self.trend.at(self.trend.places[periods[0].measured.period])
+            bottom = self.height + _TOP
+            if number > 1:
+                yield (
+                    f'<line class="change" x1="{x:.3f}%" x2="{x:.3f}%" y1="0" '
+                    f'y2="{bottom}"><title>{_in_use(number, periods)}</title></line>'
+                )
+            if number > 1 and self.height == _ACCURACY:
+                yield f'<text class="change" x="{x:.3f}%" dx="4" y="{bottom - 5}">{number}</text>'
+
+    def _told(self) -> Iterator[str]:
+        """Yield what is told of a period under the pointer."""
+        width = self.trend.at(1)
+        for one in self.trend.periods:
+            yield (
+                f'<rect class="hit" x="{self.trend.x(one) - width / 2:.3f}%" y="0" '
+                f'width="{width:.3f}%" height="{self.height + _TOP}"><title>{safe(_told(one))}'
+                "</title></rect>"
+            )
+
+
+def _in_use(number: int, periods: Sequence[Period]) -> str:
+    first = periods[0]
+    return safe(f"calibration {number} ({first.calibration.method}) from {first.measured.period}")
+
+
+def _told(one: Period) -> str:
+    found = one.measured
+    estimated = "" if found.estimate is None else f", estimated {_with_interval(found.estimate)}"
+    measured = "" if found.measured is None else f", measured {_with_interval(found.measured)}"
+    return (
+        f"{found.period}: confidence {found.confidence:.1%}{estimated}{measured}, {found.rows} "
+        f"rows; {one.verdict}"
+    )
+
+
+def _accuracy_figure(trend: Timeline) -> str:
+    low, high = trend.shares()
+    field = _Field(trend, _ACCURACY, low, high)
+    steps = round(10 * (high - low))
+    ticks = [(low + step / 10, f"{low + step / 10:.0%}") for step in range(steps + 1)]
+    words = (
+        f"Confidence from {trend.names[0]} to {trend.names[-1]}, last "
+        f"{trend.periods[-1].measured.confidence:.1%}, and the estimated accuracy with its interval"
+    )
+    marks = [
+        field.scaled(_band(field)),
+        *field.line("before", lambda one: one.measured.confidence_before, dotted=False),
+        *field.line("estimate", _estimated),
+        *field.line("confidence", lambda one: one.measured.confidence),
+        *_measured(field),
+        *_alarms(field),
+    ]
+    return f'<p class="key">{_key()}</p>' + field.figure(words, ticks, marks)
+
+
+def _estimated(one: Period) -> float | None:
+    found = one.measured.estimate
+    return None if found is None else found.accuracy
+
+
+def _band(field: _Field) -> Iterator[str]:
+    """Yield the interval of the estimate; that of a period alone is as wide as a third of it."""
+    for run in field.trend.runs(_estimated):
+        ends = [(one, one.measured.estimate) for one in run]
+        points = [(field.trend.x(one), known) for one, known in ends if known is not None]
+        if len(points) == 1:
+            half, ((x, known),) = field.trend.at(1) / 6, points
+            points = [(x - half, known), (x + half, known)]
+        upper = [f"{x:.3f},{field.y(known.high):.1f}" for x, known in points]
+        lower = [f"{x:.3f},{field.y(known.low):.1f}" for x, known in reversed(points)]
+        yield f'<polygon class="band" points="{" ".join([*upper, *lower])}"/>'
+
+
+def _measured(field: _Field) -> Iterator[str]:
+    for one in field.trend.periods:
+        known = one.measured.measured
+        if known is None:
+            continue
+        x, top, bottom = field.trend.x(one), field.y(known.high), field.y(known.low)
+        yield (
+            f'<line class="measured" x1="{x:.3f}%" x2="{x:.3f}%" y1="{top:.1f}" y2="{bottom:.1f}"/>'
+        )
+        yield _mark(x, field.y(known.accuracy), f'<path class="measured point" d="{_DIAMOND}"/>')
+
+
+_DIAMOND, _TRIANGLE = "M0 -5L5 0L0 5L-5 0Z", "M0 -6L6 5L-6 5Z"
+
+
+def _alarms(field: _Field) -> Iterator[str]:
+    for one in field.trend.periods:
+        if one.alarm.raised:
+            due = " due" if one.verdict == "recalibrate" else ""
+            yield _mark(field.trend.x(one), 8, f'<path class="alarm{due}" d="{_TRIANGLE}"/>')
+
+
+def _mark(x: float, y: float, shape: str) -> str:
+    return f'<svg x="{x:.3f}%" y="{y:.1f}" width="1" height="1">{shape}</svg>'
+
+
+def _evidence_figure(trend: Timeline) -> str:
+    thresholds = [_threshold(one) for one in trend.periods]
+    evidence = [_evidence(one) for one in trend.periods]
+    high = max(1.25 * max(thresholds), min(max(evidence), 4 * max(thresholds)))
+    field = _Field(trend, _EVIDENCE, min(0.0, max(min(evidence), -1.0)), high)
+    step = max(1, round(high / 4))
+    ticks = [(float(power), _power(power)) for power in range(0, math.floor(high) + 1, step)]
+    marks = [
+        *field.line("threshold", _threshold, dotted=False),
+        *field.line("evidence", _evidence),
+        *_alarms(field),
+    ]
+    words = f"Evidence for a change, last {_power(round(evidence[-1]))} times"
+    told = (
+        "<p>How many times likelier the rows are if something has changed. At the dashed line, "
+        "which is set by how many alarms a year may be false, an alarm is raised.</p>"
+    )
+    return told + field.figure(words, ticks, marks)
+
+
+def _evidence(one: Period) -> float:
+    return one.alarm.log_evidence / math.log(10)
+
+
+def _threshold(one: Period) -> float:
+    return one.alarm.log_threshold / math.log(10)
+
+
+def _power(power: int) -> str:
+    return f"{10**power:,}" if 0 <= power < 5 else f"1e{power}"
+
+
+def _key() -> str:
+    swatches = {
+        "confidence": '<line class="line confidence" x2="24" y1="7" y2="7"/>',
+        "as it came": '<line class="line before" x2="24" y1="7" y2="7"/>',
+        "estimated accuracy": '<rect class="band" width="24" height="14"/>'
+        '<line class="line estimate" x2="24" y1="7" y2="7"/>',
+        "measured accuracy": f'<g transform="translate(12 7)"><line class="measured" y1="-7" y2="7"'
+        f'/><path class="measured" d="{_DIAMOND}"/></g>',
+        "shifted": f'<path class="alarm" transform="translate(12 8)" d="{_TRIANGLE}"/>',
+        "recalibrate": f'<path class="alarm due" transform="translate(12 8)" d="{_TRIANGLE}"/>',
+        "another calibration": '<line class="line change" x1="12" x2="12" y2="14"/>',
+    }
+    return "".join(
+        f'<span><svg viewBox="0 0 24 14" aria-hidden="true">{shape}</svg> {name}</span> '
+        for name, shape in swatches.items()
+    )

@@ -1,0 +1,87 @@
+"""A made history of a watch."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from covcal_cli.watch.history import History
+from covcal_cli.watch.period import (
+    Measured,
+    Period,
+    PeriodAccuracy,
+    RaisedAlarm,
+    Verdict,
+    WatchedCalibration,
+)
+
+
+def period(
+    name: str,
+    *,
+    accuracy: float | None = 0.8,
+    confidence: float = 0.81,
+    evidence: float = 0.5,
+    verdict: Verdict = "as before",
+    calibration: str = "a",
+    measured: float | None = None,
+) -> Period:
+    """A period whose evidence is a power of ten; the alarm's threshold is a thousand."""
+    of = "made rows"
+    estimate = None
+    if accuracy is not None:
+        estimate = PeriodAccuracy(accuracy, accuracy - 0.08, accuracy + 0.06, of)
+    known = (
+        None if measured is None else PeriodAccuracy(measured, measured - 0.05, measured + 0.05, of)
+    )
+    found = Measured(
+        period=name,
+        file=Path(f"{name}.h5"),
+        file_sha256="0" * 64,
+        rows=250,
+        read=250,
+        confidence_before=confidence + 0.07,
+        confidence=confidence,
+        predicted=(0.5, 0.5),
+        estimate=estimate,
+        measured=known,
+        auc_target=0.5,
+        auc_source=0.7,
+        effective_rows=100.0,
+        signals={},
+        signal_rows=250,
+    )
+    log_evidence, log_threshold = (power * math.log(10) for power in (evidence, 3))
+    raised = log_evidence >= log_threshold
+    return Period(
+        version="0.1.0",
+        calibration=WatchedCalibration(Path("cal.json"), calibration * 64, "cot"),
+        measured=found,
+        distance=found.distance,
+        alarm=RaisedAlarm(log_evidence, log_threshold, raised, name, "confidence"),
+        verdict=verdict,
+        why="its rows look like those that the calibration was made on",
+    )
+
+
+def half_a_year() -> History:
+    """26 weeks: a drift, an alarm, a new calibration in week 14, and a few labels."""
+    periods = []
+    for week in range(26):
+        name = f"2026-W{week + 23}"
+        drift = 0.0 if week < 8 else 0.03 * (week - 8)
+        renewed = week >= 14
+        one = period(
+            name,
+            accuracy=None if week == 4 else 0.84 - min(drift, 0.18),
+            confidence=0.85 - (0.17 if renewed else drift / 3),
+            evidence=0.4 if week < 8 or renewed else 0.9 * (week - 7),
+            calibration="b" if renewed else "a",
+            measured=0.82 - min(drift, 0.18) if week % 6 == 2 else None,
+        )
+        if one.alarm.raised:
+            verdict: Verdict = "recalibrate" if week > 11 else "shifted but the calibration holds"
+            one = replace(one, verdict=verdict)
+        periods.append(one)
+        if week == 13:  # held against both
+            periods.append(period(name, accuracy=0.69, confidence=0.69, calibration="b"))
+    return History(Path("watch.jsonl"), tuple(periods))

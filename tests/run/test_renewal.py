@@ -1,0 +1,414 @@
+"""``covcal run --from``: the source half reused, and nothing replaced that is not kept."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covcal_cli.classifiers.onnx.classifier import OnnxClassifier
+from covcal_cli.cli.extract_options import (
+    ColorName,
+    ExtractOptions,
+    LayoutName,
+    OnErrorName,
+    ResampleName,
+)
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.run import placing, renewal
+from covcal_cli.run.placing import finish_placing
+from covcal_cli.watch.history import read_history
+from covcal_cli.watch.period import Verdict
+from tests.cli_runner import Outcome, covcal
+from tests.short_training import short_training
+
+USED = ("cal.json", "calibrated.onnx", "features.h5")  # and report.html
+KEPT = ("cal.1.json", "calibrated.1.onnx", "metrics.1.json", "report.1.html")
+
+
+def renewed(folder: Path, target: str = "noisy.npz", *options: str) -> Outcome:
+    return covcal("run", "--from", "out", target, *options, cwd=folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on half of the target, the other half unlabelled, as it is and noisy.
+
+    Not to be changed.
+    """
+    folder = tmp_path_factory.mktemp("renewal")
+    for name in ("digits.onnx", "source.npz"):
+        shutil.copy(digits / name, folder)
+    with np.load(digits / "target.npz") as found:
+        old, new = ({name: found[name][start::2] for name in found} for start in (0, 1))
+    new["y"] = np.full_like(new["y"], -1)
+    noise = np.random.default_rng(0).normal(0, 90, new["x"].shape)
+    noisy = new | {"x": np.clip(new["x"] + noise, 0, 255).astype(np.uint8)}
+    for name, arrays in (("old", old), ("new", new), ("noisy", noisy)):
+        np.savez(folder / f"{name}.npz", **arrays)
+    for output, target in (("out", "old.npz"), ("fresh", "noisy.npz")):
+        inputs = ("digits.onnx", "source.npz", target, "-o", output, "--method", "cot")
+        covcal("run", *inputs, cwd=folder).require_success()
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="module")
+def made(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is made of new rows before it takes its place."""
+    folder = Path(shutil.copytree(whole, tmp_path_factory.mktemp("made") / "copy"))
+    renewed(folder).require_success()
+    return folder / "out" / "next"
+
+
+def test_it_makes_what_a_run_on_both_domains_makes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the byte, without the source's data, whose rows the classifier never sees."""
+    (folder / "source.npz").unlink()
+    seen: list[int] = []
+    unchanged = OnnxClassifier.run
+
+    def counted(classifier: OnnxClassifier, batch: Any) -> Any:
+        seen.append(len(next(iter(batch.values()))))
+        return unchanged(classifier, batch)
+
+    monkeypatch.setattr(OnnxClassifier, "run", counted)
+    before = contents(folder / "out")
+    done = renewed(folder, "noisy.npz", "--force").require_success()
+    with FeatureFile(folder / "out" / "features.h5") as file:
+        n_source, n_target = file.require_source().n, file.require_target().n
+    assert sum(seen) < n_source + n_target
+    found, fresh = contents(folder / "out"), contents(folder / "fresh")
+    assert {name: found[name] for name in USED} == {name: fresh[name] for name in USED}
+    assert found["report.html"].replace(b"out/", b"fresh/") == fresh["report.html"]
+    # What it replaced is kept, but for rows that can be extracted again.
+    assert set(found) == {*USED, *KEPT, "report.html", "run.json"}
+    for name in KEPT:
+        assert found[name] == before[name.replace(".1", "")]
+    assert "wrote out/cal.1.json" in done.err
+    # The folder is one of a run on both domains.
+    given = json.loads(found["run.json"])["given"]
+    assert given == json.loads(fresh["run.json"])["given"]
+
+
+def test_rows_that_are_in_use_already_change_nothing(folder: Path) -> None:
+    """A job that runs twice, or is restarted when all was done."""
+    renewed(folder, "noisy.npz", "--force").require_success()
+    before = contents(folder / "out")
+    done = renewed(folder).require_success()
+    assert "out is of these rows already" in done.out
+    assert contents(folder / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("verdict", "in_use", "new", "nearer", "replaced"),
+    [
+        ("recalibrate", 0.95, 0.72, "new one", True),
+        ("recalibrate", 0.55, 0.72, "new one", True),
+        ("recalibrate", 0.81, 0.50, "one in use", False),  # the new one is worse
+        ("as before", 0.79, 0.71, "new one", False),
+        ("shifted but the calibration holds", 0.79, 0.71, "new one", False),
+        ("cannot tell", 0.95, 0.71, "new one", False),
+    ],
+)
+def test_only_what_is_to_be_replaced_is(
+    verdict: Verdict,
+    in_use: float,
+    new: float,
+    nearer: str,
+    replaced: bool,
+    made: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the verdict on the one in use, and only by one that is nearer to the estimate."""
+    seen = renewal.Comparison(0.7, 0.6, 0.8, in_use, new, verdict, "so it is")
+    monkeypatch.setattr(renewal, "_compared", lambda *_: seen)
+    shutil.copytree(made, folder / "out" / "next")
+    before = contents(folder / "out")
+    done = renewed(folder).require_success()
+    found = contents(folder / "out")
+    text = " ".join(done.out.split())
+    assert f"the {nearer} is nearer. Of the one in use covcal watch says: {verdict};" in text
+    assert f"{100 * (in_use - 0.7):+.1f}" in text
+    if replaced:
+        assert "The new one is in use" in text
+        assert found["cal.1.json"] == before["cal.json"]
+    else:
+        assert "out stays as it was. The new one lies in out/next" in text
+        assert found == before
+
+
+def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
+    """The verdict counts earlier periods, and the period is in the history."""
+    quiet = ("watch", "early=fresh/features.h5", "-c", "out/cal.json", "--history", "w.jsonl")
+    covcal(*quiet, cwd=folder).require_success()
+    done = renewed(folder, "noisy.npz", "--history", "w.jsonl").require_success()
+    early, one = read_history(folder / "w.jsonl").periods
+    assert (early.measured.period, one.measured.period) == ("early", "noisy")
+    assert one.alarm.log_evidence > early.alarm.log_evidence
+    assert f"{one.verdict}; {one.why}." in " ".join(done.out.split())
+    files = ("out/next/features.h5", "-c", "new=out/next/cal.json", "-c", "old=out/cal.json")
+    content = json.loads(covcal("estimate", *files, "-o", "-", cwd=folder).require_success().out)
+    text = " ".join(done.out.split())
+    first = content["estimates"][0]
+    assert f"{first['accuracy']:.1%} ({first['low']:.1%} to {first['high']:.1%})" in text
+    for name, one in zip(("new", "in use"), content["calibrations"], strict=True):
+        gap = one["mean_confidence"] - one["estimated_accuracy"]
+        assert f"{name} {one['mean_confidence']:.1%} {100 * gap:+.1f}" in text
+
+
+def test_the_next_period_takes_the_place_of_one_that_was_left(folder: Path) -> None:
+    """What was made of rows that came to nothing is no hindrance, and each number is used once."""
+    for target in ("new.npz", "noisy.npz"):
+        renewed(folder, target).require_success()
+    assert not (folder / "out" / "cal.1.json").exists()
+    renewed(folder, "noisy.npz", "--force").require_success()
+    first = contents(folder / "out")
+    renewed(folder, "new.npz", "--force").require_success()
+    found = contents(folder / "out")
+    assert [found[f"cal.{number}.json"] for number in (1, 2)] == [
+        first["cal.1.json"],
+        first["cal.json"],
+    ]
+
+
+def test_networks_stay_with_the_calibration_that_needs_them(folder: Path) -> None:
+    """And so do labels that people put in."""
+    inputs = ("digits.onnx", "source.npz", "old.npz", "-o", "out", "--method", "fl+temp")
+    with short_training(20, members=1):
+        covcal("run", *inputs, cwd=folder).require_success()
+        before = contents(folder / "out")
+        renewed(folder, "noisy.npz", "--force").require_success()
+    found = contents(folder / "out")
+    assert found["adapted.1.h5"] == before["adapted.h5"]
+    arguments = ("-c", "out/cal.1.json", "--networks", "out/adapted.1.h5", "-o", "p.csv")
+    covcal("apply", "out/features.h5", *arguments, cwd=folder).require_success()
+
+
+def test_labels_that_people_put_in_are_kept(folder: Path) -> None:
+    covcal("pick", "out/features.h5", "-n", "9", "-o", "p.csv", cwd=folder).require_success()
+    header, *lines = (folder / "p.csv").read_text().splitlines()
+    place = header.split(",").index("label")
+    rows = [line.split(",") for line in lines]
+    for row in rows:
+        row[place] = row[1]
+    (folder / "p.csv").write_text("\n".join([header, *map(",".join, rows)]) + "\n")
+    covcal("label", "out/features.h5", "p.csv", cwd=folder).require_success()
+    before = contents(folder / "out")["features.h5"]
+    renewed(folder, "noisy.npz", "--force").require_success()
+    assert contents(folder / "out")["features.1.h5"] == before
+
+
+# Interruptions.
+
+
+def test_an_extraction_that_was_cut_off_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(folder / "out")
+    asked: list[int] = []
+    original = OnnxClassifier.run
+
+    def cut_off(self: OnnxClassifier, batch: Any) -> Any:
+        asked.append(len(next(iter(batch.values()))))
+        if len(asked) == 20:
+            raise KeyboardInterrupt
+        return original(self, batch)
+
+    monkeypatch.setattr(OnnxClassifier, "run", cut_off)
+    done = renewed(folder, "noisy.npz", "--force", "--batch", "16")
+    assert done.code == 130
+    assert "the same command goes on there" in done.err
+    in_place = {name: one for name, one in contents(folder / "out").items() if "next/" not in name}
+    assert in_place == before
+    renewed(folder, "noisy.npz", "--force", "--batch", "16").require_success()
+    assert len(asked) < 20 + 449 // 16  # the rows that were done are not run again
+    found, fresh = contents(folder / "out"), contents(folder / "fresh")
+    assert {name: found[name] for name in USED} == {name: fresh[name] for name in USED}
+
+
+class Killed(BaseException):
+    """As by a signal that no handler sees."""
+
+
+@pytest.mark.parametrize("moves", range(12))
+def test_results_take_their_places_all_or_go_on(
+    moves: int, made: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after so many links and renames: nothing is lost, and whatever runs next goes on."""
+    before = contents(folder / "out")
+    shutil.copytree(made, folder / "out" / "next")
+    undisturbed = Path(shutil.copytree(folder / "out", folder / "undisturbed"))
+    placing.place(undisturbed)
+
+    with monkeypatch.context() as patch:
+        left = [moves]
+
+        def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+            def moved(*given: Any, **named: Any) -> Any:
+                left[0] -= 1
+                if left[0] == -1:
+                    raise Killed
+                return original(*given, **named)
+
+            return moved
+
+        patch.setattr(os, "link", counted(os.link))
+        for name in ("replace", "unlink"):
+            patch.setattr(Path, name, counted(getattr(Path, name)))
+        with pytest.raises(Killed):
+            placing.place(folder / "out")
+    found = contents(folder / "out")
+    for name in ("cal", "calibrated", "metrics"):
+        suffix = ".onnx" if name == "calibrated" else ".json"
+        assert before[f"{name}{suffix}"] in (
+            found.get(f"{name}{suffix}"),
+            found.get(f"{name}.1{suffix}"),
+        )
+    if json.loads(found["run.json"]).get("kept") == {}:  # not begun, or all but done
+        placing.place(folder / "out")
+    else:
+        finish_placing(folder / "out")
+    assert contents(folder / "out") == contents(undisturbed)
+
+
+# What the earlier run decided.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ExtractOptions(),
+        ExtractOptions(
+            size="32x48", resize="letterbox:114", resample=ResampleName("bicubic"), exif=True
+        ),
+        ExtractOptions(
+            exif=False,
+            crop="8",
+            color=ColorName("L"),
+            layout=LayoutName("NHWC"),
+            scale=0.5,
+            mean="-1,2,3",
+        ),
+        ExtractOptions(
+            std="0.5", fractions="0.5,0.25,0.25", sample=7, seed=3, on_error=OnErrorName("fail")
+        ),
+        ExtractOptions(weights=Path("a b.pt"), classes=Path("names"), phi="input", limit=5),
+        ExtractOptions(preprocess="nets:rows=1", model_output="x", trust_model=True),
+    ],
+)
+def test_options_are_read_back_as_a_features_file_keeps_them(options: ExtractOptions) -> None:
+    kept = options.settings().options()
+    again = ExtractOptions.of(kept)
+    assert again.settings() == options.settings()
+    assert again.settings().options() == kept
+
+
+def test_options_that_are_none_are_named() -> None:
+    with pytest.raises(ValueError, match="there is no option new-one"):
+        ExtractOptions.of(["--new-one=1"])
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--mean", "0.5"), "--mean: with --from it is as in the earlier run"),
+        (("-o", "other"), "--output: with --from it is as in the earlier run"),
+        (("--logits",), "--logits: with --from it is as in the earlier run"),
+        (("new.npz",), "NEWTARGET: give NEWTARGET alone with --from"),
+    ],
+)
+def test_what_the_earlier_run_decided_is_not_asked_again(
+    option: tuple[str, ...], said: str, folder: Path
+) -> None:
+    assert said in renewed(folder, "noisy.npz", *option).usage_error()
+
+
+def other_model(folder: Path) -> str:
+    path = folder / "digits.onnx"
+    path.write_bytes(path.read_bytes().replace(b"scores", b"points"))
+    return "differ in their model"
+
+
+def other_preprocessing(folder: Path) -> str:
+    configuration = {"image_processor_type": "ViTImageProcessor", "size": 8, "do_normalize": False}
+    configuration["do_rescale"] = False
+    (folder / "preprocessor_config.json").write_text(json.dumps(configuration))
+    return "differ in their preprocessing"
+
+
+def other_folder(folder: Path) -> str:
+    (folder / "out" / "run.json").unlink()
+    return "out has no run.json, so covcal run did not make it"
+
+
+def changed_calibration(folder: Path) -> str:
+    with (folder / "out" / "cal.json").open("a") as file:
+        file.write("\n")
+    return "out/cal.json has changed since covcal run made it"
+
+
+def gone_features(folder: Path) -> str:
+    (folder / "out" / "features.h5").unlink()
+    return "out/features.h5 is not there"
+
+
+def gone_model(folder: Path) -> str:
+    (folder / "digits.onnx").unlink()
+    return "out was made with the model ../digits.onnx (from there), which is gone"
+
+
+def named_code(folder: Path) -> str:
+    text = (folder / "out" / "run.json").read_text()
+    (folder / "out" / "run.json").write_text(text.replace("../digits.onnx", "os:getcwd"))
+    return "out says to run os:getcwd, which is code: pass --trust-model if it is yours"
+
+
+def other_classes(folder: Path) -> str:
+    with np.load(folder / "noisy.npz") as found:
+        arrays = dict(found)
+    np.savez(folder / "noisy.npz", **arrays | {"y": arrays["y"] + 99})
+    return "noisy.npz"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        other_model,
+        other_preprocessing,
+        other_folder,
+        changed_calibration,
+        gone_features,
+        gone_model,
+        named_code,
+        other_classes,
+    ],
+)
+def test_what_does_not_go_on_is_refused_in_one_line(
+    change: Callable[[Path], str], folder: Path
+) -> None:
+    """And the folder stays as it was."""
+    said = change(folder)
+    before = contents(folder / "out")
+    assert said in renewed(folder).error_line()
+    assert contents(folder / "out") == before
