@@ -141,18 +141,24 @@ def test_a_job_fails_on_a_calibration_that_got_worse(job: str, repository: Path)
 
 
 @pytest.mark.usefixtures("commands")
-def test_a_job_over_half_a_year(repository: Path) -> None:
+@pytest.mark.parametrize(
+    ("weeks", "moved"), [(6, 2), pytest.param(26, 8, marks=pytest.mark.campaign)]
+)
+def test_a_job_over_the_weeks(repository: Path, weeks: int, moved: int) -> None:
     """It passes while rows are as before, fails from the drift on, and draws every week."""
     codes = []
-    for week in range(26):
-        write_week(repository / "features.h5", week, moved=0.0 if week < 18 else 1.2)
+    for week in range(weeks):
+        write_week(repository / "features.h5", week, moved=0.0 if week < weeks - moved else 1.2)
         codes.append(run_job("ci_gate.yml", repository, week))
-    assert codes[1:] == [0] * 17 + [3] * 8
+    assert codes[1:] == [0] * (weeks - moved - 1) + [3] * moved
     periods = read_history(repository / "calibration" / "watch.jsonl").periods
-    assert [one.measured.period for one in periods] == [f"2026-W{week:02}" for week in range(1, 27)]
-    assert [one.verdict == "recalibrate" for one in periods] == [False] * 18 + [True] * 8
+    named = [f"2026-W{week:02}" for week in range(1, weeks + 1)]
+    assert [one.measured.period for one in periods] == named
+    failed = [one.verdict == "recalibrate" for one in periods]
+    assert failed == [False] * (weeks - moved) + [True] * moved
     page = (repository / "trend.html").read_text()
-    assert "26 periods, 1 calibration, 8 alarms, 8 of them to recalibrate." in page
+    told = f"{weeks} periods, 1 calibration, {moved} alarms, {moved} of them to recalibrate."
+    assert told in page
     assert "<failure" in (repository / "watch.xml").read_text()
 
 
