@@ -453,6 +453,7 @@ class TestForeignJson:
 
 
 NOBODY = 65534
+RUN = ("run", "digits.onnx", "source.npz", "target.npz", "--method", "temp")  # without training
 
 
 @pytest.mark.parametrize(
@@ -465,7 +466,7 @@ NOBODY = 65534
         ("temp.json", ("apply", "adapted.h5", "-c", "temp.json", "-o", "new.csv")),
         ("digits.onnx", EXTRACT),
         ("source.npz", EXTRACT),
-        ("source.npz", ("run", "digits.onnx", "source.npz", "target.npz", "-o", "new")),
+        ("source.npz", (*RUN, "-o", "new")),
         ("classes.txt", (*EXTRACT, "--classes", "classes.txt")),
     ],
 )
