@@ -553,6 +553,7 @@ def every_place(content: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any,
             yield from every_place(value, (*keys, key))
 
 
+@pytest.mark.campaign
 def test_no_damage_speaks_python(tmp_path: Path) -> None:
     """Every field removed and given every wrong kind: read, or refused in plain words."""
     path = tmp_path / "cal.json"

@@ -101,6 +101,7 @@ def test_every_screen_fits_the_terminal(
     assert too_long(shown) == []
 
 
+@pytest.mark.campaign
 def test_the_screens_of_a_model_fit_too(digits: Path, tmp_path: Path) -> None:
     for name in ("digits.onnx", "source.npz", "target.npz"):
         shutil.copy(digits / name, tmp_path)

@@ -79,6 +79,7 @@ def test_what_is_worse_is_seen_where_there_are_rows_enough(n: int, seen: int) ->
 
 
 @pytest.mark.parametrize("metric", ["ece", "brier", "nll"])
+@pytest.mark.campaign
 def test_false_claims_are_rare(metric: str) -> None:
     """Of two temperatures that are equally far off, neither is called better than 5 in 100."""
     truth_odds, truth_correct = drawn(200_000, 1000)

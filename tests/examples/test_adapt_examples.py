@@ -32,6 +32,7 @@ def test_benchmark_prints_seconds_and_how_members_fared(
     assert "member 0:" in text
 
 
+@pytest.mark.campaign
 def test_settings_table_ranks_recipes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ def printed(script: str, *options: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.campaign
 def test_apply_beside_a_bare_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -208,6 +208,7 @@ class TestNightly:
         assert not (nights.folder / "cal.json").exists()
         assert not (nights.folder / "reference.json").exists()
 
+    @pytest.mark.campaign
     def test_many_nights(self, tmp_path: Path) -> None:
         """The calibration changes when the rows do; what nights are compared with stays."""
         nights = Nights(tmp_path)

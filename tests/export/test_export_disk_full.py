@@ -21,7 +21,7 @@ class Net(torch.nn.Module):
 """
 
 
-@pytest.mark.parametrize("size", [1000, 4000])
+@pytest.mark.parametrize("size", [1000, pytest.param(4000, marks=pytest.mark.campaign)])
 def test_one_line_and_the_old_file(size: int, tmp_path: Path) -> None:
     """A limit on the file size stands in for the disk."""
     rng = np.random.default_rng(0)

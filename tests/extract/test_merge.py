@@ -48,7 +48,7 @@ def whole(data: Path, path: Path, **settings: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("count", [1, 10, 60])
+@pytest.mark.parametrize("count", [1, 10, pytest.param(60, marks=pytest.mark.campaign)])
 def test_shards_merged_in_any_order_give_the_bytes_of_one_run(
     count: int, data: Path, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ KILLED_AT_RANDOM = textwrap.dedent(
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.campaign
 def test_killed_at_random_moments_and_resumed(seed: int, data: Path, tmp_path: Path) -> None:
     """SIGKILL after SIGKILL, and still the bytes of one undisturbed run."""
     output = tmp_path / "f.h5"
