@@ -58,11 +58,13 @@ def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
 
 def test_evaluate_judges_what_was_not_fitted_to(path: Path) -> None:
     """Rows of the test split were not drawn; of all rows those 70 are left out."""
-    assert evaluate(path, {"labelled": calibrate(path)}).left_out == 0
+    by_default = evaluate(path, {"labelled": calibrate(path)})
+    assert (by_default.left_out, by_default.notes) == (0, ())
     done = covcal(
         *("evaluate", path, "-c", save(path), "--split", "all", "--format", "json")
     ).require_success()
     assert json.loads(done.out)["left_out"] == 70
+    assert "the others are no random sample and flatter the classifier" in done.err
 
 
 def save(path: Path) -> Path:
