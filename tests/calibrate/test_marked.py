@@ -11,6 +11,8 @@ import pytest
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.compare.compare import compare
+from covcal_cli.compare.runs import CompareSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
@@ -86,6 +88,16 @@ def test_others_leave_them_alone(path: Path, unmarked: Path, settings: dict[str,
     with_labels, without = calibrate(path, asked), calibrate(unmarked, asked)
     assert with_labels.forecaster_temperature == without.forecaster_temperature
     assert not with_labels.used_target_labels
+
+
+def test_compare_only_judges_by_them(path: Path, unmarked: Path, tmp_path: Path) -> None:
+    """Its auto and its estimate are those of the file without labels."""
+    settings = CompareSettings(methods=("auto",), seeds=1, adapt=None)
+    with_labels, without = (
+        compare([one], tmp_path, settings).records[one.stem][0] for one in (path, unmarked)
+    )
+    assert with_labels.fits == without.fits
+    assert with_labels.estimates == without.estimates
 
 
 def test_a_given_prior_keeps_its_rule(path: Path) -> None:
