@@ -132,10 +132,12 @@ def _summary(found: "Picked") -> str:
         f"picked     {batch.drawn} {rows} of {batch.population} ({' and '.join(batch.splits)})"
         f"{before}",
         f"by         {batch.score}",
-        f"accuracy   to about +-{100 * found.half_width:.1f} points from these labels",
+        f"accuracy   to about +-{100 * found.half_width:.1f} points from these labels at best: "
+        "less surely where the confidence is off",
     ]
     if found.before:
-        lines.append(f"           to about +-{100 * found.half_width_of_all:.1f} points from all")
+        of_all = 100 * found.half_width_of_all
+        lines.append(f"           to about +-{of_all:.1f} points from all at best")
     lines += [
         f"ECE        at least about {100 * found.mean_error:.1f} points: what is fitted to them "
         "misses the accuracy by as much",

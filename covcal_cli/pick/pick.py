@@ -15,6 +15,7 @@ from covcal_cli.arrays import Float64s, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.evidence import Z
 from covcal_cli.estimators.forecast import forecast
+from covcal_cli.estimators.labelled import NEAREST
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.forecaster import ScaledLogits, read_named, scaled_logits
@@ -57,7 +58,7 @@ class Picked:
     classes: tuple[str, ...]  # what may be written in the column of labels
     before: int  # rows drawn by earlier batches
     # Half the 95 % interval that the labels of this batch, and of all batches, will give for the
-    # accuracy on the rows of `splits`, if the forecast is about right.
+    # accuracy on the rows of `splits`, if the forecast is about right: else it is wider.
     half_width: float
     half_width_of_all: float
     unreadable: Mapping[str, str]  # why an image is not on the page, by the row's id
@@ -165,8 +166,10 @@ def pick(
             write_text(output, sheet_text(sheet), force=force)
             if page is not None:
                 unreadable = write_page(Path(page), sheet, classes, images, force=force)
-        variance = _variance(right, probabilities)
-        earlier_ones = _earlier_variances(before, frame, found.right)
+        # No forecast is as sure as it may look, and the estimate by labels takes none to be.
+        doubtful = np.clip(found.right, NEAREST, 1 - NEAREST)
+        variance = _variance(doubtful[is_left], probabilities)
+        earlier_ones = _earlier_variances(before, frame, doubtful)
         return Picked(
             sheet,
             classes,
