@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 def calibrate(
     file: InputFile = None,
-    output: Annotated[Path, output("Calibration to write; - prints it.")] = Path("cal.json"),
+    output: Annotated[Path, output("Calibration to write; - prints it.", printed=True)] = Path(
+        "cal.json"
+    ),
     method: Method = MethodName.auto,
     loss: Loss = LossName.brier,
     max_weight: MaxWeight = 1000.0,

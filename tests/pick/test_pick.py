@@ -186,6 +186,12 @@ def test_confidence_that_looks_certain_promises_no_exact_accuracy(tmp_path: Path
     assert found.half_width == pytest.approx(exact, rel=1e-3)
 
 
+def test_the_sheet_is_printed_when_asked(picked: Path) -> None:
+    done = covcal("pick", "-n", 40, "-o", "-", cwd=picked).require_success()
+    assert done.out == (picked / "to-label.csv").read_text(encoding="utf-8")
+    assert not (picked / "-").exists()
+
+
 def test_splits_are_drawn_from_when_asked(picked: Path, tmp_path: Path) -> None:
     path, output = picked / "adapted.h5", tmp_path / "x.csv"
     covcal("pick", path, "-n", 9, "--split", "test", "-o", output).require_success()
