@@ -99,6 +99,18 @@ def test_others_leave_them_alone(path: Path, unmarked: Path, settings: dict[str,
     assert not with_labels.used_target_labels
 
 
+@pytest.mark.parametrize(
+    ("labels", "asked"),
+    [("auto", "auto"), ("marked", "auto with --labels marked"), ("9", "auto with --labels 9")],
+)
+def test_inspect_says_what_was_asked_for(
+    path: Path, tmp_path: Path, labels: str, asked: str
+) -> None:
+    document = tmp_path / "cal.json"
+    covcal("calibrate", path, "--labels", labels, "-o", document).require_success()
+    assert f"labelled (asked for: {asked})" in covcal("inspect", document).require_success().out
+
+
 def test_compare_only_judges_by_them(path: Path, unmarked: Path, tmp_path: Path) -> None:
     """Its auto and its estimate are those of the file without labels."""
     settings = CompareSettings(methods=("auto",), seeds=1, adapt=None)
