@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from covcal_cli.calibrate.estimate import Estimation
+from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.result import WrittenMetrics
 from covcal_cli.files import require_file
@@ -253,7 +254,7 @@ def _calibration_lines(path: Path) -> Lines:
     read = read_calibration(path)
     aligned = read.aligned_temperature
     lines = [
-        ("method", f"{read.method_used} (asked for: {read.method})"),
+        ("method", f"{read.method_used} (asked for: {_asked_for(read)})"),
         ("reason", read.reason),
         ("T_f", f"{read.forecaster_temperature:.6g}"),
         *([] if aligned is None else [("T_a", f"{aligned:.6g}")]),
@@ -271,6 +272,14 @@ def _calibration_lines(path: Path) -> Lines:
         lines.append(("labels", f"of {read.labelled_rows.n} target rows were used, drawn {drawn}"))
     lines += [("note", text) for text in read.notes]
     return lines + [("warning", text) for text in read.warnings]
+
+
+def _asked_for(calibration: Calibration) -> str:
+    """Return the method asked for, of labels by the options that fit to them."""
+    rows = calibration.labelled_rows
+    if rows is None or calibration.method == AUTO:
+        return calibration.method
+    return f"{AUTO} with --labels {rows.n if rows.design == 'random' else rows.design}"
 
 
 def _confidence_offset(calibration: Calibration) -> Lines:

@@ -60,7 +60,7 @@ class LabelledRowsFit:
         if not passed:
             text += ": it counts for less, and more labels tell more"
         nearest = low if abs(found - low) < abs(found - high) else high
-        return (Guard("borne out by labels", found, nearest, passed, text),)
+        return (Guard("contradicted by labels", found, nearest, passed, text),)
 
     @property
     def accuracy(self) -> Estimate:
@@ -71,7 +71,8 @@ class LabelledRowsFit:
             accuracy,
             min(alone.low, accuracy),
             max(alone.high, accuracy),
-            "the labels are right; the estimate without labels counts as far as it mostly errs",
+            "the labels are right; the estimate without labels counts as far as it mostly errs. A "
+            "fit row by row joins the two, and what it says may lie outside both",
             self.guards,
             alone.interval,
         )

@@ -53,7 +53,7 @@ from covcal_cli.records import Guard, Input, require_at_least, require_one_of
 MIN_ESS_FIT = 100.0  # effective rows that a weighted T_f should rest on
 MAX_MEAN_WEIGHT_GAP = 0.2
 MAX_CLIPPED_SHARE = 0.01
-_SOFTEST = 10.0  # T above which hardly anything is left of the classifier's confidence
+_SOFTEST = 10.0  # T above which outputs are seldom the logits that a model was trained by
 # Target validation rows that discriminators are held to; more change no digit that is shown.
 MAX_DISCRIMINATED = 500_000
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
@@ -461,16 +461,16 @@ def require_inside(path: Path, found: Calibration, *, allow_limit: bool) -> Cali
 
 
 def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> list[str]:
-    """Return warnings where a model seems to be read wrongly: near chance, or hardly sure at T."""
+    """Return warnings where a model seems to be read wrongly: near chance, or far too sure."""
     doubt = None if accuracy is None else accuracy.doubt
     warnings = [] if doubt is None else [doubt]
     temperature = min(scaling.temperatures.values())
     if temperature > _SOFTEST:
         right = "" if accuracy is None else f" (it gets {accuracy} right)"
         warnings.append(
-            f"T = {temperature:.4g} is above {_SOFTEST:.0f} and leaves hardly any confidence: is "
-            f"the model read as it was trained{right}? check the preprocessing and the output that "
-            "is read"
+            f"T = {temperature:.4g} is above {_SOFTEST:.0f}, as the classifier's outputs are far "
+            f"surer than right: is the model read as it was trained{right}? check the "
+            "preprocessing, and that the output that is read holds logits"
         )
     return warnings
 

@@ -35,7 +35,7 @@ def apply(
         list[Path] | None, calibration("The calibration; cal.json when left out.")
     ] = None,
     output: Annotated[
-        Path, output("File to write: .csv, .parquet, .npz or .h5; - prints CSV.")
+        Path, output("File to write: .csv, .parquet, .npz or .h5; - prints CSV.", printed=True)
     ] = Path("probs.csv"),
     domain: Annotated[DomainName, typer.Option(help="Rows to apply it to.")] = DomainName.target,
     split: Annotated[RowsName, typer.Option(help="Rows to apply it to.")] = RowsName.all,

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 def calibrate(
     file: InputFile = None,
-    output: Annotated[Path, output("Calibration to write; - prints it.")] = Path("cal.json"),
+    output: Annotated[Path, output("Calibration to write; - prints it.", printed=True)] = Path(
+        "cal.json"
+    ),
     method: Method = MethodName.auto,
     loss: Loss = LossName.brier,
     max_weight: MaxWeight = 1000.0,
@@ -237,10 +239,15 @@ def _offsets_line(calibration: "Calibration") -> str:
 
 def _label_lines(found: Any) -> list[tuple[str, str]]:
     """Return what the labels say, on the rows that they were drawn from."""
-    low, high = found["accuracy_low"], found["accuracy_high"]
+    low, high, without = (found[f"accuracy_{name}"] for name in ("low", "high", "without_labels"))
+    beside = "" if without is None else f", the estimate without them {without:.1%}"
     error = f"{found['ece']:.1%} ({found['ece_low']:.1%} to {found['ece_high']:.1%})"
     return [
-        ("accuracy", f"{found['accuracy']:.1%} ({low:.1%} to {high:.1%}) by labels"),
+        (
+            "accuracy",
+            f"{found['accuracy']:.1%} ({low:.1%} to {high:.1%}): the labels alone say "
+            f"{found['accuracy_by_labels']:.1%}{beside}",
+        ),
         ("ECE", f"{error} by labels, each judged by a fit without it"),
     ]
 

@@ -44,7 +44,8 @@ def estimate(
         list[Path] | None, calibrations("A calibration to see against the estimate; repeats.")
     ] = None,
     output: Annotated[
-        Path | None, output("Write estimate.json there; - prints it instead of the table.")
+        Path | None,
+        output("Write estimate.json there; - prints it instead of the table.", printed=True),
     ] = None,
     target_prior: TargetPrior = "source",
     labels: Annotated[

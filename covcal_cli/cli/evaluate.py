@@ -45,7 +45,8 @@ def evaluate(
         ),
     ] = None,
     output: Annotated[
-        Path | None, output("Write metrics.json there; - prints it instead of the table.")
+        Path | None,
+        output("Write metrics.json there; - prints it instead of the table.", printed=True),
     ] = None,
     split: JudgedSplit = SplitName.test,
     bins: Annotated[int, typer.Option(min=1, max=10_000, help="Bins of confidence.")] = 15,

@@ -82,8 +82,10 @@ def export(
     rows = f"{agreement.rows} made rows"
     if agreement.stored_rows:
         rows += f" and {agreement.stored_rows} that the calibration was fitted on"
+    moved = merged.confidence_offset
+    offset = f", offset {moved:+.3f}" if moved else ""
     lines = (
-        f"merged: {merged.method_used}, T = {merged.forecaster_temperature:.4g}",
+        f"merged: {merged.method_used}, T = {merged.scaling.shown(4)}{offset}",
         f"outputs: {', '.join(written.kept)} (as before), {', '.join(written.added)}",
         f"checked on {rows}: outputs {same}, labels identical, probabilities within "
         f"{agreement.probability_error:.0e}",

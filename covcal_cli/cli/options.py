@@ -9,9 +9,18 @@ import typer
 from covcal_cli.calibrate.methods import AUTO, METHODS
 
 
-def output(text: str) -> Any:
-    """Return the option ``-o/--output`` with a command's own help text."""
-    return typer.Option("--output", "-o", help=text)
+def output(text: str, *, printed: bool = False) -> Any:
+    """Return the option ``-o/--output`` with a command's own help text.
+
+    Of a command that can print its result ``-`` does; others refuse it.
+    """
+    return typer.Option("--output", "-o", help=text, callback=None if printed else _named)
+
+
+def _named(output: Path | None) -> Path | None:
+    if str(output) == "-":
+        raise typer.BadParameter("this result cannot be printed: give it a name")
+    return output
 
 
 def calibration(text: str) -> Any:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def pick(
     file: InputFile = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to draw.")] = 50,
-    output: Annotated[Path, output("CSV to write, for a person to fill in.")] = Path(
-        "to-label.csv"
-    ),
+    output: Annotated[
+        Path, output("CSV to write, for a person to fill in; - prints it.", printed=True)
+    ] = Path("to-label.csv"),
     calibration: Annotated[
         Path | None,
         calibration("Lean on its confidence; on one fitted to the source when left out."),
@@ -85,6 +85,7 @@ def pick(
     from covcal_cli.formats.features import ALL, SPLITS
     from covcal_cli.pick.pick import PickSettings
     from covcal_cli.pick.pick import pick as draw
+    from covcal_cli.pick.sheet import sheet_text
 
     names = [name.value for name in split or []]
     with usage():
@@ -93,10 +94,11 @@ def pick(
         )
     console = Console(quiet=quiet, verbose=verbose)
     path = file_to_read(file, console)
+    to_stdout = str(output) == "-"
     with console.progress() as progress:
         found = draw(
             path,
-            output,
+            None if to_stdout else output,
             settings,
             calibration=calibration,
             networks=networks,
@@ -106,17 +108,20 @@ def pick(
             force=force,
             progress=progress,
         )
-    console.screen(_summary(found))
+    if to_stdout:
+        console.result(sheet_text(found.sheet))
+    else:
+        console.screen(_summary(found))
     console.warn(
         f"the page cannot show {known}: {reason}" for known, reason in found.unreadable.items()
     )
     if page is not None and images is None:
         console.note("the page names rows by their ids: pass --images TARGET to show images")
     read = f"covcal label {as_word(path)}"
-    if page is None:
-        console.wrote(output, f"fill in its labels, then {read} {as_word(output)}")
-    else:
-        console.wrote(output)
+    if not to_stdout:
+        following = f"fill in its labels, then {read} {as_word(output)}"
+        console.wrote(output, following if page is None else None)
+    if page is not None:
         console.wrote(page, f"open it in a browser, then {read} with the CSV that it saves")
 
 
@@ -132,10 +137,12 @@ def _summary(found: "Picked") -> str:
         f"picked     {batch.drawn} {rows} of {batch.population} ({' and '.join(batch.splits)})"
         f"{before}",
         f"by         {batch.score}",
-        f"accuracy   to about +-{100 * found.half_width:.1f} points from these labels",
+        f"accuracy   to about +-{100 * found.half_width:.1f} points from these labels at best: "
+        "less surely where the confidence is off",
     ]
     if found.before:
-        lines.append(f"           to about +-{100 * found.half_width_of_all:.1f} points from all")
+        of_all = 100 * found.half_width_of_all
+        lines.append(f"           to about +-{of_all:.1f} points from all at best")
     lines += [
         f"ECE        at least about {100 * found.mean_error:.1f} points: what is fitted to them "
         "misses the accuracy by as much",

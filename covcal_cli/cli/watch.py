@@ -61,7 +61,7 @@ def watch(
     ] = None,
     junit: Annotated[Path | None, typer.Option(help="Write the gates as a JUnit report.")] = None,
     output: Annotated[
-        Path | None, output("Write the periods as JSON there; - prints it instead.")
+        Path | None, output("Write the periods as JSON there; - prints it instead.", printed=True)
     ] = None,
     plot: Annotated[
         Path | None,

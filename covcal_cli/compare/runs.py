@@ -237,14 +237,16 @@ def _measured(
             continue
         try:
             fitted[name] = calibrate(
-                path, CalibrateSettings(method=name, seed=seed, allow_limit=True)
+                path,
+                # Labels judge, marked ones too.
+                CalibrateSettings(method=name, seed=seed, allow_limit=True, labels="none"),
             )
         except CovcalError as error:
             refused[name] = str(error)
         watch.stop(name)
     evaluation = evaluate(path, fitted)
     try:
-        estimates = estimate(path, EstimateSettings(seed=seed)).estimates
+        estimates = estimate(path, EstimateSettings(seed=seed, labels="none")).estimates
     except CovcalError:  # the file allows none
         estimates = ()
     return Record(

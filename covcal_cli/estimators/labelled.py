@@ -31,7 +31,7 @@ from covcal_cli.estimators.evidence import Estimate, Z
 INTERVAL = "95 %, of the rows that were drawn from"
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
-_NEAREST = 0.0025  # a forecast that is nearer to 0 or 1 counts as this near
+NEAREST = 0.0025  # a forecast that is nearer to 0 or 1 counts as this near
 _STEPS = 30
 _TOLERANCE = 1e-10
 # Of k events in n trials: n times the probability at which k or more happen in 1 of 20 cases.
@@ -153,7 +153,7 @@ def _fitted(scores: Float64s, right: Float64s, weights: Float64s) -> tuple[float
 
 
 def _logit(forecast: Float64s) -> Float64s:
-    near = np.clip(forecast, _NEAREST, 1 - _NEAREST)
+    near = np.clip(forecast, NEAREST, 1 - NEAREST)
     return np.asarray(np.log(near / (1 - near)))
 
 

@@ -193,7 +193,7 @@ def evaluate(
             split=split,
             predictions=settings.predictions,
             unlabelled=unlabelled,
-            left_out=left_out,
+            left_out=len(left_out),
             metrics=metrics,
             scalings={name: judged[name].scaling for name in metrics},
             inputs=(
@@ -229,7 +229,11 @@ def evaluate(
                 if _before(name) in results
             },
             model=file.model["name"],
-            notes=(*_notes_on_split(split), *_notes_on_fitted(target, calibrations, files)),
+            notes=(
+                *_notes_on_split(split),
+                *_notes_on_fitted(target, calibrations, files),
+                *_notes_on_left_out(target, left_out, calibrations),
+            ),
         )
 
 
@@ -336,8 +340,8 @@ def _top_class(logits: Float64s) -> Labels:
 
 def _without_fitted(
     target: Domain, rows: Rows, calibrations: Mapping[str, Calibration]
-) -> tuple[Rows, int]:
-    """Return `rows` without those whose labels a calibration was fitted to, and their number.
+) -> tuple[Rows, Rows]:
+    """Return `rows` without those whose labels a calibration was fitted to, and those.
 
     Rows are known by their ids, so that a calibration is judged fairly on a file made anew too.
     """
@@ -348,7 +352,7 @@ def _without_fitted(
         for known in calibration.labelled_rows.ids
     }
     if not fitted:
-        return rows, 0
+        return rows, rows[:0]
     kept = np.concatenate(
         [
             np.array([known not in fitted for known in target.ids(block)], dtype=bool)
@@ -360,7 +364,7 @@ def _without_fitted(
             f"{target.path}: a calibration was fitted to every row to judge: take fewer --labels, "
             "or another --split"
         )
-    return rows[kept], int((~kept).sum())
+    return rows[kept], rows[~kept]
 
 
 def _notes_on_split(split: str) -> list[str]:
@@ -396,6 +400,25 @@ def _notes_on_fitted(
                 "id: if they are there under other ids they are judged too"
             )
     return notes
+
+
+def _notes_on_left_out(
+    target: Domain, left_out: Rows, calibrations: Mapping[str, Calibration]
+) -> list[str]:
+    """Return a note where rows that are left out were no random ones, so that the rest is none."""
+    picked = {
+        known
+        for calibration in calibrations.values()
+        if calibration.labelled_rows is not None and calibration.labelled_rows.design == "marked"
+        for known in calibration.labelled_rows.ids
+    }
+    if picked.isdisjoint(target.ids(left_out)):
+        return []
+    return [
+        "the rows left out were picked, doubtful ones more often than sure ones: the others are no "
+        "random sample and flatter the classifier; judge a split that none was picked from, as the "
+        "test rows are unless pick is told otherwise"
+    ]
 
 
 # Groups of rows: by class, by predicted label, or by what a column says.

@@ -15,6 +15,7 @@ from covcal_cli.arrays import Float64s, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.evidence import Z
 from covcal_cli.estimators.forecast import forecast
+from covcal_cli.estimators.labelled import NEAREST
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.forecaster import ScaledLogits, read_named, scaled_logits
@@ -27,6 +28,7 @@ from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
 
 _UNSEEN = ("train", "validation")  # splits whose rows evaluate does not judge
+_UNWRITTEN = Path("to-label.csv")  # what a page calls a sheet that has no file
 _BANDS = 5  # of the forecast, in each of which rows are in order of their predicted class
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # mean size of a normal number, in standard deviations
 
@@ -57,7 +59,7 @@ class Picked:
     classes: tuple[str, ...]  # what may be written in the column of labels
     before: int  # rows drawn by earlier batches
     # Half the 95 % interval that the labels of this batch, and of all batches, will give for the
-    # accuracy on the rows of `splits`, if the forecast is about right.
+    # accuracy on the rows of `splits`, if the forecast is about right: else it is wider.
     half_width: float
     half_width_of_all: float
     unreadable: Mapping[str, str]  # why an image is not on the page, by the row's id
@@ -70,7 +72,7 @@ class Picked:
 
 def pick(
     path: str | Path,
-    output: str | Path,
+    output: str | Path | None,
     settings: PickSettings = _AS_IT_COMES,
     *,
     calibration: str | Path | None = None,
@@ -87,8 +89,8 @@ def pick(
     ----------
     path : str or Path
         A features or adapted file with a target.
-    output : str or Path
-        The CSV to write.
+    output : str or Path, optional
+        The CSV to write; None: `Picked.sheet` holds its rows.
     settings : PickSettings
     calibration : str or Path, optional
         The cal.json whose confidence is leant on.
@@ -114,13 +116,13 @@ def pick(
     """
     if networks is not None and calibration is None:
         raise UnusedOptionError("--networks", "only a calibration has a use for it")
-    path, output = Path(path), Path(output)
+    path, output = Path(path), None if output is None else Path(output)
     read = [Path(one) for one in (calibration, networks, images, *earlier) if one is not None]
-    check_output(output, force=force, inputs=[path, *read])
-    if page is not None:
-        check_output(Path(page), force=force, inputs=[path, *read])
-        if Path(page).resolve() == output.resolve():
-            raise CovcalError(f"{page} cannot be both the CSV and the page: give one another name")
+    for one in (output, page):
+        if one is not None:
+            check_output(Path(one), force=force, inputs=[path, *read])
+    if page is not None and output is not None and Path(page).resolve() == output.resolve():
+        raise CovcalError(f"{page} cannot be both the CSV and the page: give one another name")
     with FeatureFile(path) as file:
         target = file.require_target()
         before = _before(file, [read_sheet(Path(one)) for one in earlier])
@@ -157,16 +159,21 @@ def pick(
             # Who stops early has then labelled some of every kind.
             for stratum, row in sorted(enumerate(taken.tolist()), key=lambda _: rng.random())
         ]
-        sheet = Sheet(output, Draw(len(before.batches), batch, fingerprint(file)), drawn_rows)
+        sheet = Sheet(
+            output or _UNWRITTEN, Draw(len(before.batches), batch, fingerprint(file)), drawn_rows
+        )
         rows_of(target, sheet)  # refuses ids that are not unique, before anybody labels them
         classes = tuple(file.classes)
         unreadable: Mapping[str, str] = {}
         with moved_together():
-            write_text(output, sheet_text(sheet), force=force)
+            if output is not None:
+                write_text(output, sheet_text(sheet), force=force)
             if page is not None:
                 unreadable = write_page(Path(page), sheet, classes, images, force=force)
-        variance = _variance(right, probabilities)
-        earlier_ones = _earlier_variances(before, frame, found.right)
+        # No forecast is as sure as it may look, and the estimate by labels takes none to be.
+        doubtful = np.clip(found.right, NEAREST, 1 - NEAREST)
+        variance = _variance(doubtful[is_left], probabilities)
+        earlier_ones = _earlier_variances(before, frame, doubtful)
         return Picked(
             sheet,
             classes,

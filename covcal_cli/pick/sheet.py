@@ -5,6 +5,7 @@ been through a spreadsheet, or lost lines there, is either read rightly or refus
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ _NEEDED = ("id", "label", "inclusion", "draw")
 _REMEDY = "give the CSV file that covcal pick wrote, its column label filled in"
 _PROOF_ROWS = 256  # whose logits tell data from others with the same ids
 _DIGITS = 16  # of a sha256 that are kept
+_ROUNDING = 1e-3  # relative, of an inclusion probability
 _SPECIAL = re.compile(r'[",\n\r]')  # what a cell must be quoted for
 _SPLIT = f"(?:{'|'.join(SPLITS)})"
+_PROBABILITY = r"1\.0|0\.\d+|\d(?:\.\d+)?e-\d+"  # as repr has it
 _DRAW = re.compile(
     r"batch ([1-9]\d{0,8}) row ([1-9]\d{0,8}) of ([1-9]\d{0,8}) seed (\d{1,18}) from (\d{1,18}) "
-    rf"({_SPLIT}(?:\+{_SPLIT})*) rows of ([0-9a-f]+) by (.+)"
+    rf"({_SPLIT}(?:\+{_SPLIT})*) rows of ([0-9a-f]+)(?: at ({_PROBABILITY}))? by (.+)"
 )
 
 
@@ -39,12 +42,13 @@ class Draw:
     batch: Batch
     fingerprint: str  # of the data
 
-    def text(self, stratum: int) -> str:
-        """Return what the line of a row says of its draw."""
+    def text(self, row: "DrawnRow") -> str:
+        """Return what the line of a row says of its draw, its inclusion probability included."""
         one, splits = self.batch, "+".join(self.batch.splits)
         return (
-            f"batch {self.number + 1} row {stratum + 1} of {one.drawn} seed {one.seed} from "
-            f"{one.population} {splits} rows of {self.fingerprint} by {one.score}"
+            f"batch {self.number + 1} row {row.stratum + 1} of {one.drawn} seed {one.seed} from "
+            f"{one.population} {splits} rows of {self.fingerprint} at {row.inclusion!r} "
+            f"by {one.score}"
         )
 
 
@@ -86,7 +90,7 @@ def sheet_text(sheet: Sheet) -> str:
     lines = [csv_line(columns)]
     for row in sheet.rows:
         numbers = {"confidence": f"{row.confidence:.4f}", "inclusion": repr(row.inclusion)}
-        cells = vars(row) | numbers | {"draw": sheet.draw.text(row.stratum)}
+        cells = vars(row) | numbers | {"draw": sheet.draw.text(row)}
         lines.append(csv_line([cells[name] for name in columns]))
     return "".join(lines)
 
@@ -123,17 +127,18 @@ def read_sheet(path: Path) -> Sheet:
                 f"did not write: {_REMEDY}"
             )
         batch, row, drawn, seed, population = map(int, found.groups()[:5])
-        splits, data, score = found.groups()[5:]
+        splits, data, drawn_with, score = found.groups()[5:]
         one = Batch(drawn, population, seed, tuple(splits.split("+")), score)
         draws.append(Draw(batch - 1, one, data))
-        probability = _probability(path, store.place(number), inclusion)
+        probability = _probability(path, store.place(number), inclusion, drawn_with)
         rows.append(DrawnRow(known, probability, row - 1, label.strip()))
     sheet = Sheet(path, draws[0], rows)
     _require_whole(sheet, draws)
     return sheet
 
 
-def _probability(path: Path, place: str, text: str) -> float:
+def _probability(path: Path, place: str, text: str, drawn: str | None) -> float:
+    """Return the inclusion probability of a row, which its draw says too but in older sheets."""
     try:
         value = float(text)
     except ValueError:
@@ -143,7 +148,15 @@ def _probability(path: Path, place: str, text: str) -> float:
             f"{path}: the inclusion probability in {place} is {shown(text)}, no number above 0 and "
             "at most 1: keep that column as covcal pick wrote it, with decimal points"
         )
-    return value
+    if drawn is None:
+        return value
+    # A spreadsheet may have rounded the column; the text of the draw it leaves alone.
+    if not math.isclose(value, float(drawn), rel_tol=_ROUNDING):
+        raise CovcalError(
+            f"{path}: the inclusion probability in {place} is {shown(text)}, and the row was drawn "
+            f"with {float(drawn):.4g}: keep that column as covcal pick wrote it"
+        )
+    return float(drawn)
 
 
 def _require_whole(sheet: Sheet, draws: Sequence[Draw]) -> None:

@@ -19,11 +19,12 @@ from scipy.special import log_softmax as scipy_log_softmax
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate, calibrate_file
 from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import AUTO, METHODS
-from covcal_cli.calibrate.problem import Problem, warnings_on_weights
+from covcal_cli.calibrate.problem import Problem, warnings_on_reading, warnings_on_weights
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.scaling import Scaling
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.records import encoded, write_document
 from tests.cli_runner import covcal
@@ -712,3 +713,11 @@ def test_a_path_may_be_text_and_a_file_may_be_open(tmp_path: Path) -> None:
     write_document(found, tmp_path / "cal.json", force=False)
     text = str(tmp_path / "cal.json")
     assert read_calibration(text).forecaster_temperature == found.forecaster_temperature
+
+
+@pytest.mark.parametrize(("temperature", "warned"), [(9.9, False), (25.16, True)])
+def test_outputs_far_too_sure_are_warned_of(temperature: float, warned: bool) -> None:
+    """Whatever confidence T leaves: that of answers without logits may still be high."""
+    found = warnings_on_reading(None, Scaling("original", temperature))
+    said = ["T = 25.16 is above 10, as the classifier's outputs are far surer than right"]
+    assert [text.partition(":")[0] for text in found] == said * warned

@@ -10,8 +10,13 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.estimate import estimate
+from covcal_cli.calibrate.labelled import LabelledRowsFit
 from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.compare.compare import compare
+from covcal_cli.compare.runs import CompareSettings
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.posterior import Posterior
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
 from tests.cli_runner import covcal
@@ -48,6 +53,12 @@ def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
     content: dict[str, Any] = json.loads((tmp_path / "cal.json").read_text())
     assert (content["method"], content["method_used"]) == ("auto", "labelled")
     assert content["used_target_labels"] is True
+    of_labels = content["estimates"]["labelled"]
+    (line,) = (line for line in done.out.splitlines() if line.startswith("accuracy"))
+    alone, without = (of_labels[f"accuracy_{one}"] for one in ("by_labels", "without_labels"))
+    beside = f"the labels alone say {alone:.1%}, the estimate without them {without:.1%}"
+    assert line.split(None, 1)[1].startswith(f"{of_labels['accuracy']:.1%} (")
+    assert line.endswith(f"): {beside}")
     rows = content["labelled_rows"]
     assert (rows["design"], rows["population"], rows["batches"]) == ("marked", 400, [30, 40])
     found = read_calibration(tmp_path / "cal.json")
@@ -58,11 +69,13 @@ def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
 
 def test_evaluate_judges_what_was_not_fitted_to(path: Path) -> None:
     """Rows of the test split were not drawn; of all rows those 70 are left out."""
-    assert evaluate(path, {"labelled": calibrate(path)}).left_out == 0
+    by_default = evaluate(path, {"labelled": calibrate(path)})
+    assert (by_default.left_out, by_default.notes) == (0, ())
     done = covcal(
         *("evaluate", path, "-c", save(path), "--split", "all", "--format", "json")
     ).require_success()
     assert json.loads(done.out)["left_out"] == 70
+    assert "the others are no random sample and flatter the classifier" in done.err
 
 
 def save(path: Path) -> Path:
@@ -86,6 +99,28 @@ def test_others_leave_them_alone(path: Path, unmarked: Path, settings: dict[str,
     assert not with_labels.used_target_labels
 
 
+@pytest.mark.parametrize(
+    ("labels", "asked"),
+    [("auto", "auto"), ("marked", "auto with --labels marked"), ("9", "auto with --labels 9")],
+)
+def test_inspect_says_what_was_asked_for(
+    path: Path, tmp_path: Path, labels: str, asked: str
+) -> None:
+    document = tmp_path / "cal.json"
+    covcal("calibrate", path, "--labels", labels, "-o", document).require_success()
+    assert f"labelled (asked for: {asked})" in covcal("inspect", document).require_success().out
+
+
+def test_compare_only_judges_by_them(path: Path, unmarked: Path, tmp_path: Path) -> None:
+    """Its auto and its estimate are those of the file without labels."""
+    settings = CompareSettings(methods=("auto",), seeds=1, adapt=None)
+    with_labels, without = (
+        compare([one], tmp_path, settings).records[one.stem][0] for one in (path, unmarked)
+    )
+    assert with_labels.fits == without.fits
+    assert with_labels.estimates == without.estimates
+
+
 def test_a_given_prior_keeps_its_rule(path: Path) -> None:
     found = calibrate(path, CalibrateSettings(target_prior="uniform"))
     assert found.method_used in ("prior", "prior+cot")
@@ -105,6 +140,13 @@ def test_estimate_puts_them_first(path: Path, unmarked: Path) -> None:
     assert (found.used_target_labels, without.used_target_labels) == (True, False)
     ignoring = estimate(path, EstimateSettings(labels="none"))
     assert ignoring.estimates == without.estimates
+
+
+@pytest.mark.parametrize(("without", "failed"), [(0.6, []), (0.8, ["contradicted by labels"])])
+def test_labels_that_contradict_the_estimate_are_named(without: float, failed: list[str]) -> None:
+    prior, by_labels = (Estimate("", at, at - 0.1, at + 0.1, "") for at in (without, 0.65))
+    found = LabelledRowsFit(prior, by_labels, Posterior(1.0, 0.0, 0.7)).accuracy
+    assert found.failed == failed
 
 
 def test_labels_that_are_not_there_are_asked_for(unmarked: Path) -> None:

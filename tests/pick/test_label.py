@@ -141,6 +141,24 @@ def test_a_sheet_that_a_spreadsheet_saved(folder: Path, delimiter: str) -> None:
     assert len(marked(folder / "adapted.h5").rows) == N
 
 
+@pytest.mark.parametrize("kind", ["rounded", "of an earlier version"])
+def test_a_probability_that_is_rounded_or_stands_alone(folder: Path, kind: str) -> None:
+    """What the draw says is exact; sheets that do not say it there are read as they are."""
+    sheet, before = folder / "first.csv", lines_of(folder / "first.csv")
+
+    def changed(line: dict[str, str]) -> dict[str, str]:
+        if kind == "rounded":
+            return line | {"inclusion": f"{float(line['inclusion']):.4g}"}
+        return line | {"draw": line["draw"].replace(f" at {line['inclusion']} ", " ")}
+
+    lines = [changed(line) for line in before]
+    assert lines != before
+    write_lines(sheet, lines)
+    covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
+    found = sorted(marked(folder / "adapted.h5").inclusion)
+    assert found == sorted(float(line["inclusion"]) for line in before)
+
+
 def emptied(lines: Lines) -> Lines:
     return [*(line | {"label": ""} for line in lines[:3]), *lines[3:]]
 
@@ -218,6 +236,10 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "no probability": (
         lambda lines: [lines[0] | {"inclusion": "0,05"}, *lines[1:]],
         "the inclusion probability in line 2 is '0,05'",
+    ),
+    "another probability": (
+        lambda lines: [lines[0] | {"inclusion": "1e-06"}, *lines[1:]],
+        "the inclusion probability in line 2 is '1e-06', and the row was drawn with 0.",
     ),
     "another population": (
         lambda lines: [line | {"draw": line["draw"].replace("270", "271")} for line in lines],

@@ -172,6 +172,26 @@ def test_what_labels_buy_is_what_they_bring(tmp_path: Path) -> None:
     assert 1.96 * np.sqrt(np.mean(np.square(errors))) == pytest.approx(promises[0], rel=0.4)
 
 
+def test_confidence_that_looks_certain_promises_no_exact_accuracy(tmp_path: Path) -> None:
+    """One-hot outputs say nothing of their errors."""
+    target = made_domain("target", sizes=(200, 50, 10))
+    top = target["logits"] == target["logits"].max(axis=1, keepdims=True)
+    target["logits"] = np.where(top, 0, -80).astype(np.float32)
+    path = write_features(tmp_path / "features.h5", target=target)
+    with h5py.File(path, "r+") as file:
+        del file["source"]
+    found = pick(path, tmp_path / "x.csv", PickSettings(rows=40))
+    # Of rows drawn alike, 1 in 400 wrong: the least that an estimate by labels takes for possible.
+    exact = 1.96 * np.sqrt((1 - 40 / 250) * 0.0025 * 0.9975 / 40)
+    assert found.half_width == pytest.approx(exact, rel=1e-3)
+
+
+def test_the_sheet_is_printed_when_asked(picked: Path) -> None:
+    done = covcal("pick", "-n", 40, "-o", "-", cwd=picked).require_success()
+    assert done.out == (picked / "to-label.csv").read_text(encoding="utf-8")
+    assert not (picked / "-").exists()
+
+
 def test_splits_are_drawn_from_when_asked(picked: Path, tmp_path: Path) -> None:
     path, output = picked / "adapted.h5", tmp_path / "x.csv"
     covcal("pick", path, "-n", 9, "--split", "test", "-o", output).require_success()
