@@ -157,6 +157,15 @@ def test_what_is_no_file_is_refused(path: str, tmp_path: Path) -> None:
         append(History(tmp_path / path), lambda _history: [period("w1")])
 
 
+def test_another_file_is_not_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "cal.json"
+    path.write_text('{\n "schema": "covcal.calibration/1"\n}\n')
+    before = path.read_bytes()
+    with pytest.raises(CovcalError, match="no line of it holds a period"):
+        append(History(path), lambda _history: [period("w1")])
+    assert path.read_bytes() == before
+
+
 def writer(path: Path, name: str, count: int) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", WRITER, str(path), name, str(count)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

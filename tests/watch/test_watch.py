@@ -184,6 +184,18 @@ class TestHistory:
         done = covcal("watch", "w1.h5", "--history", "h.jsonl", cwd=folder).require_success()
         assert "warning: h.jsonl: line 2 is damaged and passed over" in done.err
 
+    @pytest.mark.parametrize("file", ["cal.json", "features.h5", "table.csv"])
+    def test_another_file_is_refused_and_stays(self, file: str, folder: Path) -> None:
+        """As where a calibration is named as the history."""
+        (folder / "table.csv").write_text("a,b\n1,2\n")
+        before = (folder / file).read_bytes()
+        for more in ((), ("w0.h5",), ("w0.h5", "--force")):
+            arguments = (*more, "--history", file, "--plot", "trend.html")
+            done = covcal("watch", *arguments, cwd=folder)
+            assert f"{file} is no history of a watch" in done.error_line()
+        assert (folder / file).read_bytes() == before
+        assert not (folder / "trend.html").exists()
+
     def test_inspect_says_what_it_holds(self, folder: Path) -> None:
         arguments = ("w0.h5", "moved.h5", "--history", "h.jsonl", "-o", "watch.json")
         covcal("watch", *arguments, cwd=folder).require_success()
