@@ -133,6 +133,11 @@ def watch(
 
     earlier = before or History(Path("watch.jsonl"))
     periods = judged(earlier) if history is None else append(earlier, judged)
+    untold = (one for one in periods if one.verdict == "cannot tell")
+    doubts = (
+        f"whether the calibration holds on {one.measured.period} cannot be told: {one.why}"
+        for one in untold
+    )
     return Watched(
         periods=tuple(periods),
         classes=calibration.classes,
@@ -140,7 +145,7 @@ def watch(
         false_alarms=settings.false_alarms,
         earlier=len(earlier.of(used.sha256)),
         notes=_notes(calibration, standard.reference, found),
-        warnings=earlier.damaged,
+        warnings=(*earlier.damaged, *doubts),
     )
 
 
@@ -258,6 +263,8 @@ def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
         interval = f"{one.measured.low:.1%} to {one.measured.high:.1%}"
         if not one.measured.low <= one.confidence <= one.measured.high:
             return "recalibrate", f"{said} is outside {interval}, which {one.measured.of} allow"
+    if not raised.raised and known is None:
+        return "cannot tell", f"{one.rows} rows are too few: watch longer periods, or label some"
     if not raised.raised:
         return "as before", "its rows look like those that the calibration was made on"
     shift = f"rows have changed since {raised.since}, most of all by {raised.signal}"
@@ -286,7 +293,8 @@ _KEPT: Mapping[FailOn, str] = {"shift": "no shift", "recalibrate": "no recalibra
 
 def _case(one: Period, gate: FailOn) -> GateCase:
     failed = one.alarm.raised if gate == "shift" else one.verdict == "recalibrate"
+    judged = failed or one.verdict != "cannot tell"
     name = one.measured.period
-    state = "FAILED" if failed else "kept"
-    sentence = f"{_KEPT[gate]} {state} by {name}: {one.verdict}: {one.why}"
-    return GateCase(name, _KEPT[gate], sentence, failed)
+    state = "FAILED by" if failed else "kept by" if judged else "NOT JUDGED on"
+    sentence = f'gate "{_KEPT[gate]}" {state} {name}: {one.verdict}: {one.why}'
+    return GateCase(name, _KEPT[gate], sentence, failed, judged)

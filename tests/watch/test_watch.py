@@ -17,7 +17,7 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.watch.watch import WatchSettings, watch
 from tests.cli_runner import covcal
-from tests.made_files import clusters_domain, made_domain, write_adapted, write_features
+from tests.made_files import clusters_domain, made_domain, only_rows, write_adapted, write_features
 from tests.pick.labelling import fill
 from tests.watch.weeks import SIZES, WEEK, alone, calibrated, week
 
@@ -129,13 +129,18 @@ class TestVerdicts:
         assert found["verdict"] == "recalibrate"
         assert found["distance"] > 0.1
 
-    def test_one_period_of_one_row(self, folder: Path) -> None:
-        rows = {name: values[:1] for name, values in clusters_domain("later", sizes=WEEK).items()}
-        alone(folder / "one.h5", rows)
-        (found,) = watched(folder, "one.h5")["periods"]
-        assert found["measured"]["estimate"] is None
-        assert found["distance"] is None
-        assert found["verdict"] == "as before"
+    @pytest.mark.parametrize(
+        ("rows", "verdict"), [(1, "cannot tell"), (15, "cannot tell"), (16, "as before")]
+    )
+    def test_a_period_of_few_rows(self, rows: int, verdict: str, folder: Path) -> None:
+        alone(folder / "few.h5", only_rows(clusters_domain("later", sizes=WEEK), np.arange(rows)))
+        found = watched(folder, "few.h5")
+        (one,) = found["periods"]
+        assert one["verdict"] == verdict
+        untold = verdict == "cannot tell"
+        assert (one["measured"]["estimate"] is None) == (one["distance"] is None) == untold
+        expected = f"on few cannot be told: {rows} rows are too few" if untold else ""
+        assert expected in " ".join(found["warnings"])
 
     def test_fewer_false_alarms_need_more_evidence(self, made: Path) -> None:
         thresholds = [
@@ -240,8 +245,8 @@ class TestGates:
         arguments = ("w0.h5", "moved.h5", "--fail-on", "shift", "--junit", "watch.xml")
         done = covcal("watch", *arguments, "--format", "github", cwd=folder)
         assert done.code == 3
-        assert "::error::covcal: no shift FAILED by moved: " in done.out
-        assert "no shift FAILED by moved" in summary.read_text()
+        assert '::error::covcal: gate "no shift" FAILED by moved: ' in done.out
+        assert 'gate "no shift" FAILED by moved' in summary.read_text()
         (suite,) = ET.parse(folder / "watch.xml").getroot()
         assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
             "covcal watch",
@@ -253,6 +258,19 @@ class TestGates:
         both = ("--fail-on", "shift", "--fail-on", "recalibrate")
         done = covcal("watch", "w0.h5", "w1.h5", *both, cwd=made).require_success()
         assert done.out.count(" kept by ") == 4
+
+    def test_a_gate_that_cannot_judge_is_not_green(self, folder: Path) -> None:
+        """As of few rows: it passes with a warning, and is skipped in the report."""
+        alone(folder / "few.h5", only_rows(clusters_domain("later", sizes=WEEK), np.arange(3)))
+        arguments = ("w0.h5", "few.h5", "--fail-on", "recalibrate", "--junit", "watch.xml")
+        done = covcal("watch", *arguments, "--format", "github", cwd=folder).require_success()
+        said = 'gate "no recalibration is due" NOT JUDGED on few: cannot tell: '
+        assert f"::warning::covcal: {said}" in done.out
+        assert "warning: whether the calibration holds on few cannot be told" in done.err
+        (suite,) = ET.parse(folder / "watch.xml").getroot()
+        assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
+        (skipped,) = suite.iter("skipped")
+        assert str(skipped.get("message")).startswith(said)
 
     def test_an_error_is_no_green_report(self, folder: Path) -> None:
         arguments = ("missing.h5", "--fail-on", "shift", "--junit", "watch.xml")
