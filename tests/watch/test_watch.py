@@ -1,6 +1,7 @@
 """``covcal watch`` on made weeks: what it measures, says, keeps and refuses."""
 
 import json
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -358,10 +359,22 @@ class TestMarkedLabels:
         assert one["measured"]["low"] <= right <= one["measured"]["high"]
         assert found["distance"] == pytest.approx(one["confidence"] - one["measured"]["accuracy"])
 
-    def test_they_call_for_recalibration_without_any_alarm(self, labelled: Path) -> None:
+    def test_it_is_said_that_they_are(self, labelled: Path) -> None:
+        """In the table, and in the sentence whatever the verdict, with what they allow."""
+        done = covcal("watch", "moved.h5", "w0.h5", "--format", "markdown", cwd=labelled)
+        assert [line.split(" | ")[5] for line in done.out.splitlines()[2:4]] == [
+            "labels",
+            "estimate",
+        ]
+        assert re.search(
+            r"% is (with|out)[a-z]+ [0-9.]+% to .*, which the labels of 80 r", done.out
+        )
+
+    @pytest.mark.parametrize(("wrong", "verdict"), [(0, "as before"), (1, "recalibrate")])
+    def test_they_judge_without_any_alarm(self, wrong: int, verdict: str, labelled: Path) -> None:
         """What no row shows: the very rows of the calibration, and labels that are all wrong."""
         rows = clusters_domain("later", sizes=WEEK, seed=3)
-        rows["labels"] = (rows["labels"] + 1) % 5
+        rows["labels"] = (rows["labels"] + wrong) % 5
         source = clusters_domain("source", sizes=WEEK)
         write_features(labelled / "wrong.h5", source=source, target=rows)
         covcal("pick", "wrong.h5", "-n", 40, "-o", "wrong.csv", cwd=labelled).require_success()
@@ -369,5 +382,5 @@ class TestMarkedLabels:
         covcal("label", "wrong.h5", "wrong.csv", cwd=labelled).require_success()
         (found,) = watched(labelled, "wrong.h5")["periods"]
         assert not found["alarm"]["raised"]
-        assert found["verdict"] == "recalibrate"
+        assert found["verdict"] == verdict
         assert "which the labels of 40 rows allow" in found["why"]
