@@ -228,11 +228,19 @@ class TestPeriodsOfOneFile:
 
     @pytest.mark.parametrize(
         ("column", "says"),
-        [("other", "has no column other"), ("when", "which is no date such as 2026-11-28")],
+        [
+            (
+                "group_when",
+                "has no column group_when (it has count, when; group_NAME of a table is",
+            ),
+            ("when", "column when holds 'monday', which is no date such as 2026-11-28"),
+            ("count", "column count holds 7, which is no date"),
+        ],
     )
     def test_what_is_no_date_is_refused(self, column: str, says: str, folder: Path) -> None:
         rows = clusters_domain("later", sizes=WEEK)
         rows["columns/when"] = utf8(["monday"] * sum(WEEK))
+        rows["columns/count"] = np.full(sum(WEEK), 7)
         alone(folder / "all.h5", rows)
         assert says in covcal("watch", "all.h5", "--by", column, cwd=folder).error_line()
 
