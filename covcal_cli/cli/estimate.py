@@ -95,6 +95,7 @@ def estimate(
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.errors import LimitExceededError
+    from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.evaluate.gates import errors_reported, junit_report
     from covcal_cli.files import check_output, moved_together, write_text
     from covcal_cli.formats.forecaster import split_names
@@ -141,6 +142,7 @@ def estimate(
         console.note(text)
     if (accuracy := found.estimation.source_accuracy) is not None and accuracy.doubt:
         console.warn([accuracy.doubt])
+    console.warn(sentences_of_failed(found.estimation.estimates[0].guards))
     if verbose:
         for estimate in found.estimation.estimates:
             for guard in estimate.guards:
@@ -173,7 +175,8 @@ def _estimated(text: str) -> "Limit":
 
 
 def _case(estimate: "Estimate", limit: "Limit", end: str) -> "GateCase":
-    """Return what the gate found of an estimate."""
+    """Return what the gate found of an estimate, and why that is in doubt."""
+    from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.evaluate.gates import GateCase
 
     value = {"low": estimate.low, "middle": estimate.accuracy, "high": estimate.high}[end]
@@ -182,6 +185,7 @@ def _case(estimate: "Estimate", limit: "Limit", end: str) -> "GateCase":
     whole = f"estimated {estimate.accuracy:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
     judged = "the estimate" if end == "middle" else f"the {end} end"
     sentence = f"limit {gate} {'MISSED' if failed else 'kept'} by {judged}: {value:.4g} ({whole})"
+    sentence = "; ".join([sentence, *sentences_of_failed(estimate.guards)])
     return GateCase("target", gate, sentence, failed)
 
 

@@ -45,10 +45,14 @@ def with_gates(text: str, cases: "Sequence[GateCase]", kind: str) -> str:
 
 
 def annotations(cases: "Iterable[GateCase]") -> list[str]:
-    """Return the lines by which GitHub shows beside a job what failed."""
+    """Return the lines by which GitHub shows beside a job what failed, or was not judged."""
     from covcal_cli.errors import printable
 
-    return [f"::error::covcal: {printable(case.sentence)}" for case in cases if case.failed]
+    return [
+        f"::{'error' if case.failed else 'warning'}::covcal: {printable(case.sentence)}"
+        for case in cases
+        if case.failed or not case.judged
+    ]
 
 
 def append_to_step_summary(text: str) -> None:

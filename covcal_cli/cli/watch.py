@@ -83,12 +83,13 @@ def watch(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say of later periods whether a calibration still holds; reads no target label.
+    """Say of later periods whether a calibration still holds; reads no label but marked ones.
 
     An alarm says that rows have changed since the calibration was made. It looks at confidence,
     at the classes' margins and at what tells source from target, counts what chance does to the
     calibration's own rows, and is false no more often than --false-alarms a year, however often
-    it is looked at. Whether the calibration holds all the same is what the estimated accuracy says.
+    it is looked at. Whether the calibration holds all the same is what the accuracy says,
+    estimated or by the labels that covcal label marked in a file of one period.
 
     \b
     Examples:
@@ -183,6 +184,7 @@ def _numbers(watched: "Watched") -> "Table":
                 f"{one.confidence_before:.1%}",
                 f"{one.confidence:.1%}",
                 "-" if known is None else f"{known.accuracy:.1%}",
+                "-" if known is None else "labels" if one.measured else "estimate",
                 "-" if known is None else f"{known.low:.1%} to {known.high:.1%}",
                 "-" if one.distance is None else f"{100 * one.distance:+.1f}",
                 *(_decimal(auc, 3) for auc in (one.auc_target, one.auc_source)),
@@ -190,7 +192,7 @@ def _numbers(watched: "Watched") -> "Table":
             ]
         )
     columns = (
-        *("period", "rows", "conf. before", "after", "est. accuracy", "interval", "gap"),
+        *("period", "rows", "conf. before", "after", "accuracy", "by", "interval", "gap"),
         *("AUC, target", "AUC, source", "eff. rows"),
     )
     return Table(columns, rows)

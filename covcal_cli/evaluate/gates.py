@@ -21,6 +21,7 @@ from covcal_cli.formats.lineage import file_to_judge
 RESAMPLES = 1000  # behind the intervals that gates judge, unless others are asked for
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _TYPES = {"failure": "gate", "error": "error"}  # of what makes a test red
+_COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -77,6 +78,7 @@ class GateCase:
     gate: str  # such as ``ece <= 0.05``
     sentence: str  # what was found
     failed: bool
+    judged: bool = True  # whether there was anything to judge by
 
 
 @dataclass(frozen=True)
@@ -247,12 +249,15 @@ def _of_change(change: Change, level: float) -> GateCase:
 def junit_report(cases: Sequence[GateCase], command: str = "evaluate") -> str:
     """Return the XML of a command: one suite, one test case per gate and what it judged."""
     return _junit(
-        (
-            (f"{one.of}: {one.gate}", "failure" if one.failed else "system-out", one.sentence)
-            for one in cases
-        ),
+        ((f"{one.of}: {one.gate}", _outcome(one), one.sentence) for one in cases),
         command,
     )
+
+
+def _outcome(case: GateCase) -> str:
+    if not case.judged:
+        return "skipped"
+    return "failure" if case.failed else "system-out"
 
 
 @contextmanager
@@ -282,7 +287,7 @@ def _may_be_written(path: Path, *, force: bool) -> bool:
 
 def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
     """Return the XML of cases: a name, the element that tells the outcome, and its sentence."""
-    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    counts = dict.fromkeys(("tests", *_COUNTED.values()), 0)
     root = ET.Element("testsuites")
     suite = ET.SubElement(root, "testsuite")
     for name, outcome, sentence in cases:
@@ -290,9 +295,11 @@ def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
         told = ET.SubElement(ET.SubElement(suite, "testcase", named), outcome)
         told.text = _clean(sentence)
         counts["tests"] += 1
+        if outcome in _COUNTED:
+            counts[_COUNTED[outcome]] += 1
+            told.attrib |= {"message": told.text}
         if outcome in _TYPES:
-            counts[f"{outcome}s"] += 1
-            told.attrib |= {"type": _TYPES[outcome], "message": told.text}
+            told.attrib |= {"type": _TYPES[outcome]}
     for element in (root, suite):
         element.attrib |= {"name": f"covcal {command}"}
         element.attrib |= {name: str(count) for name, count in counts.items()}

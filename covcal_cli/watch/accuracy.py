@@ -33,7 +33,8 @@ from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.formats.reference import Reference
 from covcal_cli.watch.period import PeriodAccuracy
 
-_LEAST_ROWS = 2
+_LEAST_ROWS = 16  # of a period: of fewer, chance alone may leave half of all accuracies open
+_LEAST_SOURCE = 2
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class SourceRows:
 
     def estimate(self, logits: Floats) -> PeriodAccuracy | None:
         """Estimate the accuracy on rows with these logits, (n, K); None for too few."""
-        if len(logits) < _LEAST_ROWS or len(self.logits) < _LEAST_ROWS:
+        if len(logits) < _LEAST_ROWS or len(self.logits) < _LEAST_SOURCE:
             return None
         if self.sketch is None:
             evidence = Evidence(self.logits, self.labels, logits, self.temperature)

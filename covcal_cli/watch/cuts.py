@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Rows
+from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import ALL, Domain
 
@@ -41,8 +42,8 @@ def cuts(target: Domain, name: str, by: str | None, every: Every) -> Iterator[Cu
     if by not in target.columns:
         known = ", ".join(target.columns) or "none"
         raise CovcalError(
-            f"{target.path} has no column {by} (it has {known}): extract it with --keep-columns "
-            "of a table, or watch a file per period"
+            f"{target.path} has no column {by} (it has {known}; {GROUP_PREFIX}NAME of a table is "
+            "NAME here): extract it with --keep-columns of a table, or watch a file per period"
         )
     names = _names(target, by, target.column(by, rows), every)
     for period in sorted(set(names.tolist())):
@@ -58,8 +59,10 @@ def _names(target: Domain, by: str, values: AnyArray, every: Every) -> AnyArray:
         try:
             day = date.fromisoformat(value.decode("ascii"))
         except (ValueError, AttributeError) as error:
+            plain = value.item()  # which texts are bytes of
+            held = plain.decode(errors="replace") if isinstance(plain, bytes) else plain
             raise CovcalError(
-                f"{target.path}: column {by} holds {shown(value)}, which is no date such as "
+                f"{target.path}: column {by} holds {shown(held)}, which is no date such as "
                 "2026-11-28: write dates as ISO 8601 texts, or watch a file per period"
             ) from error
         names.append(_named(day, every))

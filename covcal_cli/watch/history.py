@@ -3,6 +3,7 @@
 A run appends its lines in one write, under a lock, and waits until they are on the disk: a process
 that is killed leaves the lines before it as they were. A line that cannot be read, such as the
 beginning of one, is passed over and named; what is appended after it begins on a line of its own.
+A file that holds lines, but no period, is another file, and stays as it is.
 """
 
 import os
@@ -51,7 +52,7 @@ def read_history(path: Path) -> History:
     Raises
     ------
     CovcalError
-        If the file cannot be read.
+        If the file cannot be read, or is none of a watch.
     """
     try:
         with path.open("rb") as handle:
@@ -70,7 +71,7 @@ def append(known: History, lines: Callable[[History], Sequence[Period]]) -> list
     Raises
     ------
     CovcalError
-        If the file cannot be read or written.
+        If the file cannot be read or written, or is none of a watch.
     """
     path = known.path
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
@@ -121,6 +122,11 @@ def _grown(known: History, content: bytes) -> History:
             damaged.append(f"{path}: line {number} is damaged and passed over ({error})")
             continue
         found[one.key] = one  # which keeps the place of an earlier one
+    if damaged and not found:  # as where --history names the calibration
+        raise CovcalError(
+            f"{path} is no history of a watch, as no line of it holds a period: pass another "
+            "--history"
+        )
     size = known.size + len(content) - len(rest)
     lines = known.lines + len(whole)
     return History(path, tuple(found.values()), tuple(dict.fromkeys(damaged)), size, lines)

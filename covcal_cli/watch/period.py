@@ -3,6 +3,7 @@
 Labels are none of it, but for those that were marked to be used.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,15 @@ from covcal_cli.records import Document
 from covcal_cli.watch.cuts import Every
 
 Verdict = Literal["as before", "shifted but the calibration holds", "recalibrate", "cannot tell"]
+
+
+_ROUNDING = 1e-4  # of means of 32-bit numbers
+
+
+def _require_within(low: float, high: float, values: Mapping[str, float | None]) -> None:
+    for name, value in values.items():
+        if value is not None and not low - _ROUNDING <= value <= high + _ROUNDING:
+            raise ValueError(f"{name} is {value:g}, beyond {low:g} to {high:g}")
 
 
 @dataclass(frozen=True)
@@ -25,13 +35,16 @@ class WatchedCalibration:
 
 @dataclass(frozen=True)
 class PeriodAccuracy:
-    """An accuracy of a period."""
+    """An accuracy of a period; ValueError where it is none."""
 
     accuracy: float
     low: float
     high: float
     of: str  # what it rests on, in words
     contradicted: bool = False  # whether what it rests on contradicts itself
+
+    def __post_init__(self) -> None:
+        _require_within(0, 1, {"accuracy": self.accuracy, "low": self.low, "high": self.high})
 
 
 @dataclass(frozen=True)
@@ -47,7 +60,7 @@ class RaisedAlarm:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The numbers of one period."""
+    """The numbers of one period; ValueError where one is beyond what it can be."""
 
     period: str
     file: Path
@@ -65,6 +78,13 @@ class Measured:
     # Where rows stand among the reference's, by signal: mean rank less that of the reference's own.
     signals: Mapping[str, float]
     signal_rows: int  # that signals and domains are compared by
+
+    def __post_init__(self) -> None:
+        shares = ("confidence", "confidence_before", "auc_target", "auc_source")
+        _require_within(0, 1, {name: getattr(self, name) for name in shares})
+        _require_within(-1, 1, self.signals)
+        counts = ("rows", "read", "signal_rows")
+        _require_within(1, math.inf, {name: getattr(self, name) for name in counts})
 
     @property
     def distance(self) -> float | None:

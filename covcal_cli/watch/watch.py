@@ -133,6 +133,11 @@ def watch(
 
     earlier = before or History(Path("watch.jsonl"))
     periods = judged(earlier) if history is None else append(earlier, judged)
+    untold = (one for one in periods if one.verdict == "cannot tell")
+    doubts = (
+        f"whether the calibration holds on {one.measured.period} cannot be told: {one.why}"
+        for one in untold
+    )
     return Watched(
         periods=tuple(periods),
         classes=calibration.classes,
@@ -140,7 +145,7 @@ def watch(
         false_alarms=settings.false_alarms,
         earlier=len(earlier.of(used.sha256)),
         notes=_notes(calibration, standard.reference, found),
-        warnings=earlier.damaged,
+        warnings=(*earlier.damaged, *doubts),
     )
 
 
@@ -253,27 +258,27 @@ def alarm_of(
 def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
     """Return what to think of a period, and why."""
     known = one.measured or one.estimate
-    said = f"the mean confidence {one.confidence:.1%}"
-    if one.measured is not None:
-        interval = f"{one.measured.low:.1%} to {one.measured.high:.1%}"
-        if not one.measured.low <= one.confidence <= one.measured.high:
-            return "recalibrate", f"{said} is outside {interval}, which {one.measured.of} allow"
-    if not raised.raised:
-        return "as before", "its rows look like those that the calibration was made on"
     shift = f"rows have changed since {raised.since}, most of all by {raised.signal}"
-    if known is None:
+    if known is None and raised.raised:
         return "cannot tell", f"{shift}; too few rows to estimate the accuracy: label some"
+    if known is None:
+        return "cannot tell", f"{one.rows} rows are too few: watch longer periods, or label some"
+    labelled, within = one.measured is not None, known.low <= one.confidence <= known.high
     interval = f"{known.low:.1%} to {known.high:.1%}"
-    if not known.low <= one.confidence <= known.high:
-        return "recalibrate", f"{shift}; {said} is outside the accuracy's {interval}"
+    said = f"the mean confidence {one.confidence:.1%} is {'within' if within else 'outside'} "
+    said += f"{interval}, which {known.of} allow" if labelled else f"the accuracy's {interval}"
+    if labelled and not within:
+        return "recalibrate", said
+    if not raised.raised:
+        alike = "its rows look like those that the calibration was made on"
+        return "as before", f"{alike}; {said}" if labelled else alike
+    if not within:
+        return "recalibrate", f"{shift}; {said}"
     if known.contradicted:
         return "cannot tell", f"{shift}; estimates contradict each other: label some rows"
     if known.high - known.low >= _USELESS:
-        return "cannot tell", f"{shift}; the accuracy may be {interval}: give more rows, or label"
-    return (
-        "shifted but the calibration holds",
-        f"{shift}; {said} is within the accuracy's {interval}",
-    )
+        return "cannot tell", f"{shift}; the accuracy may be {interval}: give more rows or labels"
+    return "shifted but the calibration holds", f"{shift}; {said}"
 
 
 def gate_cases(watched: Watched, fail_on: Sequence[FailOn]) -> list[GateCase]:
@@ -286,7 +291,8 @@ _KEPT: Mapping[FailOn, str] = {"shift": "no shift", "recalibrate": "no recalibra
 
 def _case(one: Period, gate: FailOn) -> GateCase:
     failed = one.alarm.raised if gate == "shift" else one.verdict == "recalibrate"
+    judged = failed or one.verdict != "cannot tell"
     name = one.measured.period
-    state = "FAILED" if failed else "kept"
-    sentence = f"{_KEPT[gate]} {state} by {name}: {one.verdict}: {one.why}"
-    return GateCase(name, _KEPT[gate], sentence, failed)
+    state = "FAILED by" if failed else "kept by" if judged else "NOT JUDGED on"
+    sentence = f'gate "{_KEPT[gate]}" {state} {name}: {one.verdict}: {one.why}'
+    return GateCase(name, _KEPT[gate], sentence, failed, judged)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli_runner import covcal
+from tests.made_files import clusters_domain, write_features
 
 
 @pytest.mark.parametrize("end", ["low", "middle", "high"])
@@ -33,6 +34,23 @@ def test_reports_are_whole(
     assert "| combined |" in summary.read_text()
     (suite,) = ET.parse(junit).getroot()
     assert (suite.get("name"), suite.get("failures")) == ("covcal estimate", "1")
+
+
+def test_a_doubtful_estimate_is_named(tmp_path: Path) -> None:
+    """Where its witnesses contradict each other, also of a gate that is kept."""
+    source, target = (
+        clusters_domain(name, sizes=(300, 300, 100), moved=moved)
+        for name, moved in (("source", 0.0), ("target", 1.0))
+    )
+    write_features(tmp_path / "f.h5", source=source, target=target)
+    gate = ("--fail-below", "accuracy=0.01", "--junit", "gate.xml", "--format", "github")
+    done = covcal("estimate", "f.h5", *gate, cwd=tmp_path).require_success()
+    assert "| no: contradiction |" in done.out
+    (warning,) = (line for line in done.err.splitlines() if line.startswith("warning: "))
+    assert warning.endswith("label some target rows, which covcal pick draws")
+    said = f"); {warning.removeprefix('warning: ')}"
+    assert said in done.out
+    assert said in (tmp_path / "gate.xml").read_text()
 
 
 def test_an_error_is_no_green_report(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def period(
         file_sha256="0" * 64,
         rows=250,
         read=250,
-        confidence_before=confidence + 0.07,
+        confidence_before=min(confidence + 0.07, 1.0),
         confidence=confidence,
         predicted=(0.5, 0.5),
         estimate=estimate,

@@ -122,6 +122,26 @@ def test_a_damaged_line_is_named_and_survived(damage: str, tmp_path: Path) -> No
     assert "line 2 is damaged" in found.damaged[0]
 
 
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ('"confidence": 0.8', '"confidence": 7'),
+        ('"class 1": 0.01', '"class 1": 1e9'),
+        ('"signal_rows": 100', '"signal_rows": -5'),
+    ],
+)
+def test_what_no_period_can_measure_is_damage(written: str, instead: str, tmp_path: Path) -> None:
+    path = tmp_path / "watch.jsonl"
+    append(History(path), lambda _history: [period("w1"), period("w2")])
+    text = path.read_text()
+    assert written in text
+    path.write_text(text.replace(written, instead, 1))
+    (damaged,) = read_history(path).damaged
+    assert "line 1 is damaged" in damaged
+    assert ", beyond " in damaged
+    assert names(path) == ["w2"]
+
+
 def test_what_raises_appends_nothing(tmp_path: Path) -> None:
     path = tmp_path / "watch.jsonl"
     append(History(path), lambda _history: [period("w1")])
@@ -155,6 +175,15 @@ def test_a_full_disk_leaves_the_lines_before(
 def test_what_is_no_file_is_refused(path: str, tmp_path: Path) -> None:
     with pytest.raises(CovcalError, match="pass another --history"):
         append(History(tmp_path / path), lambda _history: [period("w1")])
+
+
+def test_another_file_is_not_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "cal.json"
+    path.write_text('{\n "schema": "covcal.calibration/1"\n}\n')
+    before = path.read_bytes()
+    with pytest.raises(CovcalError, match="no line of it holds a period"):
+        append(History(path), lambda _history: [period("w1")])
+    assert path.read_bytes() == before
 
 
 def writer(path: Path, name: str, count: int) -> "subprocess.Popen[str]":

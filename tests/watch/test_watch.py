@@ -1,6 +1,7 @@
 """``covcal watch`` on made weeks: what it measures, says, keeps and refuses."""
 
 import json
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.watch.watch import WatchSettings, watch
 from tests.cli_runner import covcal
-from tests.made_files import clusters_domain, made_domain, write_adapted, write_features
+from tests.made_files import clusters_domain, made_domain, only_rows, write_adapted, write_features
 from tests.pick.labelling import fill
 from tests.watch.weeks import SIZES, WEEK, alone, calibrated, week
 
@@ -129,13 +130,18 @@ class TestVerdicts:
         assert found["verdict"] == "recalibrate"
         assert found["distance"] > 0.1
 
-    def test_one_period_of_one_row(self, folder: Path) -> None:
-        rows = {name: values[:1] for name, values in clusters_domain("later", sizes=WEEK).items()}
-        alone(folder / "one.h5", rows)
-        (found,) = watched(folder, "one.h5")["periods"]
-        assert found["measured"]["estimate"] is None
-        assert found["distance"] is None
-        assert found["verdict"] == "as before"
+    @pytest.mark.parametrize(
+        ("rows", "verdict"), [(1, "cannot tell"), (15, "cannot tell"), (16, "as before")]
+    )
+    def test_a_period_of_few_rows(self, rows: int, verdict: str, folder: Path) -> None:
+        alone(folder / "few.h5", only_rows(clusters_domain("later", sizes=WEEK), np.arange(rows)))
+        found = watched(folder, "few.h5")
+        (one,) = found["periods"]
+        assert one["verdict"] == verdict
+        untold = verdict == "cannot tell"
+        assert (one["measured"]["estimate"] is None) == (one["distance"] is None) == untold
+        expected = f"on few cannot be told: {rows} rows are too few" if untold else ""
+        assert expected in " ".join(found["warnings"])
 
     def test_fewer_false_alarms_need_more_evidence(self, made: Path) -> None:
         thresholds = [
@@ -184,6 +190,18 @@ class TestHistory:
         done = covcal("watch", "w1.h5", "--history", "h.jsonl", cwd=folder).require_success()
         assert "warning: h.jsonl: line 2 is damaged and passed over" in done.err
 
+    @pytest.mark.parametrize("file", ["cal.json", "features.h5", "table.csv"])
+    def test_another_file_is_refused_and_stays(self, file: str, folder: Path) -> None:
+        """As where a calibration is named as the history."""
+        (folder / "table.csv").write_text("a,b\n1,2\n")
+        before = (folder / file).read_bytes()
+        for more in ((), ("w0.h5",), ("w0.h5", "--force")):
+            arguments = (*more, "--history", file, "--plot", "trend.html")
+            done = covcal("watch", *arguments, cwd=folder)
+            assert f"{file} is no history of a watch" in done.error_line()
+        assert (folder / file).read_bytes() == before
+        assert not (folder / "trend.html").exists()
+
     def test_inspect_says_what_it_holds(self, folder: Path) -> None:
         arguments = ("w0.h5", "moved.h5", "--history", "h.jsonl", "-o", "watch.json")
         covcal("watch", *arguments, cwd=folder).require_success()
@@ -210,11 +228,19 @@ class TestPeriodsOfOneFile:
 
     @pytest.mark.parametrize(
         ("column", "says"),
-        [("other", "has no column other"), ("when", "which is no date such as 2026-11-28")],
+        [
+            (
+                "group_when",
+                "has no column group_when (it has count, when; group_NAME of a table is",
+            ),
+            ("when", "column when holds 'monday', which is no date such as 2026-11-28"),
+            ("count", "column count holds 7, which is no date"),
+        ],
     )
     def test_what_is_no_date_is_refused(self, column: str, says: str, folder: Path) -> None:
         rows = clusters_domain("later", sizes=WEEK)
         rows["columns/when"] = utf8(["monday"] * sum(WEEK))
+        rows["columns/count"] = np.full(sum(WEEK), 7)
         alone(folder / "all.h5", rows)
         assert says in covcal("watch", "all.h5", "--by", column, cwd=folder).error_line()
 
@@ -228,8 +254,8 @@ class TestGates:
         arguments = ("w0.h5", "moved.h5", "--fail-on", "shift", "--junit", "watch.xml")
         done = covcal("watch", *arguments, "--format", "github", cwd=folder)
         assert done.code == 3
-        assert "::error::covcal: no shift FAILED by moved: " in done.out
-        assert "no shift FAILED by moved" in summary.read_text()
+        assert '::error::covcal: gate "no shift" FAILED by moved: ' in done.out
+        assert 'gate "no shift" FAILED by moved' in summary.read_text()
         (suite,) = ET.parse(folder / "watch.xml").getroot()
         assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
             "covcal watch",
@@ -241,6 +267,19 @@ class TestGates:
         both = ("--fail-on", "shift", "--fail-on", "recalibrate")
         done = covcal("watch", "w0.h5", "w1.h5", *both, cwd=made).require_success()
         assert done.out.count(" kept by ") == 4
+
+    def test_a_gate_that_cannot_judge_is_not_green(self, folder: Path) -> None:
+        """As of few rows: it passes with a warning, and is skipped in the report."""
+        alone(folder / "few.h5", only_rows(clusters_domain("later", sizes=WEEK), np.arange(3)))
+        arguments = ("w0.h5", "few.h5", "--fail-on", "recalibrate", "--junit", "watch.xml")
+        done = covcal("watch", *arguments, "--format", "github", cwd=folder).require_success()
+        said = 'gate "no recalibration is due" NOT JUDGED on few: cannot tell: '
+        assert f"::warning::covcal: {said}" in done.out
+        assert "warning: whether the calibration holds on few cannot be told" in done.err
+        (suite,) = ET.parse(folder / "watch.xml").getroot()
+        assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
+        (skipped,) = suite.iter("skipped")
+        assert str(skipped.get("message")).startswith(said)
 
     def test_an_error_is_no_green_report(self, folder: Path) -> None:
         arguments = ("missing.h5", "--fail-on", "shift", "--junit", "watch.xml")
@@ -328,10 +367,22 @@ class TestMarkedLabels:
         assert one["measured"]["low"] <= right <= one["measured"]["high"]
         assert found["distance"] == pytest.approx(one["confidence"] - one["measured"]["accuracy"])
 
-    def test_they_call_for_recalibration_without_any_alarm(self, labelled: Path) -> None:
+    def test_it_is_said_that_they_are(self, labelled: Path) -> None:
+        """In the table, and in the sentence whatever the verdict, with what they allow."""
+        done = covcal("watch", "moved.h5", "w0.h5", "--format", "markdown", cwd=labelled)
+        assert [line.split(" | ")[5] for line in done.out.splitlines()[2:4]] == [
+            "labels",
+            "estimate",
+        ]
+        assert re.search(
+            r"% is (with|out)[a-z]+ [0-9.]+% to .*, which the labels of 80 r", done.out
+        )
+
+    @pytest.mark.parametrize(("wrong", "verdict"), [(0, "as before"), (1, "recalibrate")])
+    def test_they_judge_without_any_alarm(self, wrong: int, verdict: str, labelled: Path) -> None:
         """What no row shows: the very rows of the calibration, and labels that are all wrong."""
         rows = clusters_domain("later", sizes=WEEK, seed=3)
-        rows["labels"] = (rows["labels"] + 1) % 5
+        rows["labels"] = (rows["labels"] + wrong) % 5
         source = clusters_domain("source", sizes=WEEK)
         write_features(labelled / "wrong.h5", source=source, target=rows)
         covcal("pick", "wrong.h5", "-n", 40, "-o", "wrong.csv", cwd=labelled).require_success()
@@ -339,5 +390,5 @@ class TestMarkedLabels:
         covcal("label", "wrong.h5", "wrong.csv", cwd=labelled).require_success()
         (found,) = watched(labelled, "wrong.h5")["periods"]
         assert not found["alarm"]["raised"]
-        assert found["verdict"] == "recalibrate"
+        assert found["verdict"] == verdict
         assert "which the labels of 40 rows allow" in found["why"]
