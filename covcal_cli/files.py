@@ -226,7 +226,11 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         _clear(path, partial, how)
         return None
     if path.exists():
-        partial.chmod(path.stat().st_mode & 0o777)
+        mode = path.stat().st_mode & 0o777
+        if sys.platform == "win32":
+            partial.chmod(mode)
+        else:  # until it is locked, another process may take the name away, but not the file
+            os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
     if not writing.is_at(partial):  # taken for a left one by another process
         writing.end()
