@@ -26,12 +26,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Integers
-from covcal_cli.estimators.evidence import Estimate, Z
+from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.maths.proportions import wilson
 
 INTERVAL = "95 %, of the rows that were drawn from"
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
 NEAREST = 0.0025  # a forecast that is nearer to 0 or 1 counts as this near
+_LEVEL = 0.95
 _STEPS = 30
 _TOLERANCE = 1e-10
 # Of k events in n trials: n times the probability at which k or more happen in 1 of 20 cases.
@@ -114,9 +116,7 @@ def _interval(accuracy: float, size: float, right: Float64s) -> tuple[float, flo
 
     `right` counts the events: rows that are right, and errors.
     """
-    shrunk = accuracy + Z**2 / (2 * size)
-    half = Z * np.sqrt(accuracy * (1 - accuracy) / size + Z**2 / (4 * size**2))
-    low, high = ((shrunk + sign * half) / (1 + Z**2 / size) for sign in (-1, 1))
+    low, high = wilson(accuracy, size, _LEVEL)
     hits = int(right.sum())
     misses = len(right) - hits
     if hits in _FEW:

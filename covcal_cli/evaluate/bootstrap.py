@@ -36,7 +36,6 @@ widened covers the truth at least as often; one that is cut by another would not
 
 import math
 from collections.abc import Callable, Iterator
-from statistics import NormalDist
 
 import numpy as np
 
@@ -44,6 +43,7 @@ from covcal_cli.arrays import Float64s, Integers
 from covcal_cli.evaluate.bins import Bins, over, under
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.ranked import Auroc
+from covcal_cli.maths.proportions import quantile, wilson
 
 LEVEL = 0.95
 Interval = tuple[float, float]
@@ -95,20 +95,6 @@ def _agreeing(found: dict[str, Interval]) -> dict[str, Interval]:
     least = found["ece"][0]
     widened = {name: (min(low, least), high) for name, (low, high) in found.items()}
     return widened | {"ece": (least, max(high for _, high in found.values()))}
-
-
-def quantile(level: float) -> float:
-    """Return how many standard deviations an interval of `level` reaches to either side."""
-    return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def wilson(share: float, n: float, level: float = LEVEL) -> Interval:
-    """Return Wilson's interval of a share of `n` rows."""
-    z = quantile(level)
-    pull = z**2 / n
-    centre = (share + pull / 2) / (1 + pull)
-    half = z * math.sqrt(share * (1 - share) / n + pull / (4 * n)) / (1 + pull)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:

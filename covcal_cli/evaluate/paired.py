@@ -27,8 +27,9 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers, Labels
 from covcal_cli.evaluate.bins import CORRECTNESS, JudgedRows, ValueCells
-from covcal_cli.evaluate.bootstrap import LEVEL, MAX_DRAWS, Interval, mean_interval, quantile
+from covcal_cli.evaluate.bootstrap import LEVEL, MAX_DRAWS, Interval, mean_interval
 from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.maths.proportions import quantile
 
 LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are means over rows, of proper scores
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))  # ends of cells of confidence

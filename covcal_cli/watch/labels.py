@@ -9,17 +9,16 @@ whose variance the design gives. The interval is Wilson's (1927) at the sample s
 alone would be as sure.
 """
 
-import math
-from statistics import NormalDist
-
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
+from covcal_cli.estimators.labelled import LabelledSample
 from covcal_cli.estimators.sketches import calibrated_confidence
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.formats.forecaster import ScaledLogits
 from covcal_cli.formats.marked_labels import marked_rows
 from covcal_cli.formats.marks import frame_rows
+from covcal_cli.maths.proportions import wilson
 from covcal_cli.watch.period import PeriodAccuracy
 
 _LEAST_ROWS = 2
@@ -89,26 +88,15 @@ def difference_estimate(
     false_alarms : float
         How often the interval may miss.
     """
-    n = len(right)
-    # Batches count by their sizes; a row of an earlier one also stands for itself in later ones.
-    sizes = np.bincount(batch) / n
-    share, later = sizes[batch], (1 - np.cumsum(sizes))[batch]
-    weights = share / inclusion + later
-    accuracy = float(of_frame.mean() + weights @ (right - expected) / population)
+    sample = LabelledSample(population, right, inclusion, batch)
+    n = len(sample)
+    accuracy = float(of_frame.mean() + sample.weights @ (right - expected) / population)
     # What p expects, or what was found where that is more: p may be wrong, and rows few.
-    per_row = share**2 * (1 - inclusion) / inclusion**2
+    per_row = sample.variances
     spread = max(per_row @ (expected * (1 - expected)), per_row @ (right - expected) ** 2)
     variance = float(spread) / population**2 * n / max(n - 1, 1)
     accuracy = min(max(accuracy, 0.0), 1.0)
     if variance == 0:  # every row has a label
         return accuracy, accuracy, accuracy
     mean = float(of_frame.mean())
-    z = NormalDist().inv_cdf(1 - false_alarms / 2)
-    return accuracy, *_wilson(accuracy, mean * (1 - mean) / variance, z)
-
-
-def _wilson(share: float, size: float, z: float) -> tuple[float, float]:
-    middle = share + z**2 / (2 * size)
-    half = z * math.sqrt(share * (1 - share) / size + z**2 / (4 * size**2))
-    low, high = ((middle + sign * half) / (1 + z**2 / size) for sign in (-1, 1))
-    return max(low, 0.0), min(high, 1.0)
+    return accuracy, *wilson(accuracy, mean * (1 - mean) / variance, 1 - false_alarms)

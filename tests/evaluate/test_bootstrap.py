@@ -16,10 +16,10 @@ from covcal_cli.evaluate.bootstrap import (
     intervals,
     mean_interval,
     ranks_interval,
-    wilson,
 )
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.evaluate.ranked import Auroc, auroc
+from covcal_cli.maths.proportions import wilson
 from covcal_cli.maths.softmax import class_major, softmax
 from tests.evaluate.made_bins import ranked
 
@@ -148,7 +148,7 @@ class TestMeans:
     def test_wilson_equals_scipy(self, hits: int, n: int) -> None:
         """The accuracy's interval is SciPy's; it has a width when all rows are right."""
         expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
-        assert wilson(hits / n, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
+        assert wilson(hits / n, n, 0.95) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
     def test_cells_equal_a_bootstrap_of_rows(self) -> None:
         """Resampling cells gives the percentiles of resampling the rows one by one."""
@@ -272,7 +272,7 @@ class TestRanks:
     def test_a_perfect_order_keeps_a_width(self) -> None:
         """Two wrong rows below all others are little evidence."""
         low, high = ranks_interval(Auroc(1.0, 0.0, 500, 2))
-        assert (low, high) == wilson(1.0, 2)
+        assert (low, high) == wilson(1.0, 2, 0.95)
         assert low < 0.4
 
     def test_no_order_has_no_interval(self) -> None:
