@@ -2,14 +2,14 @@
 
 Where a model prints what it has computed with no softmax or sigmoid in sight, that may be logits
 or probabilities, and no first batch tells for sure. So such outputs are kept as they are until
-`covcal_cli.maths.simplex.OutputEvidence` has seen all rows.
+`covcal_cli.maths.output_form.OutputEvidence` has seen all rows.
 """
 
 import numpy as np
 
 from covcal_cli.arrays import Float32s, Floats
 from covcal_cli.errors import CovcalError
-from covcal_cli.maths.simplex import DISTRIBUTIONS, OutputEvidence, log_probabilities
+from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence, log_probabilities
 
 PLAIN, LOGGED = "none", "softmax"  # the tails that an open output is settled on
 _LOGARITHMS = (

@@ -40,7 +40,7 @@ from covcal_cli.data.stores.store import Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
 from covcal_cli.maths.masks import valid_rows
-from covcal_cli.maths.simplex import EXACT, OutputEvidence, log_probabilities
+from covcal_cli.maths.output_form import EXACT, OutputEvidence, log_probabilities
 
 OutputKind = Literal["logits", "probabilities"]
 

@@ -27,7 +27,7 @@ from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.source_accuracy import FEW_ROWS, UNSEEN, SourceAccuracy
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.masks import valid_rows
-from covcal_cli.maths.simplex import OutputEvidence
+from covcal_cli.maths.output_form import OutputEvidence
 from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01

@@ -10,7 +10,7 @@ from covcal_cli.extract.doubts import once
 from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import check_output
-from covcal_cli.maths.simplex import OutputEvidence
+from covcal_cli.maths.output_form import OutputEvidence
 
 _LABEL_AND_SPLIT = 9  # bytes per row
 _LONG_ENOUGH = 1.0  # seconds of a run that is worth extrapolating

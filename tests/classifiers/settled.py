@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import Float32s
 from covcal_cli.classifiers.classifier import Classifier
-from covcal_cli.maths.simplex import OutputEvidence
+from covcal_cli.maths.output_form import OutputEvidence
 
 
 def settled(

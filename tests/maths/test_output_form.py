@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from covcal_cli.maths.simplex import Form, OutputEvidence, log_probabilities
+from covcal_cli.maths.output_form import Form, OutputEvidence, log_probabilities
 
 Array = NDArray[Any]
 N = 400
