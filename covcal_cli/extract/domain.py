@@ -21,8 +21,7 @@ from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.doubts import doubt_on_labels
-from covcal_cli.extract.parts import Block, DomainSpool, Join, Part
+from covcal_cli.extract.parts import Block, DomainSpool, Join, Part, RawRows
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.source_accuracy import FEW_ROWS, UNSEEN, SourceAccuracy
 from covcal_cli.formats.writer import HDF5Writer, utf8
@@ -71,6 +70,8 @@ class DomainExtraction:
         self.kept = self.rows  # the rows written; all of `rows` until `write`
         self.skipped: list[tuple[int, str]] = []  # number and reason of the others
         self.statistics = OutputStatistics(0)
+        # On labelled rows outside the train split; of the source only, and set by `write`.
+        self.accuracy: SourceAccuracy | None = None
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
         """Yield some of the rows as the model is fed them, in order."""
@@ -106,7 +107,13 @@ class DomainExtraction:
         for values in spool.numbers()["logits"].blocks():
             seen.add(outputs.shown(values))
 
-    def write(self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier) -> Join:
+    def write(
+        self,
+        writer: HDF5Writer,
+        spool: DomainSpool,
+        classifier: Classifier,
+        classes: Sequence[str],
+    ) -> Join:
         """Write the group ``/NAME`` from a spool that holds every row, and count as it passes."""
         # Only now it is known which rows were readable: everything else is chosen by them.
         self.skipped = spool.skipped
@@ -122,7 +129,8 @@ class DomainExtraction:
         # Numbers stay in the spool until it is their turn, and outputs become logits then; what
         # else is known lies in memory.
         numbers = spool.numbers()
-        numbers["logits"] = replace(numbers["logits"], made=classifier.outputs.logits)
+        logits = replace(numbers["logits"], made=classifier.outputs.logits)
+        numbers["logits"] = logits
         part = Part(
             path=self.data.path,
             rows=self.kept,
@@ -138,6 +146,8 @@ class DomainExtraction:
         )
         join = Join(self.name, [part])
         join.write(writer, self.statistics.add)
+        if self.name == "source":  # the target's labels are for evaluate
+            self.accuracy = self._accuracy(classes, logits)
         return join
 
     def write_shard(self, writer: HDF5Writer) -> None:
@@ -157,16 +167,15 @@ class DomainExtraction:
             skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
         )
 
-    def accuracy(self) -> SourceAccuracy | None:
-        """Return how the classifier does on unseen labelled rows; for the source only."""
-        return SourceAccuracy.of(*self._unseen(), self.statistics.n_classes)
-
-    def _unseen(self) -> tuple[Labels, Labels]:
-        """Return the known labels of the rows of validation and test, and their predictions."""
-        labels = self.labels[self.kept]
+    def _accuracy(self, classes: Sequence[str], logits: RawRows) -> SourceAccuracy | None:
+        """Return the classifier's accuracy on labelled rows outside the train split."""
         codes = [SPLITS.index(name) for name in UNSEEN]
-        known = np.isin(self.split[self.kept], codes) & (labels != UNKNOWN_LABEL)
-        return labels[known], self.statistics.predictions[known]
+        unseen = np.flatnonzero(np.isin(self.split[self.kept], codes))
+        labels = self.labels[self.kept][unseen]
+        predictions = self.statistics.predictions[unseen]
+        return SourceAccuracy.of(
+            labels, predictions, classes, lambda chosen: logits.take(unseen[chosen])
+        )
 
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield what a user should look into, one line each."""
@@ -194,7 +203,7 @@ class DomainExtraction:
                     f"the rows chosen from {self.data.path} show fewer than two classes, which "
                     "says nothing about confidence: --sample draws from all of them"
                 )
-            yield doubt_on_labels(*self._unseen(), self.statistics.n_classes)
+            yield None if self.accuracy is None else self.accuracy.doubt
 
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):

@@ -132,7 +132,7 @@ def extract(
         preprocessing=plan.preprocessing(),
         classes=plan.classes.names,
         domains=tuple(domain.report() for domain in domains.values()),
-        source_accuracy=domains["source"].accuracy() if "source" in domains else None,
+        source_accuracy=domains["source"].accuracy if "source" in domains else None,
         warnings=once(*plan.classifier.outputs.warnings, *plan.warnings, *found, doubt),
         notes=once(*plan.notes, note),
         has_features=has_features,
@@ -162,7 +162,10 @@ def _run(
         writer = stack.enter_context(
             HDF5Writer(partial, schema=FEATURES_SCHEMA, classes=classes, attributes=attributes)
         )
-        joins = [domain.write(writer, spools[name], classifier) for name, domain in domains.items()]
+        joins = [
+            domain.write(writer, spools[name], classifier, classes)
+            for name, domain in domains.items()
+        ]
         if classifier.weight is not None and classifier.bias is not None:
             writer.write("head/weight", classifier.weight)
             writer.write("head/bias", classifier.bias)

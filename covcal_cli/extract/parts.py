@@ -363,6 +363,15 @@ class RawRows:
         size = max(1, _BLOCK_BYTES // (4 * width))
         return (self[start : min(start + size, n)] for start in range(0, n, size))
 
+    def take(self, rows: Rows) -> Float32s:
+        """Return chosen rows, given in ascending order."""
+        chosen, start = [], 0
+        for block in self.blocks():
+            first, last = np.searchsorted(rows, (start, start + len(block)))
+            chosen.append(block[rows[first:last] - start])
+            start += len(block)
+        return np.concatenate(chosen)
+
     def __getitem__(self, rows: slice) -> Float32s:
         width = self.shape[1]
         start, stop = int(rows.start), int(rows.stop)

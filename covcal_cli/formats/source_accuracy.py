@@ -1,25 +1,37 @@
-"""The classifier's accuracy on source rows that it has not seen: whether it is read rightly at all.
+"""The classifier's accuracy on source rows that it was not trained on.
 
-A wrong preprocessing, order of classes or output shows here before anywhere else, and everything
-that is fitted rests on these rows. Unseen are the labelled rows of validation and test; training
-rows may be those that the classifier was trained on.
+A wrong preprocessing, class order or output shows here first, and every later step uses these rows.
+Only labelled validation and test rows count, because the classifier may have seen the others.
+
+`SourceAccuracy.doubt` is the one sentence that every command repeats when this accuracy is
+suspicious. `SourceAccuracy.class_order` is that sentence where classes seem exchanged.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, Labels
+from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Labels, Rows
 from covcal_cli.errors import CovcalError, LimitExceededError
 from covcal_cli.formats.features import FeatureFile
 
 UNSEEN = ("validation", "test")
-FEW_ROWS = 50  # what holds for fewer may be luck
-# Cohen's kappa below which Landis and Koch (1977) call an agreement slight.
+FEW_ROWS = 50  # fewer rows may show anything by chance
+# Landis and Koch (1977) call the agreement of two raters slight below this value of Cohen's kappa.
 _SLIGHT = 0.2
-_NOISE = 0.01  # how rarely chance alone may put an accuracy this far below what is expected
+_NOISE = 0.01  # the probability below which a low accuracy does not count as chance
+# With such a majority class a good classifier may answer it nearly always: then its ranking counts.
+_IMBALANCED = 0.7
+_SKILL = 0.6  # the AUROC from which a classifier of an imbalanced table ranks its classes
+_AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # the most rows and classes that AUROC is computed from
+_BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how far another class order must be ahead
+_SHOWN_EXCHANGES = 3
+_CHECKS = "Check the preprocessing, the order of the classes and the output that is read"
+
+Scores = Callable[[Rows], Floats]
 
 
 @dataclass(frozen=True)
@@ -28,25 +40,58 @@ class SourceAccuracy:
 
     rows: int  # at least 1
     right: int
-    chance: float  # the share that would be right if the predictions were shuffled
+    chance: float  # the share that shuffled predictions would get right
+    majority: float | None = None  # the share of the most frequent class
+    majority_class: str = ""
+    auroc: float | None = None  # the mean over classes; None where nothing is suspicious
+    # The accuracy if the classes were named in the better order that `exchanged` describes.
+    permuted: float | None = None
+    exchanged: str = ""
 
     def __post_init__(self) -> None:
-        if not (self.rows >= 1 and 0 <= self.right <= self.rows and 0 <= self.chance <= 1):
+        shares = (self.chance, self.majority, self.auroc, self.permuted)
+        in_range = all(share is None or 0 <= share <= 1 for share in shares)
+        if not (self.rows >= 1 and 0 <= self.right <= self.rows and in_range):
             raise ValueError(
                 f"source_accuracy has {self.right} right of {self.rows} rows, {self.chance:g} by "
                 "chance"
             )
 
     @classmethod
-    def of(cls, labels: Labels, predictions: Labels, n_classes: int) -> "SourceAccuracy | None":
-        """Compare labels and predictions, shape (n,); None where no label is known."""
-        known = labels != UNKNOWN_LABEL
-        labels, predictions = labels[known], predictions[known]
+    def of(
+        cls,
+        labels: Labels,
+        predictions: Labels,
+        classes: Sequence[str],
+        scores: Scores | None = None,
+    ) -> "SourceAccuracy | None":
+        """Compare labels and predictions, shape (n,); None where no label is known.
+
+        `scores` returns the logits, shape (m, K), of chosen rows; AUROC is computed from them.
+        """
+        labelled = np.flatnonzero(labels != UNKNOWN_LABEL)
+        labels, predictions = labels[labelled], predictions[labelled]
         if not len(labels):
             return None
-        counts = [np.bincount(values, minlength=n_classes) for values in (labels, predictions)]
-        right = int((labels == predictions).sum())
-        return cls(len(labels), right, float(counts[0] @ counts[1]) / len(labels) ** 2)
+        counts = [np.bincount(values, minlength=len(classes)) for values in (labels, predictions)]
+        n, right = len(labels), int((labels == predictions).sum())
+        accuracy = cls(
+            rows=n,
+            right=right,
+            chance=float(counts[0] @ counts[1]) / n**2,
+            majority=float(counts[0].max()) / n,
+            majority_class=classes[int(counts[0].argmax())],
+        )
+        order = better_order(labels, predictions, len(classes)) if n >= FEW_ROWS else None
+        if order is not None:
+            permuted, permutation = order
+            exchanged = _exchanges(permutation, counts[0], classes)
+            return cls(**{**vars(accuracy), "permuted": permuted, "exchanged": exchanged})
+        if scores is None or not accuracy._is_near_chance:
+            return accuracy
+        step = -(-n // _AUROC_ROWS)
+        auroc = mean_auroc(labels[::step], scores(labelled[::step]))
+        return cls(**{**vars(accuracy), "auroc": auroc})
 
     @property
     def share(self) -> float:
@@ -55,27 +100,57 @@ class SourceAccuracy:
 
     def __str__(self) -> str:
         """Return the accuracy in words."""
-        return f"{self.share:.2%} of {self.rows} unseen labelled source rows"
+        return f"{self.share:.2%} of {self.rows} labelled source rows outside the train split"
+
+    @property
+    def class_order(self) -> str | None:
+        """A warning that another order of the classes is far better; None otherwise."""
+        if self.permuted is None:
+            return None
+        return (
+            f"the classifier gets {self.share:.1%} of the source right, and would get "
+            f"{self.permuted:.0%} if the classes were in another order: {self.exchanged}. Name the "
+            "classes in the model's order with --classes, and extract again"
+        )
 
     @property
     def doubt(self) -> str | None:
-        """What an accuracy near chance says against the way the model is read; None elsewhere."""
-        if self.rows < FEW_ROWS:
+        """What is suspicious about this accuracy, and what to do; None if nothing is."""
+        if self.class_order is not None:
+            return self.class_order
+        if not self._is_near_chance or self._ranks_an_imbalanced_table:
             return None
-        noise = 2 * math.sqrt(self.chance * (1 - self.chance) / self.rows)
-        if self.share > self.chance + noise and self.share >= self.chance + _SLIGHT * (
-            1 - self.chance
-        ):
-            return None
-        worth = "no better than" if self.share <= self.chance + noise else "little better than"
+        at_most = self._is_no_better_than(self.chance)
+        baseline, level = "guessing", self.chance
+        if self.majority is not None:
+            baseline, level = f"always answering {self.majority_class}", self.majority
+            at_most = self._is_no_better_than(self.majority)
+        worth = "no better than" if at_most else "little better than"
+        ranking = ""
+        if self.auroc is not None:
+            ranking = f"; its AUROC is {self.auroc:.2f}, and chance gives 0.5"
         return (
-            f"the classifier gets {self.share:.1%} of the source right, {worth} guessing "
-            f"({self.chance:.1%}): check the preprocessing, the order of the classes and which "
-            "output is read"
+            f"the classifier gets {self.share:.1%} of the source right, {worth} {baseline} "
+            f"({level:.1%}){ranking}. {_CHECKS}"
         )
 
+    @property
+    def _is_near_chance(self) -> bool:
+        if self.rows < FEW_ROWS:
+            return False
+        slight = self.share < self.chance + _SLIGHT * (1 - self.chance)
+        return slight or self._is_no_better_than(self.chance)
+
+    @property
+    def _ranks_an_imbalanced_table(self) -> bool:
+        is_imbalanced = self.majority is not None and self.majority >= _IMBALANCED
+        return is_imbalanced and self.auroc is not None and self.auroc >= _SKILL
+
+    def _is_no_better_than(self, level: float) -> bool:
+        return self.share <= level + 2 * math.sqrt(level * (1 - level) / self.rows)
+
     def is_below(self, expected: float) -> bool:
-        """Return whether chance would explain such a low accuracy in under 1 of 100 samples.
+        """Return whether chance explains such a low accuracy in under 1 of 100 samples.
 
         That is the exact tail P(X <= right) of a binomial distribution.
         """
@@ -106,33 +181,125 @@ def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
     if source is None:
         return None
     rows = np.union1d(*(source.rows(split) for split in UNSEEN))
-    labels = source.labels(rows)
-    rows = rows[labels != UNKNOWN_LABEL]
+    rows = rows[source.labels(rows) != UNKNOWN_LABEL]
     predictions = [source.logits(block).argmax(axis=1) for block in source.blocks(rows, "logits")]
     if not predictions:
         return None
-    return SourceAccuracy.of(source.labels(rows), np.concatenate(predictions), len(file.classes))
+    return SourceAccuracy.of(
+        source.labels(rows),
+        np.concatenate(predictions),
+        file.classes,
+        lambda chosen: source.logits(rows[chosen]),
+    )
 
 
-def require_accuracy(found: SourceAccuracy | None, expected: float, path: Path) -> None:
-    """Refuse an accuracy below the one expected, if noise does not explain it.
+def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Path) -> None:
+    """Refuse an accuracy below the expected one, unless noise explains it.
 
     `path` is the features file, for messages.
 
     Raises
     ------
     CovcalError
-        If there is none.
+        If no accuracy is known.
     LimitExceededError
         If it is below.
     """
-    if found is None:
+    if accuracy is None:
         raise CovcalError(
-            f"{path} has no labelled source rows of validation or test to expect an accuracy of: "
-            "pass other --fractions, or leave --expect-accuracy out"
+            f"{path} has no labelled source rows in its validation and test splits, so it shows no "
+            "accuracy: pass other --fractions, or leave out --expect-accuracy"
         )
-    if found.is_below(expected):
+    if accuracy.is_below(expected):
         raise LimitExceededError(
-            f"the classifier gets {found} right, and {expected:.2%} are expected: check the "
-            "preprocessing, the order of the classes and which output is read"
+            f"the classifier gets {accuracy} right, and you expect {expected:.2%}. {_CHECKS}"
         )
+
+
+def mean_auroc(labels: Labels, logits: Floats) -> float | None:
+    """Return the mean of the AUROCs of each class against all others, None without two classes.
+
+    Rows are ranked by the probability of the class. Only the most frequent classes count.
+    """
+    present, counts = np.unique(labels, return_counts=True)
+    if len(present) < 2:
+        return None
+    exact = logits.astype(np.float64)
+    exact -= exact.max(axis=1, keepdims=True)
+    exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    classes = present[np.argsort(-counts, kind="stable")][:_AUROC_CLASSES]
+    return float(np.mean([_auroc(labels == index, exact[:, index]) for index in classes]))
+
+
+def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floats) -> float:
+    """Return P(score of a positive > score of a negative), ties counted half (Mann-Whitney)."""
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    middle_ranks = np.cumsum(counts) - (counts - 1) / 2
+    positives = int(is_positive.sum())
+    rank_sum = float(middle_ranks[inverse][is_positive].sum())
+    pairs = positives * (len(scores) - positives)
+    return (rank_sum - positives * (positives + 1) / 2) / pairs
+
+
+# Another order of the classes.
+
+
+def better_order(
+    labels: Labels, predictions: Labels, n_classes: int
+) -> tuple[float, Labels] | None:
+    """Return a far better order of the classes and its accuracy, None where there is none.
+
+    The order gives the class that each label stands for, shape (K,). It is found on every other row
+    and measured on the rest, because with many classes and few rows some order always fits the rows
+    that it was found on. Far better means by 0.2 and by four standard deviations.
+    """
+    held_out = slice(1, None, 2)
+    n = len(labels[held_out])
+    if n < FEW_ROWS:
+        return None
+    order = greedy_permutation(labels[::2], predictions[::2], n_classes)
+    right = float((labels[held_out] == predictions[held_out]).mean())
+    permuted = float((order[labels[held_out]] == predictions[held_out]).mean())
+    noise = math.sqrt((permuted * (1 - permuted) + right * (1 - right)) / n)
+    if permuted - right < max(_BETTER, _BETTER_DEVIATIONS * noise):
+        return None
+    return permuted, order
+
+
+def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
+    """Return the class that each label stands for, shape (K,): the most frequent pair first.
+
+    The result is the best one-to-one matching wherever most rows of a class go to the same other
+    class, as they do in a wrong order. Elsewhere it is never better than the best matching. A label
+    without rows keeps its own class if that is free, and takes the lowest free class otherwise.
+    """
+    pairs, counts = np.unique(labels * n_classes + predictions, return_counts=True)
+    matched = np.full(n_classes, -1, dtype=np.int64)
+    taken = np.zeros(n_classes, dtype=bool)
+    for pair in pairs[np.argsort(-counts, kind="stable")]:
+        label, predicted = divmod(int(pair), n_classes)
+        if matched[label] < 0 and not taken[predicted]:
+            matched[label] = predicted
+            taken[predicted] = True
+    own = np.flatnonzero((matched < 0) & ~taken)
+    matched[own] = own
+    taken[own] = True
+    matched[matched < 0] = np.flatnonzero(~taken)
+    return matched
+
+
+def _exchanges(order: Labels, label_counts: Labels, classes: Sequence[str]) -> str:
+    """Say which classes are exchanged, the pairs with most labelled rows first."""
+    swaps, moves = [], []
+    for label in np.argsort(-label_counts, kind="stable").tolist():
+        answer = int(order[label])
+        if answer == label or not label_counts[label]:
+            continue
+        if int(order[answer]) != label:
+            moves.append(f"rows labelled {classes[label]} are answered {classes[answer]}")
+        elif (answer, label) not in swaps:
+            swaps.append((label, answer))
+    sentences = [f"{classes[a]} and {classes[b]} seem exchanged" for a, b in swaps] + moves
+    more = len(sentences) - _SHOWN_EXCHANGES
+    listed = ", ".join(sentences[:_SHOWN_EXCHANGES])
+    return f"{listed}, and {more} more" if more > 0 else listed

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from covcal_cli.extract.doubts import better_permutation, greedy_permutation
+from covcal_cli.formats.source_accuracy import SourceAccuracy, better_order, greedy_permutation
 from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import covcal
 
@@ -33,7 +33,9 @@ def test_a_permuted_order_is_found(classes: int, share: float) -> None:
     found = greedy_permutation(labels[::2], predictions[::2], classes)
     np.testing.assert_array_equal(found[rows], columns)
     judged = (columns[labels[1::2]] == predictions[1::2]).mean()
-    assert better_permutation(labels, predictions, classes) == pytest.approx(judged)
+    order = better_order(labels, predictions, classes)
+    assert order is not None
+    assert order[0] == pytest.approx(judged)
 
 
 @pytest.mark.parametrize(("n", "classes"), [(60, 10), (200, 100), (3000, 1000), (1000, 2)])
@@ -42,21 +44,21 @@ def test_chance_is_no_permutation(n: int, classes: int) -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         labels, predictions = rng.integers(0, classes, (2, n))
-        assert better_permutation(labels, predictions, classes) is None
+        assert better_order(labels, predictions, classes) is None
 
 
 def test_a_good_or_a_bad_classifier_in_order_is_left_in_peace() -> None:
     """Right half the time, and two classes often confused: nothing is permuted."""
     labels = np.random.default_rng(0).integers(0, 10, 2000)
-    assert better_permutation(labels, noisy(labels, 0.5, 10), 10) is None
+    assert better_order(labels, noisy(labels, 0.5, 10), 10) is None
     confused = np.where(labels == 3, 5, labels)
-    assert better_permutation(labels, confused, 10) is None
+    assert better_order(labels, confused, 10) is None
 
 
 def test_too_few_rows_say_nothing() -> None:
     """Below a hundred rows there is no half to judge on."""
     labels = np.arange(90) % 3
-    assert better_permutation(labels, (labels + 1) % 3, 3) is None
+    assert better_order(labels, (labels + 1) % 3, 3) is None
 
 
 def test_a_permutation_of_any_labels_is_one_to_one() -> None:
@@ -70,13 +72,13 @@ def test_a_thousand_classes_are_no_burden() -> None:
     rng = np.random.default_rng(0)
     labels, predictions = rng.integers(0, 1000, (2, 200_000))
     start = time.process_time()
-    assert better_permutation(labels, predictions, 1000) is None
+    assert better_order(labels, predictions, 1000) is None
     assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("turned", [0, 1])
 def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
-    """Accuracy 0 %, and 100 % after a permutation: class order?"""
+    """Every answer is wrong, and right in another order: the warning says which order."""
     x = np.random.default_rng(0).random((300, 4), dtype=np.float32)
     constants = {"wk": np.eye(4, dtype=np.float32), "bk": np.zeros(4, np.float32)}
     nodes = [node("Relu", "x", "phi"), node("Gemm", "phi wk bk", "y", transB=1)]
@@ -86,8 +88,41 @@ def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=x, y=(y + 1) % 4)
     done = covcal("extract", model, "s.npz", "t.npz", cwd=tmp_path).require_success()
     expected = (
-        "warning: the classifier gets 0.0% of the source right, and a permutation of the labels "
-        "would give 100%: class order? name the classes in the model's order with --classes\n"
+        "warning: the classifier gets 0.0% of the source right, and would get 100% if the classes "
+        "were in another order: rows labelled "
     )
     assert (expected in done.err) == bool(turned)
-    assert done.err.count("permutation") == turned  # never said of the target, whose labels rest
+    assert done.err.count("another order") == turned  # never of the target, whose labels are unread
+
+
+@pytest.mark.parametrize(
+    ("order", "sentence"),
+    [
+        ((0, 3, 2, 1), "90 and 270 seem exchanged."),
+        ((1, 0, 3, 2), "0 and 90 seem exchanged, 180 and 270 seem exchanged."),
+        (
+            (1, 2, 0, 3),
+            "rows labelled 0 are answered 90, rows labelled 90 are answered 180, rows labelled 180 "
+            "are answered 0.",
+        ),
+    ],
+)
+def test_the_exchanged_classes_are_named(order: tuple[int, ...], sentence: str) -> None:
+    """Most frequent label first; a cycle of three is no exchange, and says what is answered."""
+    labels = np.repeat(np.arange(4), (400, 300, 200, 100))
+    np.random.default_rng(0).shuffle(labels)
+    predictions = noisy(np.array(order)[labels], 0.1, 4)
+    accuracy = SourceAccuracy.of(labels, predictions, ("0", "90", "180", "270"))
+    assert accuracy is not None
+    assert accuracy.class_order is not None
+    assert accuracy.doubt == accuracy.class_order
+    assert f"in another order: {sentence} Name the classes" in accuracy.class_order
+
+
+def test_many_exchanges_are_counted() -> None:
+    labels = np.random.default_rng(1).integers(0, 20, 4000)
+    names = [f"c{index}" for index in range(20)]
+    accuracy = SourceAccuracy.of(labels, labels ^ 1, names)
+    assert accuracy is not None
+    assert "seem exchanged, and 7 more. Name" in str(accuracy.class_order)
+    assert str(accuracy.class_order).count("seem exchanged") == 3

@@ -13,8 +13,8 @@ from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import Outcome, covcal
 
 N = 300
-TWICE = "there is no shift to find, which is right for a check of the tools alone"
-ORDER = "is the order right? SOURCE, then TARGET"
+TWICE = "there is no shift between them. Give other data, unless you only test the tools"
+ORDER = "check that SOURCE comes before TARGET"
 
 
 def model(folder: Path) -> str:
@@ -57,7 +57,7 @@ def test_one_file_given_twice_is_said_once(target: str, tmp_path: Path) -> None:
     (tmp_path / "hard.npz").hardlink_to(tmp_path / "s.npz")
     done = extract(tmp_path, "s.npz", target)
     (line,) = warnings(done)
-    assert line.endswith(f"is the source and the target: {TWICE}; else give other data")
+    assert line.endswith(f"is both the source and the target, so {TWICE}")
     with h5py.File(tmp_path / "features.h5") as file:
         assert len(file["target/ids"]) == len(file["source/ids"]) == N
     assert warnings(covcal("extract", "model.onnx", "s.npz", target, "--dry-run", cwd=tmp_path))
@@ -78,7 +78,7 @@ def test_a_copy_of_the_source_is_noticed(tmp_path: Path) -> None:
     np.savez(tmp_path / "unlabelled.npz", x=rows(4, 0)[0])
     for copy in ("copy.npz", "unlabelled.npz"):
         (line,) = warnings(extract(tmp_path, "s.npz", copy))
-        assert f"{copy} holds the very rows of s.npz (equal ids, features and logits)" in line
+        assert f"{copy} has the same rows as s.npz (equal ids, features and logits)" in line
 
 
 def test_a_corrupted_copy_is_no_copy(tmp_path: Path) -> None:
@@ -97,12 +97,12 @@ def test_rows_of_other_names_are_no_copy(tmp_path: Path) -> None:
 
 
 def test_a_swapped_pair_is_doubted(tmp_path: Path) -> None:
-    """The classifier is far surer of the data that is said to be new: one line, with both means."""
+    """The classifier is far more confident on the data called new: one line, with both means."""
     save(tmp_path / "known.npz", 9, 0)
     save(tmp_path / "new.npz", 2, 1)
     (line,) = warnings(extract(tmp_path, "new.npz", "known.npz"))
     means = [softmax(rows(*drawn)[0], axis=1).max(axis=1).mean() for drawn in ((9, 0), (2, 1))]
-    assert f"the target known.npz (mean confidence {means[0]:.1%})" in line
+    assert f"the target known.npz (mean {means[0]:.1%})" in line
     assert f"the source new.npz ({means[1]:.1%})" in line
     assert warnings(extract(tmp_path, "known.npz", "new.npz")) == []
 
@@ -118,7 +118,7 @@ def test_no_label_of_the_target_is_behind_the_doubt(tmp_path: Path) -> None:
     assert said[0] == said[1] == said[2]
 
 
-def test_a_target_that_is_a_little_surer_is_left_in_peace(tmp_path: Path) -> None:
+def test_a_target_with_a_little_more_confidence_is_left_in_peace(tmp_path: Path) -> None:
     """Under five points, or with so few rows that chance explains it."""
     save(tmp_path / "s.npz", 4, 0)
     save(tmp_path / "t.npz", 4.3, 1)
@@ -136,4 +136,4 @@ def test_tables_of_outputs_are_doubted_too(tmp_path: Path) -> None:
     done = covcal("extract", "--logits", "new.npz", "known.npz", cwd=tmp_path).require_success()
     assert len(warnings(done)) == 1
     done = covcal("extract", "--logits", "new.npz", "./new.npz", "-f", cwd=tmp_path)
-    assert "is the source and the target" in warnings(done.require_success())[0]
+    assert "is both the source and the target" in warnings(done.require_success())[0]

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import binom
+from sklearn.metrics import roc_auc_score
 
+from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
+from covcal_cli.formats.source_accuracy import SourceAccuracy, mean_auroc, source_accuracy
 from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_features
 
@@ -19,9 +21,9 @@ def drawn(accuracy: float, classes: int, rows: int) -> SourceAccuracy:
     labels = rng.integers(classes, size=rows)
     wrong = (labels + rng.integers(1, classes, size=rows)) % classes
     predictions = np.where(rng.random(rows) < accuracy, labels, wrong)
-    found = SourceAccuracy.of(labels, predictions, classes)
-    assert found is not None
-    return found
+    accuracy_of_them = SourceAccuracy.of(labels, predictions, list(map(str, range(classes))))
+    assert accuracy_of_them is not None
+    return accuracy_of_them
 
 
 def test_labelled_validation_and_test_rows_count(tmp_path: Path) -> None:
@@ -52,10 +54,10 @@ def test_there_is_none_without_unseen_labels(splits: tuple[int, int, int], tmp_p
 @pytest.mark.parametrize(
     ("accuracy", "classes", "words"),
     [
-        (0.10, 10, "no better than guessing"),
-        (0.15, 10, "little better than guessing"),
-        (0.25, 10, "little better than guessing"),
-        (0.55, 2, "little better than guessing"),
+        (0.10, 10, "no better than always answering"),
+        (0.16, 10, "little better than always answering"),
+        (0.25, 10, "little better than always answering"),
+        (0.55, 2, "little better than always answering"),
         (0.63, 10, None),
         (0.96, 10, None),
         (0.75, 2, None),
@@ -67,6 +69,63 @@ def test_an_accuracy_near_chance_is_doubted(
 ) -> None:
     doubt = drawn(accuracy, classes, 4000).doubt
     assert doubt is None if words is None else words in (doubt or "")
+
+
+def imbalanced(skill: float, classes: int, share: float = 0.95) -> SourceAccuracy:
+    """Return the accuracy of a classifier that answers the majority nearly always.
+
+    `skill` is how far its logit of a row's own class lies above chance.
+    """
+    rng = np.random.default_rng(5)
+    labels = np.where(rng.random(3000) < share, 0, rng.integers(1, classes, 3000))
+    logits = rng.normal(size=(3000, classes)) + 6 * (np.arange(classes) == 0)
+    logits[np.arange(3000), labels] += skill
+    names = ["other", *(f"c{index}" for index in range(1, classes))]
+    accuracy = SourceAccuracy.of(labels, logits.argmax(axis=1), names, lambda rows: logits[rows])
+    assert accuracy is not None
+    return accuracy
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_an_imbalanced_table_is_doubted_only_without_skill(classes: int) -> None:
+    """The accuracy is that of the majority class either way; only the ranking tells them apart."""
+    assert imbalanced(2.0, classes).doubt is None
+    doubt = imbalanced(0.0, classes).doubt or ""
+    assert "no better than always answering other (94." in doubt
+    assert "; its AUROC is 0.5" in doubt or "; its AUROC is 0.4" in doubt
+
+
+def test_skill_excuses_no_balanced_table() -> None:
+    """A balanced model that is read wrongly may still rank a little better than chance."""
+    assert imbalanced(1.0, 2, share=0.5).doubt is not None
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_auroc_is_that_of_scikit_learn(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    labels, logits = rng.integers(0, classes, 500), rng.normal(size=(500, classes))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    expected = (
+        roc_auc_score(labels, shares[:, 1])
+        if classes == 2
+        else roc_auc_score(labels, shares, multi_class="ovr")
+    )
+    assert mean_auroc(labels, logits) == pytest.approx(expected, abs=1e-6)
+    assert mean_auroc(np.zeros(500, dtype=np.int64), logits) is None
+
+
+def test_the_warning_is_the_same_from_the_file(tmp_path: Path) -> None:
+    """Calibrate, report and export read it from features.h5 or cal.json, not from extract."""
+    domain = made_domain("source")
+    domain["labels"] = 2 - domain["labels"]
+    path = write_features(tmp_path / "f.h5", source=domain, target=made_domain("target"))
+    with FeatureFile(path) as file:
+        accuracy = source_accuracy(file)
+    assert accuracy is not None
+    assert "class 2 and class 0 seem exchanged" in str(accuracy.class_order)
+    covcal("calibrate", path, "--force", "-o", "cal.json", cwd=tmp_path).require_success()
+    stored = read_calibration(tmp_path / "cal.json").source_accuracy
+    assert stored == accuracy
 
 
 def test_few_rows_are_not_doubted() -> None:
