@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from covcal_cli.extract.extract import extract
     from covcal_cli.extract.settings import ExtractSettings
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.target_labels import random_labels
+    from covcal_cli.labels.target_labels import random_labels
     from covcal_cli.pick.label import label
     from covcal_cli.pick.pick import PickSettings, pick
     from covcal_cli.records import write_document
@@ -87,7 +87,7 @@ _HOMES = {
     "extract": "extract.extract",
     "label": "pick.label",
     "pick": "pick.pick",
-    "random_labels": "formats.target_labels",
+    "random_labels": "labels.target_labels",
     "read_calibration": "formats.calibration",
     "report": "report.report",
     "write_document": "records",

@@ -18,9 +18,9 @@ from covcal_cli.files import require_file
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named
-from covcal_cli.formats.marks import NO_MARKS, Marks, read_marks
 from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.hdf5 import File
+from covcal_cli.labels.draws import NO_MARKS, Marks, read_marks
 from covcal_cli.records import Document, Input, parsed_json, read_document, read_json
 from covcal_cli.run.journal import Results
 from covcal_cli.watch.history import read_history

@@ -42,8 +42,8 @@ from covcal_cli.adapt.training import train
 from covcal_cli.adapt.training_rows import read_rows
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
-from covcal_cli.formats.target_labels import target_labels
 from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.networks import aligned_domain_logits, aligned_logits
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.maths.temperature import fit_temperature

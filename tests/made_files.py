@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from covcal_cli.files import atomic_output
 from covcal_cli.formats.features import ADAPTED_SCHEMA, FEATURES_SCHEMA, FeatureFile
-from covcal_cli.formats.marks import Marks, write_marked
 from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.labels.draws import Marks, write_marked
 
 # The datasets of one domain by name; change an entry to make a file that is odd in one way.
 Arrays = dict[str, NDArray[Any]]

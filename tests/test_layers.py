@@ -35,6 +35,7 @@ FLOORS = (
     ("formats",),
     ("classifiers", "data", "demo"),
     ("estimators",),
+    ("labels",),
     ("extract", "adapt", "calibrate", "evaluate", "apply", "export", "pick"),
     ("watch",),
     ("report",),
@@ -43,13 +44,13 @@ FLOORS = (
     ("cli",),
     ("__main__",),
 )
-TARGET_LABELS = "covcal_cli.formats.target_labels"
+TARGET_LABELS = "covcal_cli.labels.target_labels"
 ANY_LABELS = "covcal_cli.formats.features.read_labels"
-MARKED_LABELS = "covcal_cli.formats.marked_labels"
+MARKED_LABELS = "covcal_cli.labels.picked_labels"
 # Who puts marked labels in, and who hands them on; and who was asked to use them.
 MARKED_READERS = (
     "covcal_cli.pick.label",
-    "covcal_cli.extract.joined_marks",
+    "covcal_cli.labels.joined",
     "covcal_cli.calibrate.marked",
     "covcal_cli.watch.labels",
 )
@@ -252,17 +253,17 @@ def test_every_part_has_a_floor() -> None:
         ),
         (
             "covcal_cli.calibrate.auto",
-            "from covcal_cli.formats import target_labels",
+            "from covcal_cli.labels import target_labels",
             "reads target labels",
         ),
         (
             "covcal_cli.calibrate.problem",
-            "import covcal_cli.formats.target_labels",
+            "import covcal_cli.labels.target_labels",
             "reads target labels",
         ),
         (
             "covcal_cli.calibrate.auto",
-            "from ..formats.target_labels import target_labels",
+            "from ..labels.target_labels import target_labels",
             "reads target labels",
         ),
         (
@@ -272,12 +273,12 @@ def test_every_part_has_a_floor() -> None:
         ),
         (
             "covcal_cli.pick.pick",
-            "from covcal_cli.formats.marked_labels import marked_rows",
+            "from covcal_cli.labels.picked_labels import marked_rows",
             "reads marked labels",
         ),
         (
             "covcal_cli.adapt.training_rows",
-            "def f():\n    from ..formats.target_labels import target_labels",
+            "def f():\n    from ..labels.target_labels import target_labels",
             "reads target labels",
         ),
     ],
@@ -296,6 +297,7 @@ def test_imports_for_types_alone_are_allowed() -> None:
 
 
 FITTING = (
+    "labels",
     "calibrate",
     "extract",
     "apply",
@@ -311,11 +313,11 @@ FITTING = (
 @pytest.mark.parametrize("part", FITTING)
 def test_target_labels_cannot_be_reached(part: str) -> None:
     """Nothing that trains or fits reaches the reader of target labels, however indirectly."""
-    modules = all_modules()
-    starts = [n for n, one in modules.items() if one.part == part and n not in LABEL_READERS]
+    modules, readers = all_modules(), {TARGET_LABELS, *LABEL_READERS}
+    starts = [n for n, one in modules.items() if one.part == part and n not in readers]
     assert starts
     for start in starts:
-        assert not reachable(start, modules) & {TARGET_LABELS, *LABEL_READERS}, start
+        assert not reachable(start, modules) & readers, start
 
 
 def test_marked_labels_are_reached_by_those_who_were_asked_for_them() -> None:

@@ -24,8 +24,8 @@ from covcal_cli.formats.features import (
     Domain,
     FeatureFile,
 )
-from covcal_cli.formats.marks import MARKED
 from covcal_cli.formats.writer import HDF5Writer
+from covcal_cli.labels.draws import MARKED
 from covcal_cli.maths.networks import networks_sha256
 from covcal_cli.progress import Progress, ProgressCallback
 

@@ -2,7 +2,7 @@
 
 No label is read here. They are handed in as a `LabelledDraw`: rows that ``covcal label`` marked, or
 as many random ones as the user asked for. Its cal.json names the rows, which ``evaluate`` leaves
-out. `estimators.posterior` has the rule, with all constants.
+out. `labels.posterior` has the rule, with all constants.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from covcal_cli.calibrate.problem import (
     warnings_on_reading,
 )
 from covcal_cli.estimators.evidence import Estimate, confidences
-from covcal_cli.estimators.forecast import forecast
 from covcal_cli.estimators.guards import sentences_of_failed
-from covcal_cli.estimators.label_ece import LabelledError, folds, label_ece
-from covcal_cli.estimators.labelled import LabelledSample, labelled
-from covcal_cli.estimators.posterior import MAX_FRAME, Posterior, posterior
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.forecaster import ScaledLogits
-from covcal_cli.formats.labelled_draw import LabelledDraw
 from covcal_cli.formats.scaling import Scaling
+from covcal_cli.labels.accuracy import LabelledSample, labelled
+from covcal_cli.labels.ece import LabelledError, folds, label_ece
+from covcal_cli.labels.labelled_draw import LabelledDraw
+from covcal_cli.labels.posterior import MAX_FRAME, Posterior, posterior
+from covcal_cli.labels.score import forecast
 from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT

@@ -5,8 +5,8 @@ from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import as_word
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.labelled_draw import LabelledDraw
-from covcal_cli.formats.marked_labels import marked_draw
+from covcal_cli.labels.labelled_draw import LabelledDraw
+from covcal_cli.labels.picked_labels import marked_draw
 
 
 def marked_for(file: FeatureFile, settings: EstimateSettings) -> LabelledDraw | None:

@@ -69,7 +69,7 @@ def calibrate(
     from covcal_cli.calibrate.calibrate import CalibrateSettings
     from covcal_cli.calibrate.calibrate import calibrate as fit
     from covcal_cli.errors import CovcalError
-    from covcal_cli.formats.target_labels import random_labels
+    from covcal_cli.labels.target_labels import random_labels
 
     count = _count(labels)
     with usage():

@@ -83,9 +83,9 @@ def pick(
     """
     from covcal_cli.files import as_word
     from covcal_cli.formats.features import ALL, SPLITS
+    from covcal_cli.labels.sheet import sheet_text
     from covcal_cli.pick.pick import PickSettings
     from covcal_cli.pick.pick import pick as draw
-    from covcal_cli.pick.sheet import sheet_text
 
     names = [name.value for name in split or []]
     with usage():

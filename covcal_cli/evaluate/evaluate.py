@@ -31,7 +31,7 @@ from covcal_cli.formats.forecaster import (
     scaled_logits,
 )
 from covcal_cli.formats.scaling import Scaling
-from covcal_cli.formats.target_labels import target_labels
+from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.softmax import Softmax, class_major
 from covcal_cli.records import Input, require_at_least, require_one_of
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.agreement import require_origin, require_same_run
-from covcal_cli.extract.joined_marks import joined_marks
 from covcal_cli.extract.joining import MergeReport, join_domains
 from covcal_cli.extract.parts import Part
 from covcal_cli.files import check_output
 from covcal_cli.formats.features import DOMAINS, FeatureFile
-from covcal_cli.formats.marks import write_marks
 from covcal_cli.formats.writer import HDF5Writer
+from covcal_cli.labels.draws import write_marks
+from covcal_cli.labels.joined import joined_marks
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:

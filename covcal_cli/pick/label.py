@@ -2,7 +2,7 @@
 
 A whole new file takes the place of the old one, or none does. What was made from the old one still
 belongs to the new: it remembers the sha256 of the file before it had any labels. The labels lie
-apart from those that ``evaluate`` reads (`covcal_cli.formats.marks`).
+apart from those that ``evaluate`` reads (`covcal_cli.labels.draws`).
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from covcal_cli.data.classes import ClassMap, listed, named_classes
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, FeatureFile
-from covcal_cli.formats.marked_labels import marked_labels
-from covcal_cli.formats.marks import read_marks, write_marked
-from covcal_cli.pick.batches import rows_of, with_batch
-from covcal_cli.pick.sheet import DrawnRow, Sheet, read_sheet
+from covcal_cli.labels.batches import rows_of, with_batch
+from covcal_cli.labels.draws import read_marks, write_marked
+from covcal_cli.labels.picked_labels import marked_labels
+from covcal_cli.labels.sheet import DrawnRow, Sheet, read_sheet
 
 
 @dataclass(frozen=True)

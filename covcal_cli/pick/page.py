@@ -16,7 +16,7 @@ from pathlib import Path
 
 from covcal_cli.errors import printable
 from covcal_cli.files import write_text
-from covcal_cli.pick.sheet import Sheet, sheet_text
+from covcal_cli.labels.sheet import Sheet, sheet_text
 from covcal_cli.records import document_text
 
 _HIDDEN = ("predicted", "confidence")  # columns that would sway whoever labels: shown on demand

@@ -2,7 +2,7 @@
 
 No target label is read, and the file stays as it is: the sheet that is written says all that
 `label` must know. Rows that earlier batches drew, as the marks of the file and earlier sheets tell,
-are not drawn again. `marks` has what the design of batches allows to say.
+are not drawn again. `draws` has what the design of batches allows to say.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.evidence import Z
-from covcal_cli.estimators.forecast import forecast
-from covcal_cli.estimators.labelled import NEAREST
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.forecaster import ScaledLogits, read_named, scaled_logits
-from covcal_cli.formats.marks import Batch, Marks, frame_rows, read_marks
-from covcal_cli.pick.batches import rows_of, with_batch
-from covcal_cli.pick.design import drawn, inclusion_probabilities
+from covcal_cli.labels.accuracy import NEAREST
+from covcal_cli.labels.batches import rows_of, with_batch
+from covcal_cli.labels.design import drawn, inclusion_probabilities
+from covcal_cli.labels.draws import Batch, Marks, frame_rows, read_marks
+from covcal_cli.labels.score import forecast
+from covcal_cli.labels.sheet import Draw, DrawnRow, Sheet, fingerprint, read_sheet, sheet_text
 from covcal_cli.pick.page import write_page
-from covcal_cli.pick.sheet import Draw, DrawnRow, Sheet, fingerprint, read_sheet, sheet_text
 from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
 

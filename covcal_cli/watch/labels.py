@@ -12,12 +12,12 @@ alone would be as sure.
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
-from covcal_cli.estimators.labelled import LabelledSample
 from covcal_cli.estimators.sketches import calibrated_confidence
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.formats.forecaster import ScaledLogits
-from covcal_cli.formats.marked_labels import marked_rows
-from covcal_cli.formats.marks import frame_rows
+from covcal_cli.labels.accuracy import LabelledSample
+from covcal_cli.labels.draws import frame_rows
+from covcal_cli.labels.picked_labels import marked_rows
 from covcal_cli.maths.proportions import wilson
 from covcal_cli.watch.period import PeriodAccuracy
 

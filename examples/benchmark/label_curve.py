@@ -41,16 +41,16 @@ from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate_file  # 
 from covcal_cli.calibrate.problem import Problem  # noqa: E402
 from covcal_cli.compare.runs import CompareSettings, Run, record_of  # noqa: E402
 from covcal_cli.estimators.evidence import Estimate, Z  # noqa: E402
-from covcal_cli.estimators.forecast import forecast  # noqa: E402
-from covcal_cli.estimators.labelled import LabelledSample, labelled  # noqa: E402
 from covcal_cli.estimators.matching import match_accuracy  # noqa: E402
-from covcal_cli.estimators.posterior import MAX_FRAME, posterior  # noqa: E402
 from covcal_cli.files import write_text  # noqa: E402
 from covcal_cli.formats.features import FeatureFile  # noqa: E402
-from covcal_cli.formats.target_labels import target_labels  # noqa: E402
+from covcal_cli.labels.accuracy import LabelledSample, labelled  # noqa: E402
+from covcal_cli.labels.design import drawn, inclusion_probabilities  # noqa: E402
+from covcal_cli.labels.posterior import MAX_FRAME, posterior  # noqa: E402
+from covcal_cli.labels.score import forecast  # noqa: E402
+from covcal_cli.labels.target_labels import target_labels  # noqa: E402
 from covcal_cli.maths.softmax import with_offsets  # noqa: E402
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E402
-from covcal_cli.pick.design import drawn, inclusion_probabilities  # noqa: E402
 from covcal_cli.progress import silent  # noqa: E402
 
 NUMBERS = 0, 10, 25, 50, 100, 200, 500

@@ -21,7 +21,7 @@ from covcal_cli.estimators.evidence import confidences
 from covcal_cli.estimators.matching import match_accuracy
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.target_labels import target_labels
+from covcal_cli.labels.target_labels import target_labels
 
 ORACLE, TRUE_ACCURACY = "oracle temperature", "true accuracy"
 CEILINGS = (TRUE_ACCURACY, ORACLE)

@@ -16,9 +16,9 @@ from covcal_cli.compare.compare import compare
 from covcal_cli.compare.runs import CompareSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.evidence import Estimate
-from covcal_cli.estimators.posterior import Posterior
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
+from covcal_cli.labels.posterior import Posterior
 from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_features
 from tests.pick.labelling import fill

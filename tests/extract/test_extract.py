@@ -20,8 +20,8 @@ from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
-from covcal_cli.formats import target_labels
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels import target_labels
 from covcal_cli.progress import Progress
 from tests.classifiers.onnx.onnx_graphs import SIDE, Graph, grey_classifier, node
 from tests.cli_runner import covcal

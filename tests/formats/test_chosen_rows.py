@@ -12,7 +12,7 @@ from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.estimate import expect
 from covcal_cli.formats import features
 from covcal_cli.formats.features import FeatureFile, thinned
-from covcal_cli.formats.target_labels import random_labels
+from covcal_cli.labels.target_labels import random_labels
 from tests.made_files import Arrays, made_domain, write_features
 
 
@@ -97,7 +97,7 @@ def test_memory_does_not_grow_with_the_rows(
         "estimators.evidence.MAX_ROWS",
         "calibrate.reference.MAX_ROWS",
         "calibrate.problem.MAX_DISCRIMINATED",
-        "formats.target_labels.MAX_FRAME",
+        "labels.target_labels.MAX_FRAME",
     ):
         monkeypatch.setattr(f"covcal_cli.{name}", 2000)
     monkeypatch.setattr("covcal_cli.calibrate.discriminator.MAX_ROWS_PER_DOMAIN", 2000)

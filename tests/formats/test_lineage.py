@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli.formats.marks import Batch, Marks
+from covcal_cli.labels.draws import Batch, Marks
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import covcal
 from tests.made_files import mark

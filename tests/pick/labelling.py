@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.target_labels import target_labels
+from covcal_cli.labels.target_labels import target_labels
 
 Lines = list[dict[str, str]]
 

@@ -11,7 +11,7 @@ import pytest
 
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.marked_labels import MarkedRows, marked_rows
+from covcal_cli.labels.picked_labels import MarkedRows, marked_rows
 from tests.cli_runner import covcal
 from tests.pick.labelling import Lines, fill, lines_of, truth, write_lines
 from tests.short_training import short_training

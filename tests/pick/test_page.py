@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.marked_labels import marked_labels
-from covcal_cli.formats.marks import read_marks
+from covcal_cli.labels.draws import read_marks
+from covcal_cli.labels.picked_labels import marked_labels
+from covcal_cli.labels.sheet import csv_line
 from covcal_cli.pick.page import page
 from covcal_cli.pick.pictures import data_uri, pictures
-from covcal_cli.pick.sheet import csv_line
 from tests.browser import Browser, Tab, browser, needs_browser
 from tests.cli_runner import covcal
 from tests.pick.labelling import lines_of, truth

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from covcal_cli.pick.design import drawn, inclusion_probabilities
+from covcal_cli.labels.design import drawn, inclusion_probabilities
 from covcal_cli.watch.labels import difference_estimate
 
 

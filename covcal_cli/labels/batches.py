@@ -9,9 +9,9 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
-from covcal_cli.formats.marks import Marks
 from covcal_cli.formats.writer import utf8
-from covcal_cli.pick.sheet import Sheet, fingerprint
+from covcal_cli.labels.draws import Marks
+from covcal_cli.labels.sheet import Sheet, fingerprint
 
 
 def rows_of(target: Domain, sheet: Sheet) -> Rows:

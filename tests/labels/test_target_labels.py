@@ -13,7 +13,7 @@ from covcal_cli.calibrate import methods
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.evaluate import evaluate as evaluation
 from covcal_cli.formats.features import read_labels
-from covcal_cli.formats.marks import Batch, Marks
+from covcal_cli.labels.draws import Batch, Marks
 from tests.cli_runner import covcal
 from tests.made_files import mark
 from tests.short_training import TRAINED_STEPS, short_training
@@ -156,7 +156,7 @@ def test_nothing_asks_for_them(
 
     monkeypatch.setattr("covcal_cli.formats.features.read_labels", read)
     monkeypatch.setattr(evaluation, "target_labels", read)
-    monkeypatch.setattr("covcal_cli.formats.target_labels.read_labels", read)
+    monkeypatch.setattr("covcal_cli.labels.target_labels.read_labels", read)
     covcal("estimate", small_files / "adapted.h5").require_success()
     for method in METHODS:
         output = tmp_path / f"{method}.json"

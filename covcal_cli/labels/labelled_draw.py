@@ -1,6 +1,6 @@
 """Labelled target rows that a fit may use, and by which design they were drawn.
 
-Two readers make one: `marked_labels`, of rows that a person labelled for calibration, and
+Two readers make one: `picked_labels`, of rows that a person labelled for calibration, and
 `target_labels`, of rows whose label ``evaluate`` would judge by, for who asks for some of those.
 """
 
@@ -18,7 +18,7 @@ MAX_FRAME = 50_000
 
 @dataclass(frozen=True)
 class LabelledDraw:
-    """n labelled rows, drawn from a frame of N by known probabilities; see `marks`."""
+    """n labelled rows, drawn from a frame of N by known probabilities; see `draws`."""
 
     population: int  # N
     frame: Rows  # ascending: all N, or `MAX_FRAME` random ones that stand for them

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from covcal_cli.estimators.label_ece import folds, label_ece
-from covcal_cli.estimators.labelled import LabelledSample
+from covcal_cli.labels.accuracy import LabelledSample
+from covcal_cli.labels.ece import folds, label_ece
 
 N = 20_000
 

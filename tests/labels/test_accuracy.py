@@ -6,8 +6,8 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from covcal_cli.arrays import Float64s, Integers
-from covcal_cli.estimators.labelled import LabelledSample, labelled
-from covcal_cli.pick.design import drawn, inclusion_probabilities
+from covcal_cli.labels.accuracy import LabelledSample, labelled
+from covcal_cli.labels.design import drawn, inclusion_probabilities
 
 N = 600
 

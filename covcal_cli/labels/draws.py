@@ -3,7 +3,7 @@
 Rows are drawn in batches, each from the rows that the earlier ones left, with known probabilities.
 They are kept in ``/marked`` of a features or adapted file once ``covcal label`` has put labels in,
 apart from ``/target/labels``: those are ``evaluate``'s. What the labels are is not told here but by
-`marked_labels`, which nothing imports that was not asked for them.
+`picked_labels`, which nothing imports that was not asked for them.
 
 **What a batch says.** Let U be the N rows of the splits that are drawn from, and U_b those that the
 batches before b left. Batch b drew n_b of U_b, row i with probability pi_i, so that for any numbers

@@ -9,7 +9,7 @@ import pytest
 from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.marked_labels import MarkedRows, marked_rows
+from covcal_cli.labels.picked_labels import MarkedRows, marked_rows
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import covcal
 from tests.pick.labelling import fill, lines_of, truth

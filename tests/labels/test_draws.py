@@ -8,8 +8,8 @@ import pytest
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.marked_labels import marked_rows
-from covcal_cli.formats.marks import NO_MARKS, Batch, Marks, frame_rows, read_marks
+from covcal_cli.labels.draws import NO_MARKS, Batch, Marks, frame_rows, read_marks
+from covcal_cli.labels.picked_labels import marked_rows
 from tests.made_files import mark, write_features
 
 SPLITS = ("train", "validation")

@@ -9,9 +9,9 @@ from scipy.special import expit
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.estimators.evidence import Estimate, log_odds
-from covcal_cli.estimators.labelled import LabelledSample
 from covcal_cli.estimators.matching import match_accuracy
-from covcal_cli.estimators.posterior import OFFSET, OFFSET_SPREAD, posterior
+from covcal_cli.labels.accuracy import LabelledSample
+from covcal_cli.labels.posterior import OFFSET, OFFSET_SPREAD, posterior
 from covcal_cli.records import Guard
 
 GUARD = Guard("contradiction", 0.0, 0.1, True, "")

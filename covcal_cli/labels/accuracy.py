@@ -44,7 +44,7 @@ _FEW = {1: 0.05129329438755058, 2: 0.35536151071217885, 3: 0.8176914413164763}
 class LabelledSample:
     """Rows of a frame of N, drawn in batches, and whether the classifier is right in them.
 
-    `marks` in ``formats`` says how batches are drawn and what they allow to say.
+    `draws` in ``labels`` says how batches are drawn and what they allow to say.
     """
 
     population: int  # N

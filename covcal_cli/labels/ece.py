@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
-from covcal_cli.estimators.labelled import LabelledSample
+from covcal_cli.labels.accuracy import LabelledSample
 
 FOLDS = 5
 _OFFSET_SPREAD, _SLOPE_SPREAD = 1.0, 0.5

@@ -28,7 +28,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
 from covcal_cli.estimators.evidence import Estimate, log_odds
-from covcal_cli.estimators.labelled import LabelledSample
+from covcal_cli.labels.accuracy import LabelledSample
 from covcal_cli.maths.masks import masked, spread
 
 AGREEING, CONTRADICTING = 0.03, 0.08

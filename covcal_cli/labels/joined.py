@@ -12,8 +12,8 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.marked_labels import marked_labels
-from covcal_cli.formats.marks import NO_MARKS, Batch, Marks, read_marks
+from covcal_cli.labels.draws import NO_MARKS, Batch, Marks, read_marks
+from covcal_cli.labels.picked_labels import marked_labels
 
 
 def joined_marks(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> tuple[Marks, Labels]:

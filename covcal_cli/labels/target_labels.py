@@ -13,7 +13,7 @@ import numpy as np
 from covcal_cli.arrays import Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, read_labels, thinned_places
-from covcal_cli.formats.labelled_draw import MAX_FRAME, LabelledDraw
+from covcal_cli.labels.labelled_draw import MAX_FRAME, LabelledDraw
 from covcal_cli.records import require_at_least
 
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from covcal_cli.pick.design import FLOOR, drawn, inclusion_probabilities
+from covcal_cli.labels.design import FLOOR, drawn, inclusion_probabilities
 
 DRAWS = 2000
 

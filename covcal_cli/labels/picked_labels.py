@@ -11,13 +11,13 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
-from covcal_cli.formats.labelled_draw import MAX_FRAME, LabelledDraw
-from covcal_cli.formats.marks import LABELS, Batch, Marks, frame_rows, read_marks
+from covcal_cli.labels.draws import LABELS, Batch, Marks, frame_rows, read_marks
+from covcal_cli.labels.labelled_draw import MAX_FRAME, LabelledDraw
 
 
 @dataclass(frozen=True)
 class MarkedRows:
-    """Labelled target rows of a known design, m of them; `marks` has the estimator in its head."""
+    """Labelled target rows of a known design, m of them; `draws` has the estimator in its head."""
 
     rows: Rows  # (m,), in the target, ascending
     labels: Labels  # (m,), 0 .. K-1

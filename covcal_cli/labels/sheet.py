@@ -17,7 +17,7 @@ from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import require_file
 from covcal_cli.formats.features import SPLITS, FeatureFile
-from covcal_cli.formats.marks import Batch
+from covcal_cli.labels.draws import Batch
 
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
 _NEEDED = ("id", "label", "inclusion", "draw")

@@ -1,0 +1,1 @@
+"""``covcal pick`` and ``covcal label``."""
