@@ -21,7 +21,7 @@ from covcal_cli.evaluate.bootstrap import LEVEL, intervals
 from covcal_cli.evaluate.limits import Limit, judge
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.evaluate.result import Evaluation, WrittenMetrics
-from covcal_cli.formats.forecaster import NONE, UNSCALED
+from covcal_cli.forecast.forecaster import NONE, UNSCALED
 from covcal_cli.maths.softmax import class_major, softmax
 
 BINS = 15

@@ -27,7 +27,7 @@ from sklearn.neural_network import MLPClassifier
 
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
-from covcal_cli.estimators.evidence import confidences
+from covcal_cli.estimators.inputs import confidences
 from covcal_cli.estimators.sketches import moments
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA

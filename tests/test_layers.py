@@ -33,7 +33,7 @@ FLOORS = (
     ("arrays", "files"),
     ("maths", "records", "hdf5"),
     ("formats",),
-    ("classifiers", "data", "demo"),
+    ("classifiers", "data", "demo", "forecast"),
     ("estimators",),
     ("labels",),
     ("extract", "adapt", "calibrate", "evaluate", "apply", "export", "pick"),

@@ -17,9 +17,9 @@ from covcal_cli.apply.writers import AppliedRows, Layout, for_screens, format_of
 from covcal_cli.arrays import Float32s, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
+from covcal_cli.forecast.forecaster import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
-from covcal_cli.formats.forecaster import ScaledLogits, networks_for
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_one_of
 

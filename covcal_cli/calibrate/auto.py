@@ -1,7 +1,7 @@
 """The choice of ``--method auto``, with every candidate's numbers beside it.
 
 The rule. T_s is the temperature of ``temp``. The accuracy on the target is estimated by
-`estimators.panel`, which holds the rule of the estimate and all constants. The method is
+`estimators.consensus`, which holds the rule of the estimate and all constants. The method is
 ``consensus``: the T of at least 1 whose mean target confidence is that accuracy. Where the mean
 confidence at T_s is within 3 points of it, ``temp`` stays, or ``none`` where T_s would sharpen:
 errors of a few source rows are no ground to be surer on other data.
@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 
 from covcal_cli.calibrate.methods import BBSE_PRIOR
 from covcal_cli.calibrate.problem import MethodFit, Problem
-from covcal_cli.estimators.panel import SAME
+from covcal_cli.estimators.consensus import SAME
 from covcal_cli.formats.calibration import Candidate
 
 _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"
@@ -58,8 +58,8 @@ def _ruled(problem: Problem) -> tuple[str, str]:
 
 
 def _by_accuracy(problem: Problem) -> tuple[str, str]:
-    accuracy, temperature = problem.accuracy, problem.evidence.temperature
-    confidence = float(problem.evidence.target_confidence.mean())
+    accuracy, temperature = problem.accuracy, problem.inputs.temperature
+    confidence = float(problem.inputs.target_confidence.mean())
     found = f"the accuracy is estimated at {accuracy.accuracy:.2%}, if {accuracy.assumption},"
     if abs(confidence - accuracy.accuracy) >= SAME:
         reason = f"{_CONSENSUS}, as {found} and the mean confidence by {_TEMP} is {confidence:.2%}"

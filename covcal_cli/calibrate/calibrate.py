@@ -31,13 +31,13 @@ from covcal_cli.calibrate.problem import (
     warnings_on_reading,
 )
 from covcal_cli.errors import CovcalError, TooFewRowsError
+from covcal_cli.estimators.consensus import kept_from_sharpening
 from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
 from covcal_cli.estimators.label_shift import BBSE, given_prior
-from covcal_cli.estimators.panel import kept_from_sharpening
 from covcal_cli.formats.calibration import Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.scaling import Forecasters, scaled_by
 from covcal_cli.labels.labelled_draw import LabelledDraw
+from covcal_cli.maths.scaling import Forecasters, scaled_by
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard, require_one_of

@@ -21,7 +21,7 @@ from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate_file
 from covcal_cli.calibrate.estimate import estimate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
 from covcal_cli.calibrate.problem import Problem
-from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
 from covcal_cli.maths.masks import valid_rows

@@ -13,14 +13,15 @@ from covcal_cli.calibrate.marked import marked_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
 from covcal_cli.errors import TooFewRowsError
-from covcal_cli.estimators.evidence import ESTIMATED, Estimate
+from covcal_cli.estimators.consensus import combined, panel
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
-from covcal_cli.estimators.panel import combined, panel
+from covcal_cli.estimators.inputs import ESTIMATED, Estimate
 from covcal_cli.files import sha256_of
+from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits, read_named, scaled_logits
+from covcal_cli.forecast.source_accuracy import source_accuracy
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, LabelledRows, TargetPrior
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.forecaster import UNSCALED, ScaledLogits, read_named, scaled_logits
-from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
+from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
 
 _AS_IT_COMES = EstimateSettings()
@@ -71,21 +72,21 @@ def estimate_file(problem: Problem) -> Estimation:
     lacking = problem.missing_for_estimate
     if lacking is not None:
         raise TooFewRowsError(f"{file.path}: an estimate needs {lacking}")
-    evidence = problem.evidence
+    inputs = problem.inputs
     notes = problem.validation.notes(file.classes)
-    guards = [prior_drift(*evidence.predicted_shares())]
+    guards = [prior_drift(*inputs.predicted_shares())]
     # Weights and aligned forecasters allow one more estimate each.
     lacking = problem.missing_for_weights
     if lacking is None:
         weights = problem.weights(problem.fullest)
-        evidence = problem.evidence_with(weights.weights)
+        inputs = problem.inputs_with(weights.weights)
         guards += guards_on_weights(weights)
     else:
         notes.append(f"no estimate by importance weighting, which would need {lacking}")
     if not file.is_adapted:
         notes.append("no estimate by agreement, which would need an adapted file")
-    found = panel(evidence, problem.cot)
-    estimates = (combined(evidence, found), *found)
+    found = panel(inputs, problem.cot)
+    estimates = (combined(inputs, found), *found)
     draw = marked_for(file, settings)
     if draw is not None:
         fit = LabelledProblem(file, draw, problem).fit()
@@ -97,9 +98,9 @@ def estimate_file(problem: Problem) -> Estimation:
         used_target_labels=draw is not None,
         labelled_rows=None if draw is None else draw.recorded(file.require_target()),
         guards=tuple(guards),
-        temperature=evidence.temperature,
-        source_rows=evidence.n_source,
-        target_rows=evidence.n_target,
+        temperature=inputs.temperature,
+        source_rows=inputs.n_source,
+        target_rows=inputs.n_target,
         source_accuracy=source_accuracy(file),
         prior_name=settings.target_prior,
         prior=None if problem.prior is None else tuple(problem.prior.tolist()),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from covcal_cli.formats.scaling import Forecasters
+    from covcal_cli.maths.scaling import Forecasters
 # The estimate reads unlabelled target rows; the prior is one that the user gives.
 Need = Literal["importance weights", "estimate", "target prior"]
 

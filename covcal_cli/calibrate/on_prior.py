@@ -18,11 +18,10 @@ import numpy as np
 
 from covcal_cli.calibrate.on_source import plain
 from covcal_cli.calibrate.problem import MethodFit, Problem
-from covcal_cli.estimators.evidence import probabilities
 from covcal_cli.estimators.guards import prior_reached, prior_rows, sentences_of_failed
-from covcal_cli.estimators.matching import match_accuracy
-from covcal_cli.formats.features import ForecasterName
-from covcal_cli.formats.scaling import Scaling
+from covcal_cli.estimators.inputs import probabilities
+from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import with_offsets
 from covcal_cli.records import Guard
 
@@ -41,7 +40,7 @@ def alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 def with_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Move the log odds, and match COT's accuracy with the classifier's labels, at T_s or above."""
-    logits, labels = problem.target_logits(forecaster), problem.evidence.target_predictions
+    logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = plain(problem, forecaster)
     least = fit.scaling.temperature

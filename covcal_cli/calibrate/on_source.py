@@ -27,8 +27,7 @@ from covcal_cli.estimators.guards import (
     sentences_of_failed,
 )
 from covcal_cli.estimators.label_shift import LabelShift, label_shift
-from covcal_cli.formats.features import ForecasterName
-from covcal_cli.formats.scaling import Scaling
+from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard
 
@@ -75,7 +74,7 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Fit T with what RLLS says that a row's class weighs on the target."""
-    shift = label_shift(problem.evidence, "rlls")
+    shift = label_shift(problem.inputs, "rlls")
     row_weights = shift.ratios[problem.validation.labels]
     if row_weights.max() == 0:
         raise CovcalError(

@@ -19,19 +19,18 @@ import statistics
 from dataclasses import replace
 
 from covcal_cli.calibrate.problem import MethodFit, Problem, notes_on_weights
+from covcal_cli.estimators.atc import atc
 from covcal_cli.estimators.guards import (
     enough_errors,
     guards_on_weights,
     prior_drift,
     sentences_of_failed,
 )
-from covcal_cli.estimators.matching import Match, match_accuracy
+from covcal_cli.estimators.matched_temperature import Match, match_accuracy
 from covcal_cli.estimators.pseudocal import pseudocal
-from covcal_cli.estimators.simple import atc
 from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import utdc_temperature
-from covcal_cli.formats.features import ForecasterName
-from covcal_cli.formats.scaling import Forecasters, Scaling, scaled_by
+from covcal_cli.maths.scaling import ForecasterName, Forecasters, Scaling, scaled_by
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard
 
@@ -44,7 +43,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     COT claims that a shift does harm. A lower T than the source's would say that it does good.
     """
     match = match_accuracy(problem.target_logits(forecaster), problem.cot.accuracy)
-    least = problem.evidence.temperature
+    least = problem.inputs.temperature
     notes = []
     if match.temperature < least:
         notes.append(
@@ -97,7 +96,7 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Match ATC's accuracy on the classifier's logits."""
-    estimate = atc(problem.evidence)
+    estimate = atc(problem.inputs)
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
     scaling = Scaling(forecaster, match.temperature)
     return _fitted(problem, scaling, (*estimate.guards, match.guard), [])
@@ -106,7 +105,7 @@ def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 def by_control_variates(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Match TransCal's accuracy on the classifier's logits, at a T of at least 1 (as published)."""
     weights = problem.weights(forecaster)
-    estimate = transcal(problem.evidence_with(weights.weights))
+    estimate = transcal(problem.inputs_with(weights.weights))
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
     notes = notes_on_weights(weights)
     if match.temperature < 1:
@@ -126,13 +125,13 @@ def by_control_variates(problem: Problem, forecaster: ForecasterName) -> MethodF
 
 def by_reliability(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Match the source's reliability, rescaled to COT's accuracy, bin by bin (UTDC)."""
-    temperature = utdc_temperature(problem.evidence, problem.cot.accuracy)
+    temperature = utdc_temperature(problem.inputs, problem.cot.accuracy)
     return _fitted(problem, Scaling(forecaster, temperature), _transport_guards(problem), [])
 
 
 def on_mixtures(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Fit T to mixtures of target rows (PseudoCal)."""
-    found = pseudocal(problem.evidence, seed=problem.settings.seed)
+    found = pseudocal(problem.inputs, seed=problem.settings.seed)
     notes = []
     if found.pairs == 0:
         notes.append("only one class is predicted on the target: T is the source's")
@@ -142,7 +141,7 @@ def on_mixtures(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 def _match(problem: Problem, forecaster: ForecasterName, accuracy: float) -> Match:
     """Match an accuracy with a forecaster's probability of the classifier's labels."""
-    labels = None if forecaster == "original" else problem.evidence.target_predictions
+    labels = None if forecaster == "original" else problem.inputs.target_predictions
     return match_accuracy(problem.target_logits(forecaster), accuracy, labels)
 
 
@@ -160,7 +159,7 @@ def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
     """
     if problem.prior is not None:
         return problem.cot.guards
-    return *problem.cot.guards, prior_drift(*problem.evidence.predicted_shares())
+    return *problem.cot.guards, prior_drift(*problem.inputs.predicted_shares())
 
 
 def _fitted(

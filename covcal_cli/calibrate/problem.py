@@ -23,17 +23,18 @@ from covcal_cli.calibrate.methods import (
 )
 from covcal_cli.calibrate.reference import reference_of
 from covcal_cli.errors import CovcalError, TooFewRowsError
+from covcal_cli.estimators.consensus import combined, panel
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import ESTIMATED, Aligned, Estimate, Evidence, read_evidence
 from covcal_cli.estimators.guards import MIN_ESS_SHARE
+from covcal_cli.estimators.inputs import ESTIMATED, Aligned, Estimate, EstimatorInputs, read_inputs
 from covcal_cli.estimators.label_shift import target_prior
-from covcal_cli.estimators.panel import combined, panel
+from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits
+from covcal_cli.forecast.source_accuracy import source_accuracy
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName, SourceDomain
-from covcal_cli.formats.forecaster import UNSCALED, ScaledLogits
-from covcal_cli.formats.scaling import Scaling
-from covcal_cli.formats.source_accuracy import SourceAccuracy, source_accuracy
+from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain
+from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import blocks_of, class_major
+from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,
     ROW_LOSSES,
@@ -283,30 +284,30 @@ class Problem:
         )
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def inputs(self) -> EstimatorInputs:
         """What estimates may know, without importance weights."""
-        return self.evidence_with(None)
+        return self.inputs_with(None)
 
-    def evidence_with(self, weights: Float64s | None) -> Evidence:
+    def inputs_with(self, weights: Float64s | None) -> EstimatorInputs:
         """Return what estimates may know, with importance weights of the validation rows."""
         temperature, seed = self.fit("original").temperature, self.settings.seed
-        return read_evidence(self.file, temperature, source_weights=weights, seed=seed)
+        return read_inputs(self.file, temperature, source_weights=weights, seed=seed)
 
     @property
     def aligned(self) -> Aligned:
-        """The aligned forecaster on the evidence's rows; `CovcalError` where there is none."""
-        if self.evidence.aligned is None:
+        """The aligned forecaster on the estimators' rows; `CovcalError` where there is none."""
+        if self.inputs.aligned is None:
             raise CovcalError(f"{self.file.path} is no adapted file: run covcal adapt first")
-        return self.evidence.aligned
+        return self.inputs.aligned
 
     def target_logits(self, forecaster: ForecasterName) -> Floats:
-        """Return a forecaster's logits of the evidence's target rows, shape (n_t, K)."""
+        """Return a forecaster's logits of the estimators' target rows, shape (n_t, K)."""
         original = forecaster == "original"
-        return self.evidence.target_logits if original else self.aligned.target_logits
+        return self.inputs.target_logits if original else self.aligned.target_logits
 
     def target_confidence(self, scaling: Scaling) -> float:
-        """Return the mean probability of the classifier's labels on the evidence's target rows."""
-        labels, total, start = self.evidence.target_predictions, 0.0, 0
+        """Return the mean probability of the classifier's labels on the estimators' target rows."""
+        labels, total, start = self.inputs.target_predictions, 0.0, 0
         read = [blocks_of(self.target_logits(one))() for one in scaling.temperatures]
         for blocks in zip(*read, strict=True):
             probabilities = scaling.forecast([class_major(one) for one in blocks]).probabilities
@@ -320,7 +321,7 @@ class Problem:
         """Class frequencies on the target, shape (K,), where they are not the source's."""
         if self.settings.prior_shares is not None:
             return np.array(self.settings.prior_shares)
-        return target_prior(self.settings.target_prior, self.evidence, self.file.classes)
+        return target_prior(self.settings.target_prior, self.inputs, self.file.classes)
 
     @cached_property
     def prior_offsets(self) -> Float64s:
@@ -337,12 +338,12 @@ class Problem:
     @cached_property
     def cot(self) -> Estimate:
         """The target accuracy by optimal transport."""
-        return cot(self.evidence, self.prior)
+        return cot(self.inputs, self.prior)
 
     @cached_property
     def accuracy(self) -> Estimate:
         """The target accuracy to act on."""
-        return combined(self.evidence, panel(self.evidence, self.cot))
+        return combined(self.inputs, panel(self.inputs, self.cot))
 
 
 # What documents say of a file, and of a temperature fitted on it.

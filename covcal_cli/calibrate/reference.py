@@ -8,8 +8,8 @@ alone, where they look as they will on later ones. The source's training rows ar
 import numpy as np
 
 from covcal_cli.arrays import Floats, Labels, Rows
-from covcal_cli.estimators.centred import MOST_ROWS, class_centres, strays
-from covcal_cli.estimators.evidence import ESTIMATED, MAX_ROWS, log_odds
+from covcal_cli.estimators.clusters import MOST_ROWS, class_centres, strays
+from covcal_cli.estimators.inputs import ESTIMATED, MAX_ROWS, log_odds
 from covcal_cli.estimators.sketches import (
     CONFIDENCE,
     DENSITY_RATIO,
@@ -26,8 +26,8 @@ from covcal_cli.estimators.sketches import (
     signal,
     watched_classes,
 )
+from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import Domain, FeatureFile, thinned, thinned_places
-from covcal_cli.formats.forecaster import ScaledLogits
 from covcal_cli.formats.reference import (
     Clusters,
     Coordinates,

@@ -67,7 +67,7 @@ def apply(
     from covcal_cli.errors import UnusedOptionError
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import file_to_judge
-    from covcal_cli.formats.scaling import shown_temperatures
+    from covcal_cli.maths.scaling import shown_temperatures
 
     console = Console(quiet=quiet, verbose=verbose)
     documents = calibration or [Path("cal.json")]

@@ -207,7 +207,7 @@ def calibration_summary(calibration: "Calibration", *, verbose: bool) -> str:
 def _candidates(candidates: "Sequence[Candidate]") -> str:
     """Return auto's candidates as a table that says which was chosen."""
     from covcal_cli.cli import tables
-    from covcal_cli.formats.scaling import shown_temperatures
+    from covcal_cli.maths.scaling import shown_temperatures
     from covcal_cli.report.tables import Table
 
     rows = [

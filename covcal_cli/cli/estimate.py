@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from covcal_cli.calibrate.estimate import Estimation, Expectation, ExpectedCalibration
-    from covcal_cli.estimators.evidence import Estimate
+    from covcal_cli.estimators.inputs import Estimate
     from covcal_cli.evaluate.gates import GateCase
     from covcal_cli.evaluate.limits import Limit
     from covcal_cli.report.tables import Table
@@ -98,7 +98,7 @@ def estimate(
     from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.evaluate.gates import errors_reported, junit_report
     from covcal_cli.files import check_output, moved_together, write_text
-    from covcal_cli.formats.forecaster import split_names
+    from covcal_cli.forecast.forecaster import split_names
     from covcal_cli.formats.lineage import notes_on_named
 
     def given(option: str) -> bool:
@@ -210,7 +210,7 @@ def _rendered(expectation: "Expectation", kind: str) -> str:
 def _estimates_as_text(estimation: "Estimation", estimates: "Table") -> str:
     """Return the table with the assumptions, its last column, below it, where they have room."""
     from covcal_cli.cli import tables
-    from covcal_cli.estimators.evidence import SAMPLING
+    from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
@@ -267,7 +267,7 @@ def _trust(estimate: "Estimate") -> str:
 
 
 def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
-    from covcal_cli.formats.scaling import shown_temperatures
+    from covcal_cli.maths.scaling import shown_temperatures
     from covcal_cli.report.tables import Table
 
     rows = [

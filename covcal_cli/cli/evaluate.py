@@ -144,7 +144,7 @@ def evaluate(
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, Outputs, judged
     from covcal_cli.evaluate.limits import parse_least, parse_limit, parse_regression
-    from covcal_cli.formats.forecaster import split_names
+    from covcal_cli.forecast.forecaster import split_names
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = parsed(fail_above, parse_limit, "--fail-above")

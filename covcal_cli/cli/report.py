@@ -54,8 +54,8 @@ def report(
       covcal report adapted.h5 -c cal.json -c temp.json --bootstrap 2000
     """
     from covcal_cli.evaluate.evaluate import EvaluateSettings
+    from covcal_cli.forecast.forecaster import split_names
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.forecaster import split_names
     from covcal_cli.formats.lineage import file_to_judge
     from covcal_cli.report.report import report as write
     from covcal_cli.report.verdict import verdict

@@ -24,13 +24,13 @@ from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.compare.code import code_sha256
 from covcal_cli.compare.stopwatch import Spent, Stopwatch
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import sha256_of
+from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SHA256, FeatureFile
-from covcal_cli.formats.forecaster import NONE
 from covcal_cli.records import (
     Document,
     Guard,

@@ -23,15 +23,15 @@ import math
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
-from covcal_cli.estimators.evidence import (
+from covcal_cli.estimators.guards import detectable_shift, precise, second_witness
+from covcal_cli.estimators.inputs import (
     Estimate,
-    Evidence,
+    EstimatorInputs,
     Z,
     from_variance,
     probabilities,
     variance_of_mean,
 )
-from covcal_cli.estimators.guards import detectable_shift, precise, second_witness
 from covcal_cli.maths.transport import Transport, transport
 from covcal_cli.records import Guard
 
@@ -41,19 +41,19 @@ ASSUMPTION = (
 )
 
 
-def cot(evidence: Evidence, prior: Float64s | None = None) -> Estimate:
+def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     """Estimate the target accuracy by confidence optimal transport.
 
     `prior` are class frequencies on the target, shape (K,), sum 1; by default the source's.
     """
-    labels, n_v, n_t = evidence.source_labels, evidence.n_source, evidence.n_target
-    masses = evidence.source_prior if prior is None else prior
-    weights = np.full(n_v, 1 / n_v) if prior is None else _as_frequent_as(prior, evidence)
-    on_source = _transport(evidence.source_logits, evidence.temperature, masses, weights)
-    on_target = _transport(evidence.target_logits, evidence.temperature, masses, None)
+    labels, n_v, n_t = inputs.source_labels, inputs.n_source, inputs.n_target
+    masses = inputs.source_prior if prior is None else prior
+    weights = np.full(n_v, 1 / n_v) if prior is None else _as_frequent_as(prior, inputs)
+    on_source = _transport(inputs.source_logits, inputs.temperature, masses, weights)
+    on_target = _transport(inputs.target_logits, inputs.temperature, masses, None)
     shift = on_target.cost - on_source.cost
     # What a row adds to the costs, by the delta method: the variances of the shift and the error.
-    wrong = 1.0 - evidence.source_correct
+    wrong = 1.0 - inputs.source_correct
     transported, borrowed = on_source.net_costs, np.zeros(n_v)
     if prior is None:  # source rows make up pi as well
         transported = transported + on_source.prices[labels]
@@ -63,29 +63,29 @@ def cot(evidence: Evidence, prior: Float64s | None = None) -> Estimate:
     of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
     # The error is that of the source and the shift, but at worst just below that of guessing.
     error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
-    worst = 1 - 1 / evidence.n_classes - 0.01
+    worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))
     guards = [detectable_shift(shift, math.sqrt(of_shift)), precise(Z * math.sqrt(of_error))]
     if prior is None:  # a prior that is given leaves nothing to mistake for a shift
-        guards.append(_second_witness(evidence))
+        guards.append(_second_witness(inputs))
     return from_variance("cot", 1 - error, of_error, ASSUMPTION, tuple(guards))
 
 
-def _second_witness(evidence: Evidence) -> Guard:
-    source, target = evidence.source_confidence, evidence.target_confidence
+def _second_witness(inputs: EstimatorInputs) -> Guard:
+    source, target = inputs.source_confidence, inputs.target_confidence
     noise = math.sqrt(variance_of_mean(source) + variance_of_mean(target))
-    before, after = evidence.predicted_shares()
+    before, after = inputs.predicted_shares()
     drift = 0.5 * float(np.abs(before - after).sum())
     return second_witness(float(source.mean() - target.mean()), noise, drift)
 
 
-def _as_frequent_as(prior: Float64s, evidence: Evidence) -> Float64s:
+def _as_frequent_as(prior: Float64s, inputs: EstimatorInputs) -> Float64s:
     """Return weights of the source rows, sum 1, that make classes as frequent as in `prior`.
 
     Classes without a source row are left out; where no other has a share, rows weigh alike.
     """
-    counts = np.bincount(evidence.source_labels, minlength=evidence.n_classes)
-    weights = (prior / np.maximum(counts, 1))[evidence.source_labels]
+    counts = np.bincount(inputs.source_labels, minlength=inputs.n_classes)
+    weights = (prior / np.maximum(counts, 1))[inputs.source_labels]
     total = weights.sum()
     return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)))
 

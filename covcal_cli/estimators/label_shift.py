@@ -25,8 +25,8 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.errors import CovcalError, one_line
-from covcal_cli.estimators.evidence import Evidence, probabilities
 from covcal_cli.estimators.guards import condition, enough_errors
+from covcal_cli.estimators.inputs import EstimatorInputs, probabilities
 from covcal_cli.files import require_file
 from covcal_cli.records import Guard, json_of
 
@@ -50,53 +50,53 @@ class LabelShift:
     guards: tuple[Guard, ...]
 
 
-def label_shift(evidence: Evidence, solver: Solver) -> LabelShift:
+def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
     """Estimate the class ratios by BBSE or RLLS."""
-    joint, means = confusion(evidence)
-    pi = np.bincount(evidence.source_labels, minlength=evidence.n_classes) / evidence.n_source
+    joint, means = confusion(inputs)
+    pi = np.bincount(inputs.source_labels, minlength=inputs.n_classes) / inputs.n_source
     present = np.flatnonzero(pi)
     gap = means - joint.sum(axis=1)
     joint = joint[:, present]
     if solver == "bbse":
         solved = np.linalg.lstsq(joint, means, rcond=None)[0]
     else:
-        solved = 1 + rlls_theta(joint, gap, rlls_penalty(evidence))
+        solved = 1 + rlls_theta(joint, gap, rlls_penalty(inputs))
     # A solution is no distribution yet: frequencies are not negative, and they sum to 1.
     solved = np.maximum(solved, 0.0)
     total = float(pi[present] @ solved)
-    ratios = np.zeros(evidence.n_classes)
+    ratios = np.zeros(inputs.n_classes)
     ratios[present] = solved / total if total > 0 else 1.0
     guards = (
         condition(float(np.linalg.cond(joint))),
-        enough_errors(evidence.source_errors, evidence.n_source),
+        enough_errors(inputs.source_errors, inputs.n_source),
     )
     prior = pi * ratios
     moved = 0.5 * float(np.abs(prior - pi).sum())
-    return LabelShift(ratios, prior, moved, _sigmas(gap, evidence), guards)
+    return LabelShift(ratios, prior, moved, _sigmas(gap, inputs), guards)
 
 
-def confusion(evidence: Evidence) -> tuple[Float64s, Float64s]:
+def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
     """Return C, shape (K, K), columns by label, and mu, shape (K,)."""
-    on_source = probabilities(evidence.source_logits, evidence.temperature)
-    joint = np.zeros((evidence.n_classes, evidence.n_classes))
-    np.add.at(joint.T, evidence.source_labels, on_source.T / evidence.n_source)
-    means = probabilities(evidence.target_logits, evidence.temperature).mean(axis=1)
+    on_source = probabilities(inputs.source_logits, inputs.temperature)
+    joint = np.zeros((inputs.n_classes, inputs.n_classes))
+    np.add.at(joint.T, inputs.source_labels, on_source.T / inputs.n_source)
+    means = probabilities(inputs.target_logits, inputs.temperature).mean(axis=1)
     return joint, means
 
 
-def _sigmas(gap: Float64s, evidence: Evidence) -> float:
+def _sigmas(gap: Float64s, inputs: EstimatorInputs) -> float:
     """Return ||mean_target p - mean_source p|| over the root of its mean square by sampling."""
     noise = sum(
-        float(probabilities(logits, evidence.temperature).var(axis=1).sum()) / len(logits)
-        for logits in (evidence.source_logits, evidence.target_logits)
+        float(probabilities(logits, inputs.temperature).var(axis=1).sum()) / len(logits)
+        for logits in (inputs.source_logits, inputs.target_logits)
     )
     return float(np.linalg.norm(gap)) / math.sqrt(max(noise, sys.float_info.min))
 
 
-def rlls_penalty(evidence: Evidence) -> float:
+def rlls_penalty(inputs: EstimatorInputs) -> float:
     """Return rho = 0.01 x 3 Delta, with Delta at a confidence of 95 %."""
-    logs = math.log(2 * evidence.n_classes / _DELTA)
-    delta = 2 * logs / (3 * evidence.n_source) + math.sqrt(2 * logs / evidence.n_source)
+    logs = math.log(2 * inputs.n_classes / _DELTA)
+    delta = 2 * logs / (3 * inputs.n_source) + math.sqrt(2 * logs / inputs.n_source)
     return _ALPHA * 3 * delta
 
 
@@ -157,7 +157,7 @@ BBSE: Final = "bbse"
 _TOLERANCE = 1e-3
 
 
-def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Float64s | None:
+def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
     """Return the prior that `value` names, shape (K,), sum 1; None stands for the source's.
 
     Raises
@@ -167,7 +167,7 @@ def target_prior(value: str, evidence: Evidence, classes: Sequence[str]) -> Floa
         its shares do not sum to 1 (within 0.001, for shares are often rounded).
     """
     if value == BBSE:
-        return label_shift(evidence, BBSE).prior
+        return label_shift(inputs, BBSE).prior
     return given_prior(value, classes)
 
 

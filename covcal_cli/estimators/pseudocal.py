@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Floats, Labels
-from covcal_cli.estimators.evidence import Evidence
 from covcal_cli.estimators.guards import not_at_limit, pseudo_accuracy
+from covcal_cli.estimators.inputs import EstimatorInputs
 from covcal_cli.maths.masks import masked
 from covcal_cli.maths.temperature import Limit, fit_temperature
 from covcal_cli.records import Guard
@@ -34,11 +34,11 @@ class PseudoCal:
     at_limit: Limit | None = None
 
 
-def pseudocal(evidence: Evidence, *, seed: int = 0) -> PseudoCal:
+def pseudocal(inputs: EstimatorInputs, *, seed: int = 0) -> PseudoCal:
     """Fit T on mixtures of target rows; `seed` chooses every row's partner."""
-    mixed, labels = mixtures(evidence.target_logits, seed)
+    mixed, labels = mixtures(inputs.target_logits, seed)
     if len(labels) == 0:
-        return PseudoCal(evidence.temperature, 0, (pseudo_accuracy(0.0),))
+        return PseudoCal(inputs.temperature, 0, (pseudo_accuracy(0.0),))
     fit = fit_temperature(mixed, labels, loss="nll", seed=seed)
     share = float((mixed.argmax(axis=1) == labels).mean())
     guards = (pseudo_accuracy(share), not_at_limit(fit.temperature, fit.at_limit))

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
+from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import Domain, thinned
-from covcal_cli.formats.forecaster import ScaledLogits
 from covcal_cli.formats.reference import Axes, Moments, Packed, Signal, Space, ranks
 from covcal_cli.maths.masks import masked
 

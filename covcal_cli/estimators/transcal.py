@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.estimators.evidence import Evidence, slope
+from covcal_cli.estimators.inputs import EstimatorInputs, slope
 from covcal_cli.maths.weights import effective_sample_size
 
 MIN_SHARE = 0.3
@@ -35,19 +35,19 @@ class TransCal:
     power: float  # lambda
 
 
-def transcal(evidence: Evidence) -> TransCal:
+def transcal(inputs: EstimatorInputs) -> TransCal:
     """Estimate the target accuracy by TransCal."""
-    weights = evidence.source_weights
+    weights = inputs.source_weights
     if weights is None:
         raise ValueError("TransCal needs importance weights")
     power = tempering_power(weights)
     W = _tempered(weights, power)
-    right = evidence.source_correct
+    right = inputs.source_correct
     loss = W * (1 - right)
     first = -slope(loss, W, constant=0.0)
     second = -slope(loss + first * (W - 1), right, constant=0.0)
     error = float(loss.mean()) + first * (float(W.mean()) - 1)
-    error += second * float(right.mean() - evidence.source_confidence.mean())
+    error += second * float(right.mean() - inputs.source_confidence.mean())
     return TransCal(float(np.clip(1 - error, 0.0, 1.0)), power)
 
 

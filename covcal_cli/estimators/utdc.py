@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Rows
-from covcal_cli.estimators.evidence import Evidence, confidences, log_odds
+from covcal_cli.estimators.inputs import EstimatorInputs, confidences, log_odds
 
 _BINS = 15
 _GRID = np.linspace(math.log(0.05), math.log(200.0), 61)
@@ -25,15 +25,15 @@ _TOLERANCE = 1e-4
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def utdc_temperature(evidence: Evidence, accuracy: float) -> float:
+def utdc_temperature(inputs: EstimatorInputs, accuracy: float) -> float:
     """Return UTDC's temperature for an estimated target accuracy.
 
     The grid spans 0.05 to 200 times T_s; the best point is refined by a golden section.
     """
-    bins = min(_BINS, evidence.n_source, evidence.n_target)
-    wanted = scaled_accuracies(evidence, accuracy, bins)
-    order = np.argsort(log_odds(evidence.target_logits, 1.0), kind="stable")
-    rows = evidence.target_logits[order]  # from the least to the most confident at T = 1
+    bins = min(_BINS, inputs.n_source, inputs.n_target)
+    wanted = scaled_accuracies(inputs, accuracy, bins)
+    order = np.argsort(log_odds(inputs.target_logits, 1.0), kind="stable")
+    rows = inputs.target_logits[order]  # from the least to the most confident at T = 1
     starts = _starts(len(rows), bins)
     sizes = np.diff([*starts, len(rows)])
 
@@ -42,26 +42,26 @@ def utdc_temperature(evidence: Evidence, accuracy: float) -> float:
         means = np.add.reduceat(values, starts) / sizes
         return float(np.abs(wanted - means).sum())
 
-    grid = _GRID + math.log(evidence.temperature)
+    grid = _GRID + math.log(inputs.temperature)
     values = [misfit(log_t) for log_t in grid]
     best = int(np.argmin(values))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     return math.exp(_golden_section(misfit, float(low), float(high)))
 
 
-def scaled_accuracies(evidence: Evidence, accuracy: float, bins: int) -> Float64s:
+def scaled_accuracies(inputs: EstimatorInputs, accuracy: float, bins: int) -> Float64s:
     """Return clip(A_m R), shape (bins,), from the least to the most confident bin.
 
     Rows of the same confidence share their mean accuracy, so that their order does not matter.
     """
-    _, group = np.unique(log_odds(evidence.source_logits, 1.0), return_inverse=True)
+    _, group = np.unique(log_odds(inputs.source_logits, 1.0), return_inverse=True)
     counts = np.bincount(group)
-    shared = np.bincount(group, weights=evidence.source_correct) / counts
+    shared = np.bincount(group, weights=inputs.source_correct) / counts
     in_order = np.repeat(shared, counts)
     starts = _starts(len(in_order), bins)
     accuracies = np.add.reduceat(in_order, starts) / np.diff([*starts, len(in_order)])
     # No source row right leaves no ratio: every bin is then expected to be right as often.
-    right = float(evidence.source_correct.mean())
+    right = float(inputs.source_correct.mean())
     scaled = accuracies * (accuracy / right) if right > 0 else np.full(bins, accuracy)
     return np.clip(scaled, 0.01, 0.99)
 

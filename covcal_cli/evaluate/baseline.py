@@ -19,9 +19,9 @@ from covcal_cli.evaluate.bootstrap import Interval, Part, ece_interval
 from covcal_cli.evaluate.limits import Change, Limit, judged_among
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.result import Evaluation, WrittenMetrics
-from covcal_cli.formats.forecaster import NONE
-from covcal_cli.formats.scaling import Scaling
+from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.maths.proportions import wilson
+from covcal_cli.maths.scaling import Scaling
 from covcal_cli.records import read_document
 
 _TELLING = ("accuracy", "mean_confidence", "ece", "nll", "brier")  # equal on the same rows alone

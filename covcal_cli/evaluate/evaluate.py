@@ -21,17 +21,17 @@ from covcal_cli.evaluate.paired import PairedRows
 from covcal_cli.evaluate.ranked import GroupCollector, auroc
 from covcal_cli.evaluate.result import Evaluation, Predictions, Since
 from covcal_cli.files import as_word, sha256_of
-from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
-from covcal_cli.formats.forecaster import (
+from covcal_cli.forecast.forecaster import (
     NONE,
     UNSCALED,
     ScaledLogits,
     forecaster_logits,
     scaled_logits,
 )
-from covcal_cli.formats.scaling import Scaling
+from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.labels.target_labels import target_labels
+from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import Softmax, class_major
 from covcal_cli.records import Input, require_at_least, require_one_of
 

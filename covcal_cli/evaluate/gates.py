@@ -15,7 +15,7 @@ from covcal_cli.evaluate.limits import Change, Limit, Verdict, judge
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.files import check_output, moved_together, write_text
-from covcal_cli.formats.forecaster import NONE, read_named
+from covcal_cli.forecast.forecaster import NONE, read_named
 from covcal_cli.formats.lineage import file_to_judge
 
 RESAMPLES = 1000  # behind the intervals that gates judge, unless others are asked for

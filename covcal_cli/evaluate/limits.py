@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bootstrap import Interval
 from covcal_cli.evaluate.metrics import METRICS, Metrics
-from covcal_cli.formats.forecaster import NONE
+from covcal_cli.forecast.forecaster import NONE
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from covcal_cli.evaluate.bootstrap import LEVEL, Interval
 from covcal_cli.evaluate.limits import Change, Verdict
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.evaluate.paired import Difference
-from covcal_cli.formats.forecaster import NONE
-from covcal_cli.formats.scaling import Forecasters, Scaling
+from covcal_cli.forecast.forecaster import NONE
+from covcal_cli.maths.scaling import Forecasters, Scaling
 from covcal_cli.records import Document, Input, at, write_document
 
 Predictions = Literal["original", "own"]

@@ -26,8 +26,8 @@ from covcal_cli.export.forecaster import (
     stored_rows,
 )
 from covcal_cli.files import check_output, sha256_of
+from covcal_cli.forecast.forecaster import AlignedNetworks
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.forecaster import AlignedNetworks
 
 _PREFIX = "covcal."
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
+from covcal_cli.forecast.forecaster import AlignedNetworks, fitted_networks
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FEATURES_FILE, FeatureFile, ForecasterName
-from covcal_cli.formats.forecaster import AlignedNetworks, fitted_networks
+from covcal_cli.formats.features import FEATURES_FILE, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged, was_made_from
-from covcal_cli.formats.scaling import Scaling
 from covcal_cli.maths.networks import Networks, aligned_logits
+from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import class_major, log_mean_softmax
 
 # Names of the outputs that are added, where the model does not have them.

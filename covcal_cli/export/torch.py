@@ -29,7 +29,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
-from covcal_cli.formats.features import ForecasterName
+from covcal_cli.maths.scaling import ForecasterName
 
 METADATA = "covcal.json"  # extra file of the ``.pt2`` that holds the metadata
 _CLOSE = 1e-5

@@ -6,7 +6,7 @@ from typing import Any
 
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.extract.parts import difference
-from covcal_cli.formats.compatibility import setting_that_differs
+from covcal_cli.forecast.compatibility import setting_that_differs
 from covcal_cli.formats.features import DOMAINS, FEATURE_COLUMNS, SOURCE_FRACTIONS, FeatureFile
 from covcal_cli.records import parsed_json
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float64s
-from covcal_cli.formats.source_accuracy import FEW_ROWS
+from covcal_cli.maths.source_accuracy import FEW_ROWS
 
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 _ROWS = 4096  # the most rows to compare per domain, evenly spread

@@ -33,9 +33,9 @@ from covcal_cli.extract.plan import ExtractPlan, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import CONTENT, FEATURES_SCHEMA, FeatureFile
-from covcal_cli.formats.source_accuracy import SourceAccuracy
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 from covcal_cli.maths.output_form import OutputEvidence
+from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()

@@ -13,8 +13,8 @@ import numpy as np
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.reference import Reference
-from covcal_cli.formats.scaling import Forecasters, Scaling
-from covcal_cli.formats.source_accuracy import SourceAccuracy
+from covcal_cli.maths.scaling import Forecasters, Scaling
+from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.maths.weights import WeightHealth
 from covcal_cli.records import Document, Guard, Input, at, read_document
 

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.files import sha256_of
 from covcal_cli.hdf5 import Dataset, File, Group
 from covcal_cli.maths.masks import valid_rows
+from covcal_cli.maths.scaling import ForecasterName
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import parsed_json
 
@@ -64,7 +65,6 @@ _DATASETS = {
     "aligned_domain_logits": ("f", "Mn"),
 }
 _KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed-length bytes"}
-ForecasterName = Literal["original", "aligned"]  # the classifier, or the one that adapt learnt
 
 
 class Domain:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Integers
-from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.maths.proportions import wilson
 
 INTERVAL = "95 %, of the rows that were drawn from"

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
-from covcal_cli.estimators.evidence import Estimate, log_odds
+from covcal_cli.estimators.inputs import Estimate, log_odds
 from covcal_cli.labels.accuracy import LabelledSample
 from covcal_cli.maths.masks import masked, spread
 

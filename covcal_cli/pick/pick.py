@@ -13,10 +13,10 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
-from covcal_cli.estimators.evidence import Z
+from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
+from covcal_cli.forecast.forecaster import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
-from covcal_cli.formats.forecaster import ScaledLogits, read_named, scaled_logits
 from covcal_cli.labels.accuracy import NEAREST
 from covcal_cli.labels.batches import rows_of, with_batch
 from covcal_cli.labels.design import drawn, inclusion_probabilities

@@ -12,7 +12,7 @@ from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import as_word
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_FILE, ONE_TABLE, OPTIONS
-from covcal_cli.formats.source_accuracy import SourceAccuracy
+from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
 
 MEASURES = EvaluateSettings(resamples=1000)  # of a report, unless others are asked for

@@ -10,7 +10,7 @@ from covcal_cli.evaluate.bins import GroupMetrics
 from covcal_cli.evaluate.metrics import METRICS, in_report
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.scaling import shown_temperatures
+from covcal_cli.maths.scaling import shown_temperatures
 from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
 

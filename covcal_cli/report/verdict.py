@@ -15,8 +15,8 @@ from covcal_cli.evaluate.bootstrap import Interval
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.evaluate.paired import Difference
 from covcal_cli.evaluate.result import Evaluation
+from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.forecaster import NONE
 from covcal_cli.maths.proportions import wilson
 from covcal_cli.report.content import ReportContent
 

@@ -1,7 +1,7 @@
 """The accuracy of a period: estimated from the source's rows, or from the sketch that is left.
 
 Where the file that the calibration was fitted on is there as it was, its labelled source rows are
-the evidence, and all estimators are asked. Else the sketch's: the top label's log-odds, right and
+the inputs, and all estimators are asked. Else the sketch's: the top label's log-odds, right and
 wrong apart, are all that ATC and DoC look at, and classes' centres all that clusters start from.
 """
 
@@ -12,20 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels
-from covcal_cli.estimators.centred import CLUSTERS_ASSUMPTION, MOST_ROWS, strays
+from covcal_cli.estimators.atc import atc
+from covcal_cli.estimators.clusters import CLUSTERS_ASSUMPTION, MOST_ROWS, strays
+from covcal_cli.estimators.consensus import combined, consensus, panel
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import (
+from covcal_cli.estimators.doc import doc
+from covcal_cli.estimators.guards import second_witness
+from covcal_cli.estimators.inputs import (
     MAX_ROWS,
     MAX_VALUES,
     Estimate,
-    Evidence,
+    EstimatorInputs,
     from_variance,
     log_odds,
     variance_of_mean,
 )
-from covcal_cli.estimators.guards import second_witness
-from covcal_cli.estimators.panel import combined, consensus, panel
-from covcal_cli.estimators.simple import atc, doc
 from covcal_cli.estimators.sketches import shares
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile, thinned
@@ -52,8 +53,8 @@ class SourceRows:
         if len(logits) < _LEAST_ROWS or len(self.logits) < _LEAST_SOURCE:
             return None
         if self.sketch is None:
-            evidence = Evidence(self.logits, self.labels, logits, self.temperature)
-            found = combined(evidence, panel(evidence, cot(evidence, self.prior)))
+            inputs = EstimatorInputs(self.logits, self.labels, logits, self.temperature)
+            found = combined(inputs, panel(inputs, cot(inputs, self.prior)))
             of = "the calibration's source rows"
         else:
             found = self._from_sketch(self.sketch, logits)
@@ -65,18 +66,18 @@ class SourceRows:
         n_classes = logits.shape[1]
         odds = log_odds(logits, self.temperature)
         rows = _top_against_rest(odds, n_classes, self.temperature)
-        evidence = Evidence(self.logits, self.labels, rows, self.temperature)
-        source, target = evidence.source_confidence, evidence.target_confidence
+        inputs = EstimatorInputs(self.logits, self.labels, rows, self.temperature)
+        source, target = inputs.source_confidence, inputs.target_confidence
         predicted = shares(logits.argmax(axis=1), n_classes)
         witness = second_witness(
             float(source.mean() - target.mean()),
             math.sqrt(variance_of_mean(source) + variance_of_mean(target)),
             0.5 * float(np.abs(sketch.source.predicted.values - predicted).sum()),
         )
-        others = [atc(evidence), *_by_strays(sketch, logits)]
+        others = [atc(inputs), *_by_strays(sketch, logits)]
         if witness.passed:
-            return consensus(evidence, others, [])
-        return consensus(evidence, [doc(evidence)], others)
+            return consensus(inputs, others, [])
+        return consensus(inputs, [doc(inputs)], others)
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:

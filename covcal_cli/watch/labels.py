@@ -13,8 +13,8 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
 from covcal_cli.estimators.sketches import calibrated_confidence
+from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import FeatureFile, thinned
-from covcal_cli.formats.forecaster import ScaledLogits
 from covcal_cli.labels.accuracy import LabelledSample
 from covcal_cli.labels.draws import frame_rows
 from covcal_cli.labels.picked_labels import marked_rows

@@ -9,7 +9,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.evidence import MAX_VALUES, confidences
+from covcal_cli.estimators.inputs import MAX_VALUES, confidences
 from covcal_cli.estimators.sketches import (
     CONFIDENCE,
     DENSITY_RATIO,
@@ -22,9 +22,9 @@ from covcal_cli.estimators.sketches import (
     squared_distance,
 )
 from covcal_cli.files import sha256_of
+from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
-from covcal_cli.formats.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.reference import Moments, Reference
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.cuts import Cut, Every, cuts

@@ -17,8 +17,8 @@ from covcal_cli import __version__
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.evaluate.gates import GateCase
 from covcal_cli.files import sha256_of
+from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.forecaster import split_names
 from covcal_cli.formats.reference import Reference
 from covcal_cli.watch.alarm import Alarm, alarm
 from covcal_cli.watch.cuts import EVERY, PER_YEAR, Every

@@ -40,8 +40,8 @@ from covcal_cli.arrays import Booleans, Float32s, Float64s, Labels  # noqa: E402
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate_file  # noqa: E402
 from covcal_cli.calibrate.problem import Problem  # noqa: E402
 from covcal_cli.compare.runs import CompareSettings, Run, record_of  # noqa: E402
-from covcal_cli.estimators.evidence import Estimate, Z  # noqa: E402
-from covcal_cli.estimators.matching import match_accuracy  # noqa: E402
+from covcal_cli.estimators.inputs import Estimate, Z  # noqa: E402
+from covcal_cli.estimators.matched_temperature import match_accuracy  # noqa: E402
 from covcal_cli.files import write_text  # noqa: E402
 from covcal_cli.formats.features import FeatureFile  # noqa: E402
 from covcal_cli.labels.accuracy import LabelledSample, labelled  # noqa: E402

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.estimators.consensus import combined, panel
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import read_evidence
-from covcal_cli.estimators.panel import combined, panel
+from covcal_cli.estimators.inputs import read_inputs
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal
@@ -178,8 +178,8 @@ def estimated_accuracy(path: Path) -> float:
     """Return the combined estimate from the library's parts."""
     plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     with FeatureFile(path) as file:
-        evidence = read_evidence(file, plain)
-    return combined(evidence, panel(evidence, cot(evidence))).accuracy
+        inputs = read_inputs(file, plain)
+    return combined(inputs, panel(inputs, cot(inputs))).accuracy
 
 
 def test_the_table_on_screen_is_that_of_cal_json(tmp_path: Path) -> None:

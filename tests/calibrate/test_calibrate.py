@@ -24,7 +24,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.scaling import Scaling
+from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.records import encoded, write_document
 from tests.cli_runner import covcal

@@ -12,9 +12,9 @@ from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.estimate import estimate, estimate_file
 from covcal_cli.calibrate.problem import EstimateSettings, Problem
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.consensus import combined, panel
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import read_evidence
-from covcal_cli.estimators.panel import combined, panel
+from covcal_cli.estimators.inputs import read_inputs
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal
@@ -53,12 +53,12 @@ def test_the_numbers_are_the_librarys(tmp_path: Path, adapted: bool) -> None:
         == calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     )
     with FeatureFile(path) as file:
-        evidence = read_evidence(file, found.temperature)
-    expected = panel(evidence, cot(evidence))
+        inputs = read_inputs(file, found.temperature)
+    expected = panel(inputs, cot(inputs))
     by_name = {one.name: one for one in found.estimates}
     for one in expected:
         assert by_name[one.name] == one
-    assert found.estimates[0] == combined(evidence, expected)
+    assert found.estimates[0] == combined(inputs, expected)
     assert (found.source_rows, found.target_rows) == (600, 1200)
 
 

@@ -12,7 +12,7 @@ from scipy.special import expit, logit, softmax
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.evidence import confidences
+from covcal_cli.estimators.inputs import confidences
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.labels.target_labels import random_labels

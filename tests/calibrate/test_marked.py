@@ -15,7 +15,7 @@ from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.compare.compare import compare
 from covcal_cli.compare.runs import CompareSettings
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.labels.posterior import Posterior

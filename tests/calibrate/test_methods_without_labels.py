@@ -19,12 +19,12 @@ from covcal_cli.calibrate.calibrator import Calibrator
 from covcal_cli.calibrate.methods import METHODS
 from covcal_cli.calibrate.problem import EstimateSettings, Problem
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.atc import atc
+from covcal_cli.estimators.consensus import combined, panel
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.inputs import EstimatorInputs
 from covcal_cli.estimators.label_shift import label_shift
-from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.estimators.pseudocal import pseudocal
-from covcal_cli.estimators.simple import atc
 from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import utdc_temperature
 from covcal_cli.formats.calibration import TargetPrior, read_calibration
@@ -54,11 +54,11 @@ def write(path: Path, moved: float, seed: int = 0, prior: list[float] | None = N
     )
 
 
-def evidence_of(path: Path, weights: Floats | None = None) -> Evidence:
-    """Return the evidence with T_s by hand: SciPy's best Brier temperature."""
+def inputs_of(path: Path, weights: Floats | None = None) -> EstimatorInputs:
+    """Return the inputs with T_s by hand: SciPy's best Brier temperature."""
     with FeatureFile(path) as file:
         problem = Problem(file, EstimateSettings())
-        return problem.evidence_with(weights)
+        return problem.inputs_with(weights)
 
 
 def matched(logits: Floats, labels: NDArray[np.int64], accuracy: float) -> float:
@@ -79,23 +79,23 @@ def matched(logits: Floats, labels: NDArray[np.int64], accuracy: float) -> float
 def test_matching_methods_by_hand(tmp_path: Path, seed: int) -> None:
     """`cot`, `fl+cot`, `atc` and `transcal` find the T of the library's accuracies by SciPy."""
     path = write(tmp_path / "a.h5", 0.6, seed)
-    evidence = evidence_of(path)
-    aligned = evidence.aligned
+    inputs = inputs_of(path)
+    aligned = inputs.aligned
     assert aligned is not None
-    labels = evidence.target_predictions
+    labels = inputs.target_predictions
     with FeatureFile(path) as file:
         weights = Problem(file, EstimateSettings()).weights("original").weights
     accuracies = {
-        "cot": (cot(evidence).accuracy, evidence.target_logits),
-        "fl+cot": (cot(evidence).accuracy, aligned.target_logits),
-        "atc": (atc(evidence).accuracy, evidence.target_logits),
-        "transcal": (transcal(evidence_of(path, weights)).accuracy, evidence.target_logits),
+        "cot": (cot(inputs).accuracy, inputs.target_logits),
+        "fl+cot": (cot(inputs).accuracy, aligned.target_logits),
+        "atc": (atc(inputs).accuracy, inputs.target_logits),
+        "transcal": (transcal(inputs_of(path, weights)).accuracy, inputs.target_logits),
     }
     for method, (accuracy, logits) in accuracies.items():
         found = calibrate(path, CalibrateSettings(method=method))
         expected = matched(np.asarray(logits), labels, accuracy)
         if method == "cot":
-            assert expected > evidence.temperature
+            assert expected > inputs.temperature
         assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
         assert found.forecaster == METHODS[method].forecaster
         assert found.method_used == method
@@ -109,15 +109,15 @@ def test_a_blend_by_hand(tmp_path: Path, seed: int) -> None:
     with h5py.File(path, "r+") as file:  # surer of themselves than they are right
         for domain in ("source", "target"):
             file[f"{domain}/aligned_logits"][...] *= 4
-    evidence = evidence_of(path)
-    assert evidence.aligned is not None
-    accuracy = combined(evidence, panel(evidence, cot(evidence))).accuracy
-    labels, every = evidence.target_predictions, np.arange(evidence.n_target)
+    inputs = inputs_of(path)
+    assert inputs.aligned is not None
+    accuracy = combined(inputs, panel(inputs, cot(inputs))).accuracy
+    labels, every = inputs.target_predictions, np.arange(inputs.n_target)
     found = calibrate(path, CalibrateSettings(method="blend"))
     assert (found.forecaster, found.method_used) == ("blend", "blend")
     given = found.forecaster_temperature, found.aligned_temperature or 0.0
     assert min(given) > 1
-    pair = evidence.target_logits, evidence.aligned.target_logits
+    pair = inputs.target_logits, inputs.aligned.target_logits
     for logits, temperature in zip(pair, given, strict=True):
         expected = matched(np.asarray(logits, np.float64), labels, accuracy)
         assert temperature == pytest.approx(expected, rel=1e-4)
@@ -189,13 +189,13 @@ def test_cot_is_never_below_the_sources_temperature(tmp_path: Path) -> None:
     kept = []
     for seed in range(4):
         path = write(tmp_path / f"{seed}.h5", 0.0, seed)
-        evidence = evidence_of(path)
-        logits, labels = np.asarray(evidence.target_logits, np.float64), evidence.target_predictions
-        wanted = matched(logits, labels, cot(evidence).accuracy)
+        inputs = inputs_of(path)
+        logits, labels = np.asarray(inputs.target_logits, np.float64), inputs.target_predictions
+        wanted = matched(logits, labels, cot(inputs).accuracy)
         found = calibrate(path, CalibrateSettings(method="cot"))
-        expected = max(wanted, evidence.temperature)
+        expected = max(wanted, inputs.temperature)
         assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
-        kept.append(wanted < evidence.temperature)
+        kept.append(wanted < inputs.temperature)
         assert kept[-1] == any("T is kept at the source's" in note for note in found.notes)
     assert set(kept) == {True, False}
 
@@ -216,12 +216,12 @@ def test_several_crossings_and_a_clamp_are_said_in_words(tmp_path: Path) -> None
 def test_utdc_and_pseudocal_are_the_librarys(tmp_path: Path, seed: int) -> None:
     """UTDC rescales to COT's accuracy; PseudoCal mixes rows drawn by the run's seed."""
     path = write(tmp_path / "a.h5", 0.6, seed)
-    evidence = evidence_of(path)
+    inputs = inputs_of(path)
     utdc = calibrate(path, CalibrateSettings(method="utdc"))
-    expected = utdc_temperature(evidence, cot(evidence).accuracy)
+    expected = utdc_temperature(inputs, cot(inputs).accuracy)
     assert utdc.forecaster_temperature == pytest.approx(expected, rel=1e-9)
     mixed = calibrate(path, CalibrateSettings(method="pseudocal", seed=seed))
-    assert mixed.forecaster_temperature == pseudocal(evidence, seed=seed).temperature
+    assert mixed.forecaster_temperature == pseudocal(inputs, seed=seed).temperature
     assert {"pseudo accuracy", "temperature limit"} <= {guard.name for guard in mixed.guards}
 
 
@@ -246,16 +246,16 @@ def test_label_shift_weighs_rows_by_their_class(tmp_path: Path) -> None:
     source = clusters_domain("source", sizes=(0, 20_000, 0))
     target = clusters_domain("target", sizes=(0, 5_000, 0), prior=prior)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
-    evidence = evidence_of(path)
-    ratios = label_shift(evidence, "rlls").ratios
+    inputs = inputs_of(path)
+    ratios = label_shift(inputs, "rlls").ratios
     assert ratios[0] > 1.2 > 0.6 > ratios[4]
-    logits = np.asarray(evidence.source_logits, np.float64)
-    expected = best_temperature(logits, evidence.source_labels, ratios[evidence.source_labels])
+    logits = np.asarray(inputs.source_logits, np.float64)
+    expected = best_temperature(logits, inputs.source_labels, ratios[inputs.source_labels])
     found = calibrate(path, CalibrateSettings(method="label-shift"))
     assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
     assert "confusion condition" in {guard.name for guard in found.guards}
     (note,) = (text for text in found.notes if text.startswith("RLLS"))
-    moved = f"{label_shift(evidence, 'rlls').moved:.1%}"
+    moved = f"{label_shift(inputs, 'rlls').moved:.1%}"
     assert note == f"RLLS has {moved} of the target's rows in other classes than on the source"
 
 
@@ -373,7 +373,7 @@ def test_a_prior_changes_what_reads_it_and_is_recorded(tmp_path: Path) -> None:
         assert plain.target_prior == TargetPrior("source", None)
         found = calibrate(path, CalibrateSettings(method=method, target_prior="bbse"))
         assert found.target_prior.name == "bbse"
-        expected = label_shift(evidence_of(path), "bbse").prior
+        expected = label_shift(inputs_of(path), "bbse").prior
         assert found.target_prior.shares == pytest.approx(expected.tolist())
         assert "prior drift" not in {guard.name for guard in found.guards}
     with pytest.raises(CovcalError, match="temp has no use for a target prior: it is for auto"):

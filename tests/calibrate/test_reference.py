@@ -8,7 +8,7 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.evidence import log_odds
+from covcal_cli.estimators.inputs import log_odds
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.reference import Reference
 from covcal_cli.records import document_text, write_document

@@ -19,7 +19,7 @@ from covcal_cli.compare.compare import compare, compare_runs
 from covcal_cli.compare.ranking import Comparison
 from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run, finished
 from covcal_cli.compare.tables import as_csv, as_markdown, as_tex, grids
-from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.records import Guard
 from tests.cli_runner import covcal, printed_json

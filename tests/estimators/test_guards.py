@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from covcal_cli.estimators import guards
+from covcal_cli.estimators.consensus import combined, panel
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import (
+from covcal_cli.estimators.inputs import (
     Aligned,
     Estimate,
-    Evidence,
+    EstimatorInputs,
     from_variance,
     variance_of_mean,
 )
-from covcal_cli.estimators.panel import combined, panel
 from covcal_cli.records import Guard, encoded
-from tests.estimators.made_evidence import made_evidence, made_rows
+from tests.estimators.made_inputs import made_inputs, made_rows
 
 PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
@@ -179,9 +179,9 @@ def test_an_estimate_is_clipped_and_speaks_json() -> None:
 
 def test_the_panel_is_complete() -> None:
     """With aligned forecasters and weights there are eight estimates."""
-    evidence, _ = made_evidence(weighted=True)
-    own = evidence.source_predictions[None], evidence.target_predictions[None]
-    full = replace(evidence, aligned=Aligned(evidence.source_logits, evidence.target_logits, *own))
+    inputs, _ = made_inputs(weighted=True)
+    own = inputs.source_predictions[None], inputs.target_predictions[None]
+    full = replace(inputs, aligned=Aligned(inputs.source_logits, inputs.target_logits, *own))
     names = [estimate.name for estimate in panel(full, cot(full))]
     assert names == [
         "cot",
@@ -219,20 +219,20 @@ def test_combined_is_the_rule(
     classes: int, heard: bool | None, names: list[str], unheard: list[str]
 ) -> None:
     """By hand: who is heard, 1.2 times the fall, the interval, and who contradicts whom."""
-    evidence, _ = made_evidence(classes=classes)
+    inputs, _ = made_inputs(classes=classes)
     values = {"cot": 0.5, "atc": 0.66, "doc": 0.7, "clusters": 0.62, "held clusters": 0.57}
     members = [estimate(name, value, heard=heard) for name, value in values.items()]
-    found = combined(evidence, members)
-    right = float(evidence.source_correct.mean())
+    found = combined(inputs, members)
+    right = float(inputs.source_correct.mean())
 
     def corrected(some: list[str]) -> float:
         return right - 1.2 * (right - float(np.median([values[name] for name in some])))
 
     accuracy = corrected(names)
     assert found.accuracy == pytest.approx(accuracy)
-    error = (evidence.source_errors + 0.5) / (evidence.n_source + 1)
-    noise = error * (1 - error) / evidence.n_source
-    noise += accuracy * (1 - accuracy) / evidence.n_target
+    error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
+    noise = error * (1 - error) / inputs.n_source
+    noise += accuracy * (1 - accuracy) / inputs.n_target
     reach = 0.2 * abs(right - accuracy) + 0.06 + 1.959964 * noise**0.5
     lowest = min([accuracy - reach, *([corrected(unheard)] if unheard else [])])
     assert found.low == pytest.approx(lowest)
@@ -253,8 +253,8 @@ def test_combined_on_made_shifts(seed: int) -> None:
         target, truth = made_rows(
             2000, classes=5, moved=moved, seed=2 * seed + 1, prior=frequencies
         )
-        evidence = Evidence(source, labels, target, 2.0)
-        found = combined(evidence, panel(evidence, cot(evidence)))
+        inputs = EstimatorInputs(source, labels, target, 2.0)
+        found = combined(inputs, panel(inputs, cot(inputs)))
         true = float((target.argmax(axis=1) == truth).mean())
         assert found.low <= true <= found.high
         if moved == 0.0:

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.inputs import EstimatorInputs
 from covcal_cli.estimators.label_shift import (
     Solver,
     confusion,
@@ -21,7 +21,7 @@ from covcal_cli.estimators.label_shift import (
     rlls_theta,
     target_prior,
 )
-from tests.estimators.made_evidence import made_evidence, made_rows
+from tests.estimators.made_inputs import made_inputs, made_rows
 
 Floats = NDArray[np.float64]
 SEEDS = range(3)
@@ -29,38 +29,38 @@ PRIOR = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
 CLASSES = ("a", "b", "c", "d", "e")
 
 
-def shifted(seed: int, n: int = 4000) -> Evidence:
-    """Return evidence of a pure label shift, calibrated."""
+def shifted(seed: int, n: int = 4000) -> EstimatorInputs:
+    """Return the inputs of a pure label shift, calibrated."""
     source, labels = made_rows(n, classes=5, moved=0.0, seed=2 * seed)
     target, _ = made_rows(n, classes=5, moved=0.0, seed=2 * seed + 1, prior=PRIOR)
-    return Evidence(source, labels, target, 2.0)
+    return EstimatorInputs(source, labels, target, 2.0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_confusion_matrix_row_by_row(seed: int) -> None:
-    evidence, _ = made_evidence(seed, n_v=50, n_t=60)
-    chances = softmax(evidence.source_logits / evidence.temperature, axis=1)
+    inputs, _ = made_inputs(seed, n_v=50, n_t=60)
+    chances = softmax(inputs.source_logits / inputs.temperature, axis=1)
     expected = np.zeros((5, 5))
-    for chance, label in zip(chances, evidence.source_labels, strict=True):
+    for chance, label in zip(chances, inputs.source_labels, strict=True):
         expected[:, label] += chance / 50
-    joint, means = confusion(evidence)
+    joint, means = confusion(inputs)
     assert joint == pytest.approx(expected, abs=1e-6)
     assert means == pytest.approx(
-        softmax(evidence.target_logits / evidence.temperature, axis=1).mean(axis=0), abs=1e-6
+        softmax(inputs.target_logits / inputs.temperature, axis=1).mean(axis=0), abs=1e-6
     )
     assert joint.sum() == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bbse_is_least_squares_made_a_distribution(seed: int) -> None:
-    evidence, _ = made_evidence(seed)
-    joint, means = confusion(evidence)
+    inputs, _ = made_inputs(seed)
+    joint, means = confusion(inputs)
     raw = np.maximum(lstsq(joint, means)[0], 0)
-    pi = np.bincount(evidence.source_labels, minlength=5) / evidence.n_source
-    found = label_shift(evidence, "bbse")
+    pi = np.bincount(inputs.source_labels, minlength=5) / inputs.n_source
+    found = label_shift(inputs, "bbse")
     assert found.ratios == pytest.approx(raw / (pi @ raw), rel=1e-6)
     assert found.prior == pytest.approx(pi * found.ratios)
-    assert found.ratios[evidence.source_labels].mean() == pytest.approx(1)
+    assert found.ratios[inputs.source_labels].mean() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -111,10 +111,10 @@ def test_a_class_that_is_gone_has_the_ratio_0() -> None:
 
 
 def test_the_published_penalty() -> None:
-    evidence, _ = made_evidence(n_v=1000)
+    inputs, _ = made_inputs(n_v=1000)
     logs = np.log(2 * 5 / 0.05)
     expected = 0.01 * 3 * (2 * logs / 3000 + np.sqrt(2 * logs / 1000))
-    assert rlls_penalty(evidence) == pytest.approx(expected)
+    assert rlls_penalty(inputs) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("solver", ["bbse", "rlls"])
@@ -133,7 +133,7 @@ def test_no_shift_is_within_its_noise(n: int) -> None:
     for seed in range(20):
         source, labels = made_rows(n, classes=5, moved=0.0, seed=2 * seed)
         target, _ = made_rows(n, classes=5, moved=0.0, seed=2 * seed + 1)
-        apart += label_shift(Evidence(source, labels, target, 2.0), "rlls").sigmas > 2
+        apart += label_shift(EstimatorInputs(source, labels, target, 2.0), "rlls").sigmas > 2
     assert apart <= 2
 
 
@@ -148,20 +148,20 @@ def test_a_pure_label_shift_is_found(seed: int) -> None:
 @pytest.mark.parametrize("solver", ["bbse", "rlls"])
 def test_absent_classes_and_hopeless_predictions_stay_finite(solver: Solver) -> None:
     """A class without a source row gets no mass; equal logits leave the prior and fail a guard."""
-    evidence, _ = made_evidence()
-    kept = evidence.source_labels != 2
+    inputs, _ = made_inputs()
+    kept = inputs.source_labels != 2
     absent = replace(
-        evidence,
-        source_logits=evidence.source_logits[kept],
-        source_labels=evidence.source_labels[kept],
+        inputs,
+        source_logits=inputs.source_logits[kept],
+        source_labels=inputs.source_labels[kept],
     )
     found = label_shift(absent, solver)
     assert found.prior[2] == 0
     assert found.prior.sum() == pytest.approx(1)
     flat = replace(
-        evidence,
-        source_logits=np.zeros_like(evidence.source_logits),
-        target_logits=np.zeros_like(evidence.target_logits),
+        inputs,
+        source_logits=np.zeros_like(inputs.source_logits),
+        target_logits=np.zeros_like(inputs.target_logits),
     )
     blind = label_shift(flat, solver)
     assert np.isfinite(blind.ratios).all()
@@ -172,20 +172,20 @@ def test_absent_classes_and_hopeless_predictions_stay_finite(solver: Solver) -> 
 
 def test_named_priors() -> None:
     """source stands for itself, uniform is equal shares, bbse is estimated when asked."""
-    evidence, _ = made_evidence()
-    assert target_prior("source", evidence, CLASSES) is None
-    assert target_prior("uniform", evidence, CLASSES) == pytest.approx(np.full(5, 0.2))
-    asked = target_prior("bbse", evidence, CLASSES)
-    assert asked == pytest.approx(label_shift(evidence, "bbse").prior)
+    inputs, _ = made_inputs()
+    assert target_prior("source", inputs, CLASSES) is None
+    assert target_prior("uniform", inputs, CLASSES) == pytest.approx(np.full(5, 0.2))
+    asked = target_prior("bbse", inputs, CLASSES)
+    assert asked == pytest.approx(label_shift(inputs, "bbse").prior)
 
 
 @pytest.mark.parametrize("rounded", [1, 1.01, 0.99])
 def test_a_prior_from_a_file(tmp_path: Path, rounded: float) -> None:
     """Shares by class name, in any order; a sum that rounding moved off 1 is brought back to it."""
-    evidence, _ = made_evidence()
+    inputs, _ = made_inputs()
     path = tmp_path / "prior.json"
     path.write_text(json.dumps({"e": 0.1, "a": 0.5, "b": 0.2, "c": 0.15, "d": 0.05 * rounded}))
-    found = target_prior(str(path), evidence, CLASSES)
+    found = target_prior(str(path), inputs, CLASSES)
     assert found == pytest.approx(np.array([0.5, 0.2, 0.15, 0.05, 0.1]), abs=1e-3)
     assert found is not None
     assert found.sum() == pytest.approx(1, abs=1e-12)
@@ -209,15 +209,15 @@ def test_a_prior_from_a_file(tmp_path: Path, rounded: float) -> None:
     ],
 )
 def test_a_bad_prior_file_is_refused_in_words(tmp_path: Path, content: str, message: str) -> None:
-    evidence, _ = made_evidence()
+    inputs, _ = made_inputs()
     path = tmp_path / "prior.json"
     path.write_text(content)
     with pytest.raises(CovcalError, match=message) as caught:
-        target_prior(str(path), evidence, CLASSES)
+        target_prior(str(path), inputs, CLASSES)
     assert str(path) in str(caught.value)
 
 
 def test_an_unknown_prior_names_what_there_is() -> None:
-    evidence, _ = made_evidence()
+    inputs, _ = made_inputs()
     with pytest.raises(CovcalError, match="source, uniform, bbse"):
-        target_prior("unifrom", evidence, CLASSES)
+        target_prior("unifrom", inputs, CLASSES)

@@ -11,15 +11,17 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from covcal_cli.estimators import label_shift
+from covcal_cli.estimators.atc import atc
+from covcal_cli.estimators.consensus import panel
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import Evidence
-from covcal_cli.estimators.matching import match_accuracy
-from covcal_cli.estimators.panel import panel
+from covcal_cli.estimators.doc import doc, mean_confidence
+from covcal_cli.estimators.inputs import EstimatorInputs
+from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.estimators.pseudocal import pseudocal
-from covcal_cli.estimators.simple import atc, doc, mean_confidence, weighted_accuracy
 from covcal_cli.estimators.transcal import transcal
 from covcal_cli.estimators.utdc import scaled_accuracies, utdc_temperature
-from tests.estimators.made_evidence import made_evidence, made_rows
+from covcal_cli.estimators.weighting import weighted_accuracy
+from tests.estimators.made_inputs import made_inputs, made_rows
 
 Floats = NDArray[np.float64]
 SEEDS = range(3)
@@ -31,49 +33,49 @@ def test_utdc_applies_its_ratio_once(seed: int) -> None:
 
     Here the wanted accuracies are R times the source's, whatever was asked before.
     """
-    evidence, _ = made_evidence(seed)
-    once = scaled_accuracies(evidence, 0.5, 15)
-    first = utdc_temperature(evidence, 0.5)
-    assert np.array_equal(scaled_accuracies(evidence, 0.5, 15), once)
-    assert utdc_temperature(evidence, 0.5) == first
-    confidence = softmax(evidence.source_logits, axis=1).max(axis=1)
-    bins = evidence.source_correct[np.argsort(confidence)].reshape(15, 40).mean(axis=1)
+    inputs, _ = made_inputs(seed)
+    once = scaled_accuracies(inputs, 0.5, 15)
+    first = utdc_temperature(inputs, 0.5)
+    assert np.array_equal(scaled_accuracies(inputs, 0.5, 15), once)
+    assert utdc_temperature(inputs, 0.5) == first
+    confidence = softmax(inputs.source_logits, axis=1).max(axis=1)
+    bins = inputs.source_correct[np.argsort(confidence)].reshape(15, 40).mean(axis=1)
     assert once == pytest.approx(np.clip(bins * 0.5 / bins.mean(), 0.01, 0.99))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_atc_reads_scores_at_the_source_temperature(seed: int) -> None:
     """Published: a temperature is fitted and never applied. With three classes it changes ranks."""
-    evidence, _ = made_evidence(seed, classes=3, n_v=2000, n_t=2000)
+    inputs, _ = made_inputs(seed, classes=3, n_v=2000, n_t=2000)
 
     def by_hand(temperature: float) -> float:
         source, target = (
             np.sort(softmax(logits / temperature, axis=1).max(axis=1))
-            for logits in (evidence.source_logits, evidence.target_logits)
+            for logits in (inputs.source_logits, inputs.target_logits)
         )
-        return float((target >= source[evidence.source_errors]).mean())
+        return float((target >= source[inputs.source_errors]).mean())
 
-    found = [atc(replace(evidence, temperature=t)).accuracy for t in (1.0, 20.0)]
+    found = [atc(replace(inputs, temperature=t)).accuracy for t in (1.0, 20.0)]
     assert found == pytest.approx([by_hand(1.0), by_hand(20.0)])
     assert found[0] != found[1]
 
 
 def test_nothing_depends_on_the_sum_of_weights() -> None:
     """Published (skada#112): weights divided by their sum made results depend on n."""
-    evidence, _ = made_evidence(weighted=True)
-    assert evidence.source_weights is not None
+    inputs, _ = made_inputs(weighted=True)
+    assert inputs.source_weights is not None
     doubled = replace(
-        evidence,
-        source_logits=np.repeat(evidence.source_logits, 2, axis=0),
-        source_labels=np.repeat(evidence.source_labels, 2),
-        source_weights=np.repeat(evidence.source_weights, 2),
-        target_logits=np.repeat(evidence.target_logits, 2, axis=0),
+        inputs,
+        source_logits=np.repeat(inputs.source_logits, 2, axis=0),
+        source_labels=np.repeat(inputs.source_labels, 2),
+        source_weights=np.repeat(inputs.source_weights, 2),
+        target_logits=np.repeat(inputs.target_logits, 2, axis=0),
     )
     for estimator in (weighted_accuracy, atc, doc, mean_confidence):
-        assert estimator(doubled).accuracy == pytest.approx(estimator(evidence).accuracy)
-    assert transcal(doubled).accuracy == pytest.approx(transcal(evidence).accuracy)
+        assert estimator(doubled).accuracy == pytest.approx(estimator(inputs).accuracy)
+    assert transcal(doubled).accuracy == pytest.approx(transcal(inputs).accuracy)
     # The half row that COT adds to every class and to the errors weighs less among more rows.
-    assert cot(doubled).accuracy == pytest.approx(cot(evidence).accuracy, abs=2e-3)
+    assert cot(doubled).accuracy == pytest.approx(cot(inputs).accuracy, abs=2e-3)
 
 
 def test_transcal_has_no_start_to_depend_on() -> None:
@@ -81,18 +83,18 @@ def test_transcal_has_no_start_to_depend_on() -> None:
 
     Two starts of that search end at two temperatures; ours has one answer.
     """
-    evidence, _ = made_evidence(weighted=True, n_v=300, n_t=300)
-    weights = evidence.source_weights
+    inputs, _ = made_inputs(weighted=True, n_v=300, n_t=300)
+    weights = inputs.source_weights
     assert weights is not None
-    heavy = replace(evidence, source_weights=weights**6)
+    heavy = replace(inputs, source_weights=weights**6)
 
     def published(x: Floats) -> float:
         W = (weights**6) ** x[1]
-        wrong = 1 - evidence.source_correct
+        wrong = 1 - inputs.source_correct
         loss = W * wrong
         first = -np.cov(loss, W)[0, 1] / max(np.var(W, ddof=1), 1e-12)
         risk = loss.mean() + first * (W.mean() - 1)
-        confidence = softmax(evidence.target_logits / x[0], axis=1).max(axis=1).mean()
+        confidence = softmax(inputs.target_logits / x[0], axis=1).max(axis=1).mean()
         return float(abs(confidence - (1 - risk)))
 
     ends = [
@@ -109,11 +111,11 @@ def test_transcal_has_no_start_to_depend_on() -> None:
 @pytest.mark.parametrize("classes", [2, 4])
 def test_saturated_and_flat_logits_never_give_nan(level: float, classes: int) -> None:
     """Published (OmniFold): saturated probabilities, and nan_to_num over what they cause."""
-    evidence, _ = made_evidence(n_v=60, n_t=50, classes=classes, weighted=True)
+    inputs, _ = made_inputs(n_v=60, n_t=50, classes=classes, weighted=True)
     extreme = replace(
-        evidence,
-        source_logits=(level * evidence.source_logits).astype(np.float32),
-        target_logits=(level * evidence.target_logits).astype(np.float32),
+        inputs,
+        source_logits=(level * inputs.source_logits).astype(np.float32),
+        target_logits=(level * inputs.target_logits).astype(np.float32),
         source_weights=np.where(np.arange(60) < 2, 1e9, 1e-300),
     )
     for found in panel(extreme, cot(extreme)):
@@ -135,19 +137,19 @@ def test_the_prior_is_never_estimated_unasked(monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError("a prior was estimated")
 
     monkeypatch.setattr(label_shift, "label_shift", refuse)
-    evidence, _ = made_evidence()
-    assert len(panel(evidence, cot(evidence))) == 6
-    assert label_shift.target_prior("source", evidence, ("a", "b", "c", "d", "e")) is None
+    inputs, _ = made_inputs()
+    assert len(panel(inputs, cot(inputs))) == 6
+    assert label_shift.target_prior("source", inputs, ("a", "b", "c", "d", "e")) is None
     with pytest.raises(AssertionError, match="estimated"):
-        label_shift.target_prior("bbse", evidence, ("a", "b", "c", "d", "e"))
+        label_shift.target_prior("bbse", inputs, ("a", "b", "c", "d", "e"))
 
 
 def test_fifty_thousand_rows_are_quick() -> None:
     """COT, ATC, DoC and mean confidence on 50 000 x 10 logits of both domains: about 0.5 s."""
     source, labels = made_rows(50_000, classes=10, moved=0.0, seed=1)
     target, _ = made_rows(50_000, classes=10, moved=0.5, seed=2)
-    evidence = Evidence(source.astype(np.float32), labels, target.astype(np.float32), 2.0)
+    inputs = EstimatorInputs(source.astype(np.float32), labels, target.astype(np.float32), 2.0)
     start = time.process_time()
     for estimator in (cot, atc, doc, mean_confidence):
-        estimator(evidence)
+        estimator(inputs)
     assert time.process_time() - start < 4  # generous: the aim of 1.5 s is for an idle machine

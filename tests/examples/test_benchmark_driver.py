@@ -22,7 +22,7 @@ from benchmark.table import markdown_text
 from covcal_cli.calibrate import calibrate as calibration
 from covcal_cli.compare.ranking import Comparison
 from covcal_cli.compare.runs import Fit, Record
-from covcal_cli.estimators.evidence import Estimate
+from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.records import Guard
 from tests.short_training import short_training

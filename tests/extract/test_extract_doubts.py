@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from covcal_cli.formats.source_accuracy import SourceAccuracy, better_order, greedy_permutation
+from covcal_cli.maths.source_accuracy import SourceAccuracy, better_order, greedy_permutation
 from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import covcal
 

@@ -94,7 +94,7 @@ def test_memory_does_not_grow_with_the_rows(
     monkeypatch.setattr(features, "_BLOCK_BYTES", 1 << 16)
     monkeypatch.setattr(features, "_SPLIT_ROWS", 1 << 12)
     for name in (
-        "estimators.evidence.MAX_ROWS",
+        "estimators.inputs.MAX_ROWS",
         "calibrate.reference.MAX_ROWS",
         "calibrate.problem.MAX_DISCRIMINATED",
         "labels.target_labels.MAX_FRAME",

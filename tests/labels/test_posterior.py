@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.estimators.evidence import Estimate, log_odds
-from covcal_cli.estimators.matching import match_accuracy
+from covcal_cli.estimators.inputs import Estimate, log_odds
+from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.labels.accuracy import LabelledSample
 from covcal_cli.labels.posterior import OFFSET, OFFSET_SPREAD, posterior
 from covcal_cli.records import Guard

@@ -10,9 +10,9 @@ from scipy.optimize import linear_sum_assignment, linprog
 from scipy.special import softmax
 
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.inputs import EstimatorInputs
 from covcal_cli.maths.transport import transport
-from tests.estimators.made_evidence import made_evidence, made_rows
+from tests.estimators.made_inputs import made_inputs, made_rows
 
 Floats = NDArray[np.float64]
 
@@ -104,17 +104,17 @@ def test_ten_thousand_classes_cost_what_their_rows_do() -> None:
     assert process_time() - start < 15
 
 
-def cot_by_linear_programs(evidence: Evidence, prior: Floats | None) -> float:
+def cot_by_linear_programs(inputs: EstimatorInputs, prior: Floats | None) -> float:
     """Return the anchored COT accuracy straight from its definition."""
-    n, counts = evidence.n_source, np.bincount(evidence.source_labels, minlength=4)
+    n, counts = inputs.n_source, np.bincount(inputs.source_labels, minlength=4)
     masses = (counts + 0.5) / (counts + 0.5).sum() if prior is None else prior
-    rows = np.full(n, 1 / n) if prior is None else (prior / counts)[evidence.source_labels]
+    rows = np.full(n, 1 / n) if prior is None else (prior / counts)[inputs.source_labels]
     costs = [
-        1 - softmax(logits / evidence.temperature, axis=1).T
-        for logits in (evidence.source_logits, evidence.target_logits)
+        1 - softmax(logits / inputs.temperature, axis=1).T
+        for logits in (inputs.source_logits, inputs.target_logits)
     ]
     rise = linear_program_cost(costs[1], masses) - linear_program_cost(costs[0], masses, rows)
-    wrong = evidence.source_logits.argmax(axis=1) != evidence.source_labels
+    wrong = inputs.source_logits.argmax(axis=1) != inputs.source_labels
     return 1 - ((n * float(rows @ wrong) + 0.5) / (n + 1) + rise)
 
 
@@ -122,27 +122,27 @@ def cot_by_linear_programs(evidence: Evidence, prior: Floats | None) -> float:
 @pytest.mark.parametrize("given", [False, True])
 def test_cot_against_linear_programs(seed: int, given: bool) -> None:
     """Anchored on the source, with the source's prior and with one that is given (one class 0)."""
-    evidence, _ = made_evidence(seed, n_v=120, n_t=90, classes=4)
+    inputs, _ = made_inputs(seed, n_v=120, n_t=90, classes=4)
     prior = np.array([0.5, 0.3, 0.2, 0.0]) if given else None
-    expected = cot_by_linear_programs(evidence, prior)
-    assert cot(evidence, prior).accuracy == pytest.approx(expected, abs=1e-4)
+    expected = cot_by_linear_programs(inputs, prior)
+    assert cot(inputs, prior).accuracy == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("prior", [None, np.array([0.4, 0.3, 0.15, 0.1, 0.05])])
 def test_interval_is_that_of_the_bootstrap(seed: int, prior: Floats | None) -> None:
     """The delta method's standard error is within 30 % of that of 60 resamples of both domains."""
-    evidence, _ = made_evidence(seed, n_v=150, n_t=200)
-    found = cot(evidence, prior)
+    inputs, _ = made_inputs(seed, n_v=150, n_t=200)
+    found = cot(inputs, prior)
     rng = np.random.default_rng(seed)
     resampled = []
     for _ in range(60):
         source, target = rng.integers(150, size=150), rng.integers(200, size=200)
         copy = replace(
-            evidence,
-            source_logits=evidence.source_logits[source],
-            source_labels=evidence.source_labels[source],
-            target_logits=evidence.target_logits[target],
+            inputs,
+            source_logits=inputs.source_logits[source],
+            source_labels=inputs.source_labels[source],
+            target_logits=inputs.target_logits[target],
         )
         resampled.append(cot(copy, prior).accuracy)
     standard_error = (found.high - found.low) / (2 * 1.96)
@@ -151,16 +151,16 @@ def test_interval_is_that_of_the_bootstrap(seed: int, prior: Floats | None) -> N
 
 def test_order_of_rows_does_not_matter() -> None:
     """Nor does it for any number of the estimate."""
-    evidence, _ = made_evidence()
+    inputs, _ = made_inputs()
     rng = np.random.default_rng(0)
-    source, target = rng.permutation(evidence.n_source), rng.permutation(evidence.n_target)
+    source, target = rng.permutation(inputs.n_source), rng.permutation(inputs.n_target)
     shuffled = replace(
-        evidence,
-        source_logits=evidence.source_logits[source],
-        source_labels=evidence.source_labels[source],
-        target_logits=evidence.target_logits[target],
+        inputs,
+        source_logits=inputs.source_logits[source],
+        source_labels=inputs.source_labels[source],
+        target_logits=inputs.target_logits[target],
     )
-    first, second = cot(evidence), cot(shuffled)
+    first, second = cot(inputs), cot(shuffled)
     assert first.accuracy == pytest.approx(second.accuracy, abs=1e-6)
     assert first.low == pytest.approx(second.low, abs=1e-5)
 
@@ -169,18 +169,18 @@ def test_no_shift_is_rarely_taken_for_one() -> None:
     """Two samples of one world: the two-sigma gate opens in at most 4 of 40 cases."""
     opened = 0
     for seed in range(40):
-        evidence, _ = made_evidence(seed, n_v=300, n_t=500, moved=0.0)
-        opened += cot(evidence).guard("detectable shift").passed
+        inputs, _ = made_inputs(seed, n_v=300, n_t=500, moved=0.0)
+        opened += cot(inputs).guard("detectable shift").passed
     assert opened <= 4
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_follows_a_shift(seed: int) -> None:
     """On clusters that move, the shift is detected and the estimate is within three points."""
-    evidence, truth = made_evidence(seed, n_v=2000, n_t=2000, moved=0.5)
-    found = cot(evidence)
-    true = float((evidence.target_predictions == truth).mean())
-    source = float(evidence.source_correct.mean())
+    inputs, truth = made_inputs(seed, n_v=2000, n_t=2000, moved=0.5)
+    found = cot(inputs)
+    true = float((inputs.target_predictions == truth).mean())
+    source = float(inputs.source_correct.mean())
     assert source - true > 0.05
     assert found.guard("detectable shift").passed
     assert abs(found.accuracy - true) < min(0.05, source - true)
@@ -196,9 +196,9 @@ def test_a_given_prior_undoes_a_change_of_class_frequencies(
     given = np.array(prior)
     source, labels = made_rows(3000, classes=5, moved=0.0, seed=2 * seed)
     target, truth = made_rows(3000, classes=5, moved=moved, seed=2 * seed + 1, prior=given)
-    evidence = Evidence(source, labels, target, 2.0)
-    true = float((evidence.target_predictions == truth).mean())
-    plain, informed = cot(evidence), cot(evidence, given)
+    inputs = EstimatorInputs(source, labels, target, 2.0)
+    true = float((inputs.target_predictions == truth).mean())
+    plain, informed = cot(inputs), cot(inputs, given)
     assert [guard.name for guard in informed.guards] == ["detectable shift", "precision"]
     assert abs(informed.accuracy - true) < max(0.03, informed.high - informed.accuracy)
     assert abs(informed.accuracy - true) < abs(plain.accuracy - true)
@@ -211,16 +211,16 @@ def test_the_second_witness_doubts_classes_that_became_more_frequent() -> None:
     source, labels = made_rows(3000, classes=5, moved=0.0, seed=1)
     prior = np.array([0.6, 0.2, 0.1, 0.06, 0.04])
     target, _ = made_rows(3000, classes=5, moved=0.0, seed=2, prior=prior)
-    assert not cot(Evidence(source, labels, target, 2.0)).guard("second witness").passed
+    assert not cot(EstimatorInputs(source, labels, target, 2.0)).guard("second witness").passed
 
 
 def test_a_prior_of_classes_without_a_row_leaves_the_rows_alike() -> None:
     """There is no row to weigh up, and nothing breaks."""
-    evidence, _ = made_evidence(classes=3)
-    kept = evidence.source_labels < 2
+    inputs, _ = made_inputs(classes=3)
+    kept = inputs.source_labels < 2
     few = replace(
-        evidence,
-        source_logits=evidence.source_logits[kept],
-        source_labels=evidence.source_labels[kept],
+        inputs,
+        source_logits=inputs.source_logits[kept],
+        source_labels=inputs.source_labels[kept],
     )
     assert 0 < cot(few, np.array([0.0, 0.0, 1.0])).accuracy < 1

@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
+from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.forecaster import ScaledLogits
-from covcal_cli.formats.scaling import Scaling
 from covcal_cli.labels.score import forecast
+from covcal_cli.maths.scaling import Scaling
 from covcal_cli.pick.pick import PickSettings, pick
 from covcal_cli.progress import silent
 from tests.cli_runner import covcal

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from covcal_cli.evaluate.evaluate import EvaluateSettings
+from covcal_cli.forecast.source_accuracy import source_accuracy
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.source_accuracy import source_accuracy
 from covcal_cli.report.report import report
 from tests.browser import CHROMIUM, FLAGS, needs_browser
 from tests.cli_runner import covcal, printed_json

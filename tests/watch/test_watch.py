@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.estimators.evidence import confidences
+from covcal_cli.estimators.inputs import confidences
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8

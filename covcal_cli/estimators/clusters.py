@@ -2,7 +2,7 @@
 
 A shift moves the logits of all rows alike: a darker image favours the same few classes whatever it
 shows, and a blurred one has less of them all. That says nothing about a single row, and confidence
-cannot tell it from evidence. Once the mean and the spread of every class's logit are taken out,
+cannot tell it from inputs. Once the mean and the spread of every class's logit are taken out,
 domain by domain, rows of a class still lie together, near to where rows of that class lay on the
 source, and who lies in another company than his label says is wrong.
 
@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats, Labels
-from covcal_cli.estimators.evidence import Estimate, Evidence, from_variance, variance_of_mean
+from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, from_variance, variance_of_mean
 from covcal_cli.formats.features import thinned
 from covcal_cli.maths.masks import masked
 
@@ -31,20 +31,20 @@ CLUSTERS_ASSUMPTION = (
 )
 
 
-def clusters(evidence: Evidence) -> Estimate:
+def clusters(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by clusters of any size: see `_by_clusters`."""
-    return _by_clusters(evidence, "clusters", CLUSTERS_ASSUMPTION, None)
+    return _by_clusters(inputs, "clusters", CLUSTERS_ASSUMPTION, None)
 
 
-def held_clusters(evidence: Evidence) -> Estimate:
+def held_clusters(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by clusters held to the sizes of the source's classes."""
-    counts = np.bincount(evidence.source_labels, minlength=evidence.n_classes) + 0.5
+    counts = np.bincount(inputs.source_labels, minlength=inputs.n_classes) + 0.5
     assumption = f"{CLUSTERS_ASSUMPTION}, and classes are about as frequent"
-    return _by_clusters(evidence, "held clusters", assumption, counts / counts.sum())
+    return _by_clusters(inputs, "held clusters", assumption, counts / counts.sum())
 
 
 def _by_clusters(
-    evidence: Evidence, name: str, assumption: str, sizes: Float64s | None
+    inputs: EstimatorInputs, name: str, assumption: str, sizes: Float64s | None
 ) -> Estimate:
     """Estimate the target accuracy by the rows that lie in the cluster of their label.
 
@@ -57,22 +57,22 @@ def _by_clusters(
 
     Parameters
     ----------
-    evidence : Evidence
+    inputs : EstimatorInputs
         Of two classes or more; of two, the directions are two.
     name, assumption : str
         Of the estimate.
     sizes : ndarray of shape (K,) float64, optional
         Shares that the clusters are drawn to; else they may have any.
     """
-    chosen = thinned(np.arange(evidence.n_source), MOST_ROWS, 0)
-    rows = thinned(np.arange(evidence.n_target), MOST_ROWS, 0)
-    logits = evidence.source_logits[chosen]
-    centres = class_centres(logits, evidence.source_labels[chosen])
+    chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
+    rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
+    logits = inputs.source_logits[chosen]
+    centres = class_centres(logits, inputs.source_labels[chosen])
     left = [
         strays(logits, centres, sizes),
-        strays(evidence.target_logits[rows], centres, sizes),
+        strays(inputs.target_logits[rows], centres, sizes),
     ]
-    right = evidence.source_correct
+    right = inputs.source_correct
     accuracy = float(right.mean() + left[0].mean() - left[1].mean())
     variance = variance_of_mean(right[chosen] + left[0]) + variance_of_mean(left[1])
     return from_variance(name, accuracy, variance, assumption)

@@ -8,9 +8,10 @@ import pytest
 from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
 
+from covcal_cli.forecast.source_accuracy import source_accuracy
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.formats.source_accuracy import SourceAccuracy, mean_auroc, source_accuracy
+from covcal_cli.maths.source_accuracy import SourceAccuracy, mean_auroc
 from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_features
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.formats.features import ForecasterName
 from covcal_cli.maths.softmax import (
     Softmax,
     class_major,
@@ -21,6 +20,7 @@ from covcal_cli.maths.softmax import (
     with_offsets,
 )
 
+ForecasterName = Literal["original", "aligned"]  # the classifier, or the forecaster of adapt
 Forecasters = Literal["original", "aligned", "blend"]  # that a calibration scales: one, or both
 
 

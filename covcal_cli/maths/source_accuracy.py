@@ -10,15 +10,11 @@ suspicious. `SourceAccuracy.class_order` is that sentence where classes seem exc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Labels, Rows
-from covcal_cli.errors import CovcalError, LimitExceededError
-from covcal_cli.formats.features import FeatureFile
 
-UNSEEN = ("validation", "test")
 FEW_ROWS = 50  # fewer rows may show anything by chance
 # Landis and Koch (1977) call the agreement of two raters slight below this value of Cohen's kappa.
 _SLIGHT = 0.2
@@ -29,7 +25,7 @@ _SKILL = 0.6  # the AUROC from which a classifier of an imbalanced table ranks i
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # the most rows and classes that AUROC is computed from
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how far another class order must be ahead
 _SHOWN_EXCHANGES = 3
-_CHECKS = "Check the preprocessing, the order of the classes and the output that is read"
+CHECKS = "Check the preprocessing, the order of the classes and the output that is read"
 
 Scores = Callable[[Rows], Floats]
 
@@ -131,7 +127,7 @@ class SourceAccuracy:
             ranking = f"; its AUROC is {self.auroc:.2f}, and chance gives 0.5"
         return (
             f"the classifier gets {self.share:.1%} of the source right, {worth} {baseline} "
-            f"({level:.1%}){ranking}. {_CHECKS}"
+            f"({level:.1%}){ranking}. {CHECKS}"
         )
 
     @property
@@ -173,47 +169,6 @@ class SourceAccuracy:
             if tail >= _NOISE or term < 1e-12 * tail:
                 break
         return tail < _NOISE
-
-
-def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
-    """Return the accuracy on an open file's unseen source rows; None where none is labelled."""
-    source = file.source
-    if source is None:
-        return None
-    rows = np.union1d(*(source.rows(split) for split in UNSEEN))
-    rows = rows[source.labels(rows) != UNKNOWN_LABEL]
-    predictions = [source.logits(block).argmax(axis=1) for block in source.blocks(rows, "logits")]
-    if not predictions:
-        return None
-    return SourceAccuracy.of(
-        source.labels(rows),
-        np.concatenate(predictions),
-        file.classes,
-        lambda chosen: source.logits(rows[chosen]),
-    )
-
-
-def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Path) -> None:
-    """Refuse an accuracy below the expected one, unless noise explains it.
-
-    `path` is the features file, for messages.
-
-    Raises
-    ------
-    CovcalError
-        If no accuracy is known.
-    LimitExceededError
-        If it is below.
-    """
-    if accuracy is None:
-        raise CovcalError(
-            f"{path} has no labelled source rows in its validation and test splits, so it shows no "
-            "accuracy: pass other --fractions, or leave out --expect-accuracy"
-        )
-    if accuracy.is_below(expected):
-        raise LimitExceededError(
-            f"the classifier gets {accuracy} right, and you expect {expected:.2%}. {_CHECKS}"
-        )
 
 
 def mean_auroc(labels: Labels, logits: Floats) -> float | None:

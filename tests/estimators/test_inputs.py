@@ -7,11 +7,11 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli.estimators import evidence
-from covcal_cli.estimators.evidence import read_evidence
+from covcal_cli.estimators import inputs
+from covcal_cli.estimators.inputs import read_inputs
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.softmax import log_mean_softmax
-from tests.estimators.made_evidence import made_evidence
+from tests.estimators.made_inputs import made_inputs
 from tests.made_files import made_domain, write_adapted, write_features
 
 
@@ -23,7 +23,7 @@ def adapted(tmp_path: Path) -> Path:
 def test_it_reads_source_validation_and_target_train_and_validation(adapted: Path) -> None:
     """The target's test rows stay unread; the forecasters' logits are their members' mean."""
     with FeatureFile(adapted) as file:
-        found = read_evidence(file, 1.5)
+        found = read_inputs(file, 1.5)
         source, target = file.require_source(), file.require_target()
         held = source.rows("validation")
         rows = np.flatnonzero(target.split < 2).astype(np.int64)
@@ -44,7 +44,7 @@ def test_no_target_label_is_read(tmp_path: Path) -> None:
     with h5py.File(second, "r+") as handle:
         handle["target/labels"][:] = -1
     with FeatureFile(first) as one, FeatureFile(second) as other:
-        known, unknown = read_evidence(one, 1.0), read_evidence(other, 1.0)
+        known, unknown = read_inputs(one, 1.0), read_inputs(other, 1.0)
     assert np.array_equal(known.target_logits, unknown.target_logits)
     assert np.array_equal(known.source_logits, unknown.source_logits)
 
@@ -57,7 +57,7 @@ def test_source_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
     path = write_features(tmp_path / "file.h5", source=source)
     weights = np.arange(1.0, len(held) - 99)
     with FeatureFile(path) as file:
-        found = read_evidence(file, 1.0, source_weights=weights)
+        found = read_inputs(file, 1.0, source_weights=weights)
     assert np.array_equal(found.source_logits, source["logits"][held[100:]])
     assert found.source_weights is not None
     assert np.array_equal(found.source_weights, weights)
@@ -67,12 +67,12 @@ def test_large_domains_are_thinned_by_a_seeded_draw(
     adapted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same seed draws the same rows, in the order of the file; weights and members follow."""
-    monkeypatch.setattr(evidence, "MAX_ROWS", 120)
+    monkeypatch.setattr(inputs, "MAX_ROWS", 120)
     with FeatureFile(adapted) as file:
         weights = np.arange(1.0, 501.0)
-        first = read_evidence(file, 1.0, source_weights=weights)
-        again = read_evidence(file, 1.0, source_weights=weights)
-        other = read_evidence(file, 1.0, seed=1)
+        first = read_inputs(file, 1.0, source_weights=weights)
+        again = read_inputs(file, 1.0, source_weights=weights)
+        other = read_inputs(file, 1.0, seed=1)
         held = file.require_source().rows("validation")
         assert first.source_weights is not None
         assert first.aligned is not None
@@ -82,14 +82,14 @@ def test_large_domains_are_thinned_by_a_seeded_draw(
     assert first.aligned.target_labels.shape[1] == 120
     assert np.array_equal(first.target_logits, again.target_logits)
     assert not np.array_equal(first.target_logits, other.target_logits)
-    monkeypatch.setattr(evidence, "MAX_VALUES", 90)
+    monkeypatch.setattr(inputs, "MAX_VALUES", 90)
     with FeatureFile(adapted) as file:
-        assert read_evidence(file, 1.0).n_target == 30
+        assert read_inputs(file, 1.0).n_target == 30
 
 
-def test_evidence_that_does_not_fit_together_is_refused() -> None:
+def test_inputs_that_do_not_fit_together_is_refused() -> None:
     """Shapes, labels, weights and values are checked once, where they come in."""
-    good, _ = made_evidence()
+    good, _ = made_inputs()
     bad_logits = good.target_logits.copy()
     bad_logits[3, 1] = np.nan
     for change, message in [

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from covcal_cli.estimators.matching import match_accuracy
+from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.estimators.pseudocal import pseudocal
 from covcal_cli.estimators.transcal import tempering_power, transcal
 from covcal_cli.estimators.utdc import utdc_temperature
 from covcal_cli.maths.weights import effective_sample_size
-from tests.estimators.made_evidence import made_evidence
+from tests.estimators.made_inputs import made_inputs
 
 Floats = NDArray[np.float64]
 SEEDS = range(3)
@@ -34,8 +34,8 @@ def mean_confidence(
 @pytest.mark.parametrize("factor", [1.0, 1000.0])
 def test_matching_finds_scipy_s_root(seed: int, accuracy: float, factor: float) -> None:
     """The mean confidence at T is the accuracy, and T grows with the logits."""
-    evidence, _ = made_evidence(seed)
-    logits = evidence.target_logits
+    inputs, _ = made_inputs(seed)
+    logits = inputs.target_logits
     found = match_accuracy(factor * logits, accuracy)
     expected = brentq(lambda s: mean_confidence(logits, s) - accuracy, -8, 8, xtol=1e-10)
     assert math.log(found.temperature / factor) == pytest.approx(expected, abs=1e-5)
@@ -45,16 +45,16 @@ def test_matching_finds_scipy_s_root(seed: int, accuracy: float, factor: float) 
 
 @pytest.mark.parametrize("accuracy", [0.0, 0.1, 0.2])
 def test_an_accuracy_at_or_below_chance_is_clamped_in_words(accuracy: float) -> None:
-    evidence, _ = made_evidence()
-    found = match_accuracy(evidence.target_logits, accuracy)
+    inputs, _ = made_inputs()
+    found = match_accuracy(inputs.target_logits, accuracy)
     assert found.confidence == pytest.approx(1 / 5 + 0.01, abs=1e-5)
     assert not found.guard.passed
     assert "say nothing" in found.guard.sentence
 
 
 def test_certainty_is_clamped_in_words() -> None:
-    evidence, _ = made_evidence()
-    found = match_accuracy(evidence.target_logits, 1.0)
+    inputs, _ = made_inputs()
+    found = match_accuracy(inputs.target_logits, 1.0)
     assert found.confidence == pytest.approx(1 - 0.5 / 801, abs=1e-5)
     assert not found.guard.passed
     assert "certainty" in found.guard.sentence
@@ -106,17 +106,17 @@ def test_other_labels_that_never_get_there_take_the_highest() -> None:
 @pytest.mark.parametrize("accuracy", [0.4, 0.7])
 def test_utdc_by_brute_force(seed: int, accuracy: float) -> None:
     """Its misfit, written anew, is nowhere lower on 1500 temperatures."""
-    evidence, _ = made_evidence(seed, n_v=150, n_t=140)
-    temperature = utdc_temperature(evidence, accuracy)
-    confidence = softmax(evidence.source_logits, axis=1).max(axis=1)
-    right = evidence.source_correct[np.argsort(confidence)]
+    inputs, _ = made_inputs(seed, n_v=150, n_t=140)
+    temperature = utdc_temperature(inputs, accuracy)
+    confidence = softmax(inputs.source_logits, axis=1).max(axis=1)
+    right = inputs.source_correct[np.argsort(confidence)]
     accuracies = right.reshape(15, 10).mean(axis=1)
     wanted = np.clip(accuracies * accuracy / right.mean(), 0.01, 0.99)
-    order = np.argsort(softmax(evidence.target_logits, axis=1).max(axis=1))
+    order = np.argsort(softmax(inputs.target_logits, axis=1).max(axis=1))
     starts = np.arange(15) * 140 // 15
 
     def misfit(log_t: float) -> float:
-        confidences = softmax(evidence.target_logits[order] / math.exp(log_t), axis=1).max(axis=1)
+        confidences = softmax(inputs.target_logits[order] / math.exp(log_t), axis=1).max(axis=1)
         means = [part.mean() for part in np.split(confidences, starts[1:])]
         return float(np.abs(wanted - np.array(means)).sum())
 
@@ -131,8 +131,8 @@ def test_pseudocal_by_hand_through_the_head(seed: int) -> None:
     weight, bias = rng.normal(size=(3, 4)), rng.normal(size=3)
     features = 2 * rng.normal(size=(300, 4))
     logits = features @ weight.T + bias
-    evidence, _ = made_evidence(classes=3)
-    found = pseudocal(replace(evidence, target_logits=logits), seed=seed)
+    inputs, _ = made_inputs(classes=3)
+    found = pseudocal(replace(inputs, target_logits=logits), seed=seed)
     partner = np.random.default_rng(seed).permutation(300)
     own, other = logits.argmax(axis=1), logits[partner].argmax(axis=1)
     mixed = (0.65 * features + 0.35 * features[partner])[own != other] @ weight.T + bias
@@ -152,42 +152,42 @@ def test_pseudocal_by_hand_through_the_head(seed: int) -> None:
 @pytest.mark.parametrize("value", [-1e9, -65504.0, float(np.finfo(np.float32).min)])
 def test_pseudocal_mixes_no_masks(value: float, kept: int) -> None:
     """A class that either row of a pair rules out is ruled out, by whatever number."""
-    evidence, _ = made_evidence(0, classes=4)
-    logits = evidence.target_logits.copy()
+    inputs, _ = made_inputs(0, classes=4)
+    logits = inputs.target_logits.copy()
     chance = np.random.default_rng(1).normal(size=logits.shape)
     chance[np.arange(len(logits)), logits.argmax(axis=1)] = 10  # the predicted class stays
     logits[chance < np.sort(chance, axis=1)[:, [-kept]]] = -np.inf
     filled = np.where(logits == -np.inf, value, logits)
-    found = [pseudocal(replace(evidence, target_logits=given)) for given in (logits, filled)]
+    found = [pseudocal(replace(inputs, target_logits=given)) for given in (logits, filled)]
     assert found[1].temperature == pytest.approx(found[0].temperature, rel=1e-6)
     assert found[1].pairs == found[0].pairs
 
 
 def test_pseudocal_without_pairs_keeps_the_source_temperature() -> None:
     """One predicted class leaves nothing to mix."""
-    evidence, _ = made_evidence()
-    target = evidence.target_logits.copy()
+    inputs, _ = made_inputs()
+    target = inputs.target_logits.copy()
     target[:, 0] += 1000
-    found = pseudocal(replace(evidence, target_logits=target))
-    assert (found.temperature, found.pairs) == (evidence.temperature, 0)
+    found = pseudocal(replace(inputs, target_logits=target))
+    assert (found.temperature, found.pairs) == (inputs.temperature, 0)
     assert not found.guards[0].passed
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_transcal_by_its_formulas(seed: int) -> None:
     """With NumPy's covariances, for weights that are mild enough to stay as they are."""
-    evidence, _ = made_evidence(seed, weighted=True)
-    weights = evidence.source_weights
+    inputs, _ = made_inputs(seed, weighted=True)
+    weights = inputs.source_weights
     assert weights is not None
-    wrong = (evidence.source_predictions != evidence.source_labels).astype(float)
+    wrong = (inputs.source_predictions != inputs.source_labels).astype(float)
     loss, right = weights * wrong, 1 - wrong
     first = -np.cov(loss, weights)[0, 1] / np.var(weights, ddof=1)
     reduced = loss + first * (weights - 1)
     second = -np.cov(reduced, right)[0, 1] / np.var(right, ddof=1)
-    confidence = softmax(evidence.source_logits / evidence.temperature, axis=1).max(axis=1)
+    confidence = softmax(inputs.source_logits / inputs.temperature, axis=1).max(axis=1)
     risk = loss.mean() + first * (weights.mean() - 1)
     risk += second * (right.mean() - confidence.mean())
-    found = transcal(evidence)
+    found = transcal(inputs)
     assert found.power == 1
     assert found.accuracy == pytest.approx(1 - risk, abs=1e-6)
 
@@ -201,8 +201,8 @@ def test_transcal_tempers_weights_to_thirty_percent_of_the_rows(seed: int) -> No
 
 
 def test_transcal_needs_weights_and_survives_no_error() -> None:
-    evidence, _ = made_evidence(weighted=True)
-    perfect = replace(evidence, source_labels=evidence.source_predictions)
+    inputs, _ = made_inputs(weighted=True)
+    perfect = replace(inputs, source_labels=inputs.source_predictions)
     assert transcal(perfect).accuracy == pytest.approx(1)
     with pytest.raises(ValueError, match="weights"):
-        transcal(replace(evidence, source_weights=None))
+        transcal(replace(inputs, source_weights=None))

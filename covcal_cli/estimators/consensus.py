@@ -23,10 +23,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covcal_cli.estimators.centred import clusters, held_clusters
-from covcal_cli.estimators.evidence import Estimate, Evidence, Z
+from covcal_cli.estimators.atc import atc
+from covcal_cli.estimators.clusters import clusters, held_clusters
+from covcal_cli.estimators.doc import agreement, doc, mean_confidence
 from covcal_cli.estimators.guards import SECOND_WITNESS
-from covcal_cli.estimators.simple import agreement, atc, doc, mean_confidence, weighted_accuracy
+from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, Z
+from covcal_cli.estimators.weighting import weighted_accuracy
 from covcal_cli.records import Guard
 
 FACTOR = 1.2
@@ -45,46 +47,46 @@ _MANY = ("atc", "clusters", "held clusters")
 _TWO = ("atc", "cot")
 
 
-def panel(evidence: Evidence, of_cot: Estimate) -> tuple[Estimate, ...]:
-    """Return every estimate that the evidence allows; COT's is given.
+def panel(inputs: EstimatorInputs, of_cot: Estimate) -> tuple[Estimate, ...]:
+    """Return every estimate that the inputs allow; COT's is given.
 
-    Agreement needs the evidence's aligned forecasters, weighting its importance weights.
+    Agreement needs aligned forecasters, weighting importance weights.
     """
     found = [
         of_cot,
-        atc(evidence),
-        doc(evidence),
-        mean_confidence(evidence),
-        clusters(evidence),
-        held_clusters(evidence),
+        atc(inputs),
+        doc(inputs),
+        mean_confidence(inputs),
+        clusters(inputs),
+        held_clusters(inputs),
     ]
-    if evidence.aligned is not None:
-        found.append(agreement(evidence))
-    if evidence.source_weights is not None:
-        found.append(weighted_accuracy(evidence))
+    if inputs.aligned is not None:
+        found.append(agreement(inputs))
+    if inputs.source_weights is not None:
+        found.append(weighted_accuracy(inputs))
     return tuple(found)
 
 
-def combined(evidence: Evidence, estimates: Sequence[Estimate]) -> Estimate:
+def combined(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> Estimate:
     """Return the estimate to act on, by the rule above, from those of `panel`.
 
     The interval has no level: how often it holds the truth is known only of the benchmark's shifts.
     """
-    return consensus(evidence, *_witnesses(evidence, estimates))
+    return consensus(inputs, *_witnesses(inputs, estimates))
 
 
 def consensus(
-    evidence: Evidence, heard: Sequence[Estimate], unheard: Sequence[Estimate]
+    inputs: EstimatorInputs, heard: Sequence[Estimate], unheard: Sequence[Estimate]
 ) -> Estimate:
     """Return the estimate to act on, by the rule above, from the witnesses that are heard.
 
     Those that are not may be right, and widen the interval.
     """
-    right = float(evidence.source_correct.mean())
+    right = float(inputs.source_correct.mean())
     accuracy = _corrected(right, heard)
-    error = (evidence.source_errors + 0.5) / (evidence.n_source + 1)
-    variance = error * (1 - error) / evidence.n_source
-    variance += accuracy * (1 - accuracy) / evidence.n_target
+    error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
+    variance = error * (1 - error) / inputs.n_source
+    variance += accuracy * (1 - accuracy) / inputs.n_target
     reach = _PER_FALL * abs(right - accuracy) + _LEAST + Z * math.sqrt(variance)
     ends = [max(accuracy - reach, 0.0), min(accuracy + reach, 1.0)]
     if unheard:
@@ -108,7 +110,7 @@ def _corrected(right: float, witnesses: Sequence[Estimate]) -> float:
 
 
 def _witnesses(
-    evidence: Evidence, estimates: Sequence[Estimate]
+    inputs: EstimatorInputs, estimates: Sequence[Estimate]
 ) -> tuple[list[Estimate], list[Estimate]]:
     """Return the witnesses that are heard, and those that are not but may be right."""
     by_name = {estimate.name: estimate for estimate in estimates}
@@ -116,7 +118,7 @@ def _witnesses(
     second = next((guard for guard in cot.guards if guard.name == SECOND_WITNESS), None)
     if second is None:  # the class frequencies are given, and the others do not know them
         return [cot if cot.trusted else by_name.get("agreement", confidence)], []
-    names = _TWO if evidence.n_classes == 2 else _MANY
+    names = _TWO if inputs.n_classes == 2 else _MANY
     others = [by_name[name] for name in names if name in by_name]
     return (others, []) if second.passed else ([confidence], others)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from covcal_cli.formats.scaling import Scaling
+from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import class_major
 
 

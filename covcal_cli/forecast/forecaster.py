@@ -12,10 +12,9 @@ from pathlib import Path
 
 from covcal_cli.arrays import Float32s, Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
+from covcal_cli.forecast.compatibility import AGAIN, require_fitting
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.compatibility import AGAIN, require_fitting
-from covcal_cli.formats.features import Domain, FeatureFile, ForecasterName
-from covcal_cli.formats.scaling import Scaling
+from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.maths.networks import (
     Networks,
     aligned_logits,
@@ -23,6 +22,7 @@ from covcal_cli.maths.networks import (
     read_networks,
     unfit,
 )
+from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import Softmax, class_major, log_mean_softmax
 
 NONE = "none"  # the name of the classifier as it came

@@ -1,8 +1,8 @@
-"""The evidence that every estimator of the target accuracy is given, and its estimate.
+"""The inputs of every estimator of the target accuracy, and the estimate that it returns.
 
-An `Evidence` is all that may be known without target labels. Estimators are functions of one that
-return an `Estimate`: an accuracy with the interval of its sampling noise, the assumption that it
-stands on, and guards. Last come the scores of rows that they share.
+An `EstimatorInputs` holds all that may be known without target labels. An estimator is a function
+of an `EstimatorInputs` that returns an `Estimate`: an accuracy, the interval of its sampling noise,
+the assumption behind it, and checks. The scores of rows that estimators share come last.
 """
 
 import math
@@ -29,7 +29,7 @@ Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 @dataclass(frozen=True)
 class Aligned:
-    """The aligned forecasters of an adapted file on the rows of an `Evidence`."""
+    """The aligned forecasters of an adapted file on the rows of an `EstimatorInputs`."""
 
     source_logits: Floats  # log mean_m softmax(z_m) over the members, (n_v, K)
     target_logits: Floats  # (n_t, K)
@@ -38,7 +38,7 @@ class Aligned:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class EstimatorInputs:
     """Labelled source validation rows and unlabelled target rows, seen by one classifier.
 
     ValueError if a shape does not fit, a domain has fewer than 2 rows, there are fewer than 2
@@ -139,9 +139,9 @@ class Evidence:
         return source, target
 
 
-def read_evidence(
+def read_inputs(
     file: FeatureFile, temperature: float, *, source_weights: Float64s | None = None, seed: int = 0
-) -> Evidence:
+) -> EstimatorInputs:
     """Read labelled source validation rows, and target training and validation rows.
 
     The target's test rows and all its labels stay unread. More rows than `MAX_ROWS` or
@@ -167,7 +167,7 @@ def read_evidence(
             for domain, some in ((source, source_rows), (target, target_rows))
         )
         aligned = Aligned(on_source, on_target, source_own, target_own)
-    return Evidence(
+    return EstimatorInputs(
         source_logits=source.logits(source_rows),
         source_labels=labels[chosen],
         target_logits=target.logits(target_rows),

@@ -1,9 +1,9 @@
-"""Evidence of a made shift, for tests of what is estimated from it."""
+"""EstimatorInputs of a made shift, for tests of what is estimated from it."""
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Labels
-from covcal_cli.estimators.evidence import Evidence
+from covcal_cli.estimators.inputs import EstimatorInputs
 
 
 def made_rows(
@@ -21,7 +21,7 @@ def made_rows(
     return logits, labels
 
 
-def made_evidence(
+def made_inputs(
     seed: int = 0,
     *,
     n_v: int = 600,
@@ -30,9 +30,9 @@ def made_evidence(
     moved: float = 0.5,
     weighted: bool = False,
     prior: Float64s | None = None,
-) -> tuple[Evidence, Labels]:
-    """Return evidence of a made shift, and the target's labels, which it does not hold."""
+) -> tuple[EstimatorInputs, Labels]:
+    """Return the inputs of a made shift, and the target's labels, which it does not hold."""
     source, labels = made_rows(n_v, classes=classes, moved=0.0, seed=2 * seed + 1)
     target, truth = made_rows(n_t, classes=classes, moved=moved, seed=2 * seed + 2, prior=prior)
     weights = np.random.default_rng(seed).gamma(2.0, 0.5, size=n_v) if weighted else None
-    return Evidence(source, labels, target, 2.0, source_weights=weights), truth
+    return EstimatorInputs(source, labels, target, 2.0, source_weights=weights), truth

@@ -1,0 +1,69 @@
+"""The target accuracy as the source's, moved by what changes between domains: DoC, agreement."""
+
+import numpy as np
+
+from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.estimators.guards import enough_errors
+from covcal_cli.estimators.inputs import (
+    Estimate,
+    EstimatorInputs,
+    from_variance,
+    variance_of_mean,
+)
+
+DOC_ASSUMPTION = "confidence is off by as much on the target as on the source"
+CONFIDENCE_ASSUMPTION = "confidence at the source's temperature is calibrated on the target"
+AGREEMENT_ASSUMPTION = (
+    "a row that the shift makes the classifier get wrong is one where the aligned forecasters no "
+    "longer agree with it"
+)
+
+
+def doc(inputs: EstimatorInputs) -> Estimate:
+    """Estimate the target accuracy by the difference of confidences.
+
+    That is the source's accuracy, less what the mean confidence loses on the target. Guillory et
+    al., "Predicting with confidence on unseen distributions", ICCV 2021: the estimate is
+    A_v + mean_target c - mean_source c, with c the confidence at T_s.
+    """
+    gap = inputs.source_correct - inputs.source_confidence
+    accuracy = float(gap.mean() + inputs.target_confidence.mean())
+    variance = variance_of_mean(gap) + variance_of_mean(inputs.target_confidence)
+    guards = (enough_errors(inputs.source_errors, inputs.n_source),)
+    return from_variance("doc", accuracy, variance, DOC_ASSUMPTION, guards)
+
+
+def mean_confidence(inputs: EstimatorInputs) -> Estimate:
+    """Estimate the target accuracy by mean_target of the confidence at T_s.
+
+    It is what a classifier that is calibrated on the target would say of itself.
+    """
+    values = inputs.target_confidence
+    return from_variance(
+        "confidence", float(values.mean()), variance_of_mean(values), CONFIDENCE_ASSUMPTION
+    )
+
+
+def agreement(inputs: EstimatorInputs) -> Estimate:
+    """Estimate the target accuracy by how much less the aligned forecasters agree there.
+
+    Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): where two
+    classifiers err independently and their ensemble is calibrated, they agree as often as each is
+    right. The second classifiers here are the members of the aligned forecaster, which share the
+    classifier's features and part of its errors, so the level of their agreement is too high. Its
+    fall from source to target is not: the estimate is A_v + (agreement on the target - on the
+    source).
+    """
+    aligned = inputs.aligned
+    if aligned is None:
+        raise ValueError("agreement needs aligned forecasters")
+    on_target = _shared(aligned.target_labels, inputs.target_predictions)
+    gap = inputs.source_correct - _shared(aligned.source_labels, inputs.source_predictions)
+    accuracy = float(gap.mean() + on_target.mean())
+    variance = variance_of_mean(gap) + variance_of_mean(on_target)
+    return from_variance("agreement", accuracy, variance, AGREEMENT_ASSUMPTION)
+
+
+def _shared(members: Labels, labels: Labels) -> Float64s:
+    """Return the share of members (M, n) that have the given label (n,), row by row."""
+    return np.asarray((members == labels).mean(axis=0), dtype=np.float64)
