@@ -143,9 +143,9 @@ class TestReadme:
         assert re.findall(r"^\| `covcal ([\w-]+)` \|", text, re.MULTILINE) == list(COMMANDS)
 
     def test_its_results_stand_in_the_pages_that_make_them(self, text: str) -> None:
-        """Every figure of the table of results is one of examples/benchmark or examples/paper."""
+        """Every figure of the table of results is one of examples/research."""
         sources = "".join(
-            (REPOSITORY / "examples" / name / "README.md").read_text(encoding="utf-8")
+            (REPOSITORY / "examples" / "research" / name / "README.md").read_text(encoding="utf-8")
             for name in ("benchmark", "paper")
         )
         table = text[text.index("\n## Results") :].partition("\n\n| ")[2].partition("\n\n")[0]

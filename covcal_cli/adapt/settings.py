@@ -1,6 +1,6 @@
 """The two presets of ``covcal adapt``, and every number in them.
 
-How ``default`` was chosen (``examples/choose_adapt_settings.py``; never on a MNIST shift): ECE in %
+``examples/research/choose_adapt_settings.py`` chose ``default``, never on a MNIST shift: ECE in %
 after fl+temp and fl+iw+temp, three members, mean over five families of shifts (eight shifts: made,
 corrupted 8 x 8 digits, SVHN to USPS, Office-Caltech10, Amazon reviews), and sd over single members:
 

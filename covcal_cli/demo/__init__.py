@@ -1,6 +1,6 @@
 """The embedded example: a tiny digit classifier and two sets of real handwriting.
 
-``examples/make_demo_data.py`` made the files from scikit-learn's ``load_digits`` and says how. The
+``examples/research/make_demo_data.py`` made the files from scikit-learn's ``load_digits``. The
 source is half of the digits as they are; the target is the other half, each turned clockwise by
 about 10 degrees and drawn bolder. The shift is made; the handwriting, the classifier's
 over-confidence on it and everything the commands print are real.

@@ -1,7 +1,7 @@
 """Every estimate of the target accuracy side by side, and the consensus to act on.
 
 The rule. Its constants are here, in `centred` and in `guards`, chosen on the half *choose* of
-``examples/benchmark``.
+``examples/research/benchmark``.
 
 1. Which estimates are heard, the *witnesses*:
    - where the second witness passes (the confidence falls, or rises by more than class frequencies

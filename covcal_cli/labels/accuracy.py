@@ -17,7 +17,7 @@ is right. With one to three errors, or rows that are right, normal quantiles rea
 there the end is that of the Poisson distribution (Brown, Cai & DasGupta 2001, section 4.1.1). With
 none, all rows may be alike, and the interval goes to the end.
 
-The constants, chosen on the half *choose* of ``examples/benchmark`` (78 shifts): standard
+The constants, chosen on the half *choose* of ``examples/research/benchmark`` (78 shifts): standard
 deviations 0.5 of the slope and 2 of the offset.
 """
 

@@ -6,7 +6,7 @@ and an offset of its log odds. What is known of (T, a) before any label, and wha
 1. The mean confidence m(T, a) over the frame is the accuracy. Its prior is Student's t with 2
    degrees of freedom around the label-free estimate (`panel.combined`), 3 points wide where the
    estimate's witnesses agree and 8 where they contradict each other. The widths are those of its
-   errors on the half *choose* of ``examples/benchmark``. With or without ``adapt``, with two
+   errors on the half *choose* of the benchmark. With or without ``adapt``, with two
    classes or more, the errors are not so different that another width would predict those on a
    family that is left out any better.
 2. The offset has a normal prior of mean 0.2 and standard deviation 0.4: of two calibrations of the

@@ -5,4 +5,5 @@ import sys
 from tests import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"
-sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "paper")]
+RESEARCH = EXAMPLES / "research"
+sys.path[:0] = [str(RESEARCH), str(RESEARCH / "paper")]

@@ -1,6 +1,6 @@
 """Compares the processor time of ``covcal extract``'s pipeline with that of its bare stages.
 
-    python examples/benchmark_extract.py [--images 2000] [--threads 2] [--rounds 3]
+    python examples/research/benchmark_extract.py [--images 2000] [--threads 2] [--rounds 3]
 
 Images and classifiers are made on the spot: digits (PNG, 28x28, grey, a small LeNet) and photos
 (JPEG, 320x240, cropped to 224, a small convolutional network). The bare stages are a plain loop of

@@ -1,6 +1,6 @@
 """Write MNIST and USPS as folders of PNG files with the splits of the paper.
 
-    python examples/digit_folders.py --data DIR OUTPUT
+    python examples/research/digit_folders.py --data DIR OUTPUT
 
 reads DIR/mnist.npz and DIR/usps.npz (keys train_x, train_y, test_x, test_y; uint8 images) and
 writes OUTPUT/mnist and OUTPUT/usps with train, val and test folders and one folder per digit.

@@ -8,7 +8,7 @@ from typing import Any
 
 from reproduction.datasets import MissingDataError
 
-_REQUIREMENTS = "pip install -r examples/benchmark/requirements.txt"
+_REQUIREMENTS = "pip install -r examples/research/benchmark/requirements.txt"
 
 
 def require_package(name: str, family: str) -> None:

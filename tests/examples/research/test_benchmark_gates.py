@@ -1,4 +1,4 @@
-"""How often the gates fail by ``examples/benchmark_gates.py``, on few nights."""
+"""How often the gates fail by ``examples/research/benchmark_gates.py``, on few nights."""
 
 import benchmark_gates
 import pytest

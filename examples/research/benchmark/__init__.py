@@ -7,8 +7,8 @@ reviews and corrupted digits, and ``paper/reproduction`` extracts the digit shif
 import sys
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[1]
+RESEARCH = Path(__file__).resolve().parents[1]
 
-for folder in (EXAMPLES / "paper", EXAMPLES):
+for folder in (RESEARCH / "paper", RESEARCH):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

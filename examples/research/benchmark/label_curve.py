@@ -1,7 +1,7 @@
 """What a few labels of target rows bring: ECE and error of the accuracy against their number.
 
-    python examples/benchmark/label_curve.py --data DIR [--output DIR] [--families office votes ...]
-        [--seeds 2] [--draws 20] [--half choose] [--without-adapt]
+    python examples/research/benchmark/label_curve.py --data DIR [--output DIR]
+        [--families office votes ...] [--seeds 2] [--draws 20] [--half choose] [--without-adapt]
 
 README.md beside this file says what DIR holds. Rows are drawn from the target's training and
 validation rows, which have labels here, and the ECE is that of its test rows:
@@ -27,8 +27,8 @@ from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
-EXAMPLES = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "paper")]
+RESEARCH = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(RESEARCH), str(RESEARCH / "paper")]
 
 import numpy as np  # noqa: E402
 from reproduction.datasets import MissingDataError  # noqa: E402

@@ -1,6 +1,6 @@
 """Times the temperature fit and the ECE of a million rows beside scikit-learn and torchmetrics.
 
-    python examples/benchmark_temperature.py [--rows 1000000] [--classes 10]
+    python examples/research/benchmark_temperature.py [--rows 1000000] [--classes 10]
 
 The logits lie in a features file. covcal streams them from it; the others get them in memory,
 which is not counted against them. Each measurement is a process of its own with one thread:

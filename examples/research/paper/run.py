@@ -1,6 +1,6 @@
 """Reproduce the experiments of Park et al. 2020 (Table 1, its figures and running times).
 
-    python examples/paper/run.py --data DIR [--output DIR] [--shifts M-U ...] [--seeds 10]
+    python examples/research/paper/run.py --data DIR [--output DIR] [--shifts M-U ...] [--seeds 10]
         [--preset default|paper] [--weight-decay X] [--batched] [--exact-only] [--jobs 2]
 
 README.md beside this file says what DIR holds and what is written where. A run that was cut off

@@ -5,7 +5,7 @@ The source is a random half of them as they are. The target is the other half, m
 the shift described at `shifted`. The classifier is a small network trained on 60 % of the source,
 deliberately until it is over-confident, as networks are.
 
-    python examples/make_demo_data.py OUTPUT_FOLDER
+    python examples/research/make_demo_data.py OUTPUT_FOLDER
 
 writes digits.onnx, source.npz and target.npz. The package ships them in covcal_cli/demo/.
 """

@@ -1,6 +1,6 @@
 """Times ``apply`` and ``evaluate`` on ten million rows beside a bare pass in NumPy.
 
-    python examples/benchmark_apply.py [--rows 10000000] [--classes 10] [--no-packages]
+    python examples/research/benchmark_apply.py [--rows 10000000] [--classes 10] [--no-packages]
 
 A bare pass reads the same file in pieces, takes softmax, label, confidence and the counts of 15
 bins, once for every temperature it is given, and writes nothing. ``evaluate`` judges the classifier

@@ -1,6 +1,7 @@
 """How often `covcal watch` raises a false alarm in a year, and how soon a true one.
 
-Usage: python examples/benchmark_watch.py [--years 200] [--runs 20] [--flights FLIGHTS.CSV.ZIP]
+    python examples/research/benchmark_watch.py [--years 200] [--runs 20]
+        [--flights FLIGHTS.CSV.ZIP]
 
 Scikit-learn's digits: a small network learns one half as it is; the other half, turned by some ten
 degrees, is the world. Each simulated year draws new rows of it to calibrate on and a year of weeks.

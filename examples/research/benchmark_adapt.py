@@ -1,6 +1,6 @@
 """Times ``covcal adapt`` on made data of the size of MNIST to USPS: 50 000 + 6 198 training rows.
 
-    python examples/benchmark_adapt.py [--threads 1] [--preset default] [--features 84]
+    python examples/research/benchmark_adapt.py [--threads 1] [--preset default] [--features 84]
 
 Prints wall and processor seconds of the whole step: reading, projection, all members,
 discriminators, and passing every row (62 298 in all) through the networks.

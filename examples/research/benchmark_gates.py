@@ -1,6 +1,6 @@
 """How often gates fail, without drift and with it, on the rows of one night.
 
-Usage: python examples/benchmark_gates.py [--draws 500] [--resamples 1000]
+Usage: python examples/research/benchmark_gates.py [--draws 500] [--resamples 1000]
 
 A made classifier of two classes at a fixed temperature, whose true ECE is 2.4 %. A baseline and a
 night are two samples of the same size. Without drift they are of the same distribution, so every

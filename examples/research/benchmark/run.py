@@ -1,7 +1,7 @@
 """Compare every method of covcal on families of real shifts.
 
-    python examples/benchmark/run.py --data DIR [--output DIR] [--families office votes ...]
-        [--seeds 3] [--jobs 2] [--half choose]
+    python examples/research/benchmark/run.py --data DIR [--output DIR]
+        [--families office votes ...] [--seeds 3] [--jobs 2] [--half choose]
 
 README.md beside this file says what DIR holds and how to read the table. A run that was cut off
 goes on where it was; progress goes to stderr, the table to stdout.
@@ -17,8 +17,8 @@ from pathlib import Path
 # reads this when it is first loaded.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
-EXAMPLES = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "paper")]
+RESEARCH = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(RESEARCH), str(RESEARCH / "paper")]
 
 from reproduction.datasets import MissingDataError  # noqa: E402
 

@@ -1,6 +1,7 @@
 """The table behind the default setting of ``covcal adapt``.
 
-    python examples/choose_adapt_settings.py [--data DIR] [--recipes default plain] [--jobs 2]
+    python examples/research/choose_adapt_settings.py [--data DIR]
+        [--recipes default plain] [--jobs 2]
 
 Every recipe is tried on every shift of five families, five members each: single members show the
 spread over seeds, and 1, 3 and 5 of them are compared. What counts is the calibration error (ECE,

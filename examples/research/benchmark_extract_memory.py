@@ -1,6 +1,6 @@
 """Shows that ``covcal extract`` takes as much memory for a million rows as for ten thousand.
 
-    python examples/benchmark_extract_memory.py [--rows 10000 1000000] [--features 512]
+    python examples/research/benchmark_extract_memory.py [--rows 10000 1000000] [--features 512]
                                                 [--formats npy npz h5 parquet lists csv]
 
 The classifier is one linear layer, so that next to nothing is its own: for comparison the first

@@ -9,12 +9,12 @@ from pathlib import Path
 import benchmark_apply
 import pytest
 
-from tests.examples import EXAMPLES
+from tests.examples import EXAMPLES, RESEARCH
 
 
 def printed(script: str, *options: str) -> list[str]:
     """Run a script as a process of its own; return its lines."""
-    command = [sys.executable, str(EXAMPLES / script), *options]
+    command = [sys.executable, str(RESEARCH / script), *options]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -98,7 +98,7 @@ def test_a_broken_peer_is_a_dash_with_the_reason(fault: str, tmp_path: Path) -> 
         (tmp_path / package / "__init__.py").write_text(fault)
     path = os.pathsep.join([str(tmp_path), str(EXAMPLES.parent)])
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "benchmark_temperature.py"), "--rows", "500"],
+        [sys.executable, str(RESEARCH / "benchmark_temperature.py"), "--rows", "500"],
         check=True,
         capture_output=True,
         text=True,

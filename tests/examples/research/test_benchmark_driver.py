@@ -311,7 +311,7 @@ def test_a_missing_package_is_named_with_the_remedy(
     assert main(["--data", str(tmp_path), "--families", "votes"]) == 1
     assert capsys.readouterr().err == (
         "error: the family votes reads the package pandas: "
-        "pip install -r examples/benchmark/requirements.txt\n"
+        "pip install -r examples/research/benchmark/requirements.txt\n"
     )
 
 

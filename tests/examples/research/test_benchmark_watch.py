@@ -1,4 +1,4 @@
-"""How often watch alarms by ``examples/benchmark_watch.py``, in few years."""
+"""How often watch alarms by ``examples/research/benchmark_watch.py``, in few years."""
 
 from pathlib import Path
 

@@ -1,0 +1,1 @@
+"""Tests of the benchmark, the paper's tables and the measurements in ``examples/research/``."""
