@@ -154,64 +154,60 @@ class TestReadme:
         assert [figure for figure in figures if figure not in sources] == []
 
 
-def wrongly_cited(page: str, code: str) -> list[str]:
-    """Return the citations of ARCHITECTURE that name no heading of it, or are spelled otherwise."""
-    headings = set(re.findall(r"^#+ (\d(?:\.\d+)?)\.? ", page, re.MULTILINE))
-    found = re.findall(r"ARCHITECTURE(?!\.md)[^)]{0,60}", code)
-    right = re.compile(r"ARCHITECTURE,\s+sections? ((?:\d(?:\.\d+)?(?:, | and )?)+)")
+def wrongly_cited(page: str, code: str, name: str = "MATHEMATICS") -> list[str]:
+    """Return the citations of a page that name no heading of it, or are spelled otherwise."""
+    headings = set(re.findall(r"^#+ (\d+)\. ", page, re.MULTILINE))
+    cited = re.findall(rf"{name}(?!\.md)[^)]{{0,60}}", code)
+    right = re.compile(rf"{name},\s+sections? ((?:\d+(?:, | and )?)+)")
     return [
         text
-        for text in found
+        for text in cited
         if re.search(r"\d", text)
         and not (
-            (known := right.match(text)) and set(re.findall(r"[\d.]+\d|\d", known[1])) <= headings
+            (citation := right.match(text)) and set(re.findall(r"\d+", citation[1])) <= headings
         )
     ]
 
 
-def test_the_mathematics_that_code_cites_is_there() -> None:
-    """A section of ARCHITECTURE that a docstring names by its number has a heading there."""
-    page = (REPOSITORY / "covcal_cli" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    for number in range(1, 11):
-        assert f"\n### 3.{number} " in page
+@pytest.mark.parametrize("name", ["ARCHITECTURE", "MATHEMATICS"])
+def test_the_sections_that_code_cites_are_there(name: str) -> None:
+    """A section that a docstring names by its number has a heading on the page."""
+    page = (REPOSITORY / "covcal_cli" / f"{name}.md").read_text(encoding="utf-8")
+    cited = 0
     for folder in ("covcal_cli", "examples"):
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
-            assert wrongly_cited(page, path.read_text(encoding="utf-8")) == [], path
+            code = path.read_text(encoding="utf-8")
+            assert wrongly_cited(page, code, name) == [], path
+            cited += f"{name}, section" in code
+    assert cited
 
 
 def test_a_wrong_citation_would_be_found() -> None:
-    page = "## 3. Mathematics\n### 3.1 One\n### 3.2 Two\n"
-    assert wrongly_cited(page, "(ARCHITECTURE, sections 3.1 and 3.2)") == []
-    assert len(wrongly_cited(page, "ARCHITECTURE, section 3.9")) == 1
-    assert len(wrongly_cited(page, "see ARCHITECTURE 3.1")) == 1
+    page = "## 1. The discriminator\n## 2. Weights\n"
+    assert wrongly_cited(page, "(MATHEMATICS, sections 1 and 2)") == []
+    assert len(wrongly_cited(page, "MATHEMATICS, section 9")) == 1
+    assert len(wrongly_cited(page, "see MATHEMATICS 1")) == 1
 
 
-def floor_plan(page: str) -> dict[str, list[str]]:
-    """Return the modules that a page lists by folder; those of the root under ``.``."""
-    rows = re.findall(r"^\| (?:`([\w/]+)/`|\(root\)) \| ([\w, ]*) \|", page, re.MULTILINE)
-    return {folder or ".": modules.split(", ") for folder, modules in rows if modules}
+def packages_of(page: str) -> set[str]:
+    """Return the packages that the plan on a page lists."""
+    cells = re.findall(r"^\| ((?:`\w+/`(?:, )?)+) \|", page, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(\w+)/`", cell)}
 
 
-def modules_of_the_tree(root: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for path in sorted(root.rglob("*.py")):
-        if not path.stem.startswith("__"):
-            found.setdefault(path.parent.relative_to(root).as_posix(), []).append(path.stem)
-    return found
-
-
-def test_the_floor_plan_names_every_module() -> None:
-    """Whoever adds, moves or renames a module says where it stands."""
+def test_the_plan_names_every_package() -> None:
+    """Whoever adds or renames a package says what it holds."""
     page = (REPOSITORY / "covcal_cli" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    assert floor_plan(page) == modules_of_the_tree(REPOSITORY / "covcal_cli")
+    folders = (REPOSITORY / "covcal_cli").glob("*/__init__.py")
+    assert packages_of(page) == {path.parent.name for path in folders}
 
 
-def test_a_module_that_the_floor_plan_lacks_would_be_found(tmp_path: Path) -> None:
-    (tmp_path / "maths").mkdir()
-    (tmp_path / "maths" / "softmax.py").touch()
-    assert floor_plan("| `maths/` | softmax | x |") == modules_of_the_tree(tmp_path)
-    (tmp_path / "maths" / "weights.py").touch()
-    assert floor_plan("| `maths/` | softmax | x |") != modules_of_the_tree(tmp_path)
+def test_a_package_that_the_plan_lacks_would_be_found() -> None:
+    assert packages_of("| `maths/` | x |\n| `apply/`, `export/` | y |\n| (root) | z |") == {
+        "maths",
+        "apply",
+        "export",
+    }
 
 
 def undocumented_endings(page: str, endings: Iterable[str]) -> list[str]:

@@ -3,7 +3,7 @@
 The forecaster learns the labels of source rows, D-bar learns the domain, and psi helps the one and,
 through a gradient reversal layer, hinders the other. How far the domains still stand apart on psi
 is judged by a linear probe fitted from scratch: D-bar can be fooled while a new discriminator tells
-them apart at 99 % (ARCHITECTURE, section 3.5).
+them apart at 99 % (MATHEMATICS, section 5).
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Calibrated probabilities of every row of a file, written as they are computed.
 
 No true label of any domain is read. The label of a row is the one that the classifier predicted;
-its confidence is the probability that the calibrated forecaster gives to it (ARCHITECTURE,
-section 3.6).
+its confidence is the probability that the calibrated forecaster gives to it (MATHEMATICS,
+section 6).
 """
 
 from collections.abc import Iterator, Mapping

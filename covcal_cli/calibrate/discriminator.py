@@ -1,4 +1,4 @@
-"""The logistic source discriminator on features (ARCHITECTURE, section 3.1), solved in NumPy.
+"""The logistic source discriminator on features (MATHEMATICS, section 1), solved in NumPy.
 
 It equals scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample weights 1/(2 n_domain) on the
 same standardised features. Rows are read in blocks.

@@ -1,6 +1,6 @@
 """A file as the methods and the estimates see it: what they share, computed when first asked for.
 
-ARCHITECTURE, section 4, says who reads which rows; no target label is read. Below the `Problem`
+ARCHITECTURE, section 3, says who reads which rows; no target label is read. Below the `Problem`
 stands what documents say of a file and of a fit, and the warnings that go with them.
 """
 

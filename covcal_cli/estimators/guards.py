@@ -172,7 +172,7 @@ def condition(number: float) -> Guard:
     return Guard("confusion condition", value, MAX_CONDITION, passed, text)
 
 
-# On importance weights (ARCHITECTURE, section 3.9).
+# On importance weights (MATHEMATICS, section 9).
 
 
 def ess_share(weights: Float64s) -> Guard:

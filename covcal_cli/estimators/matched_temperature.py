@@ -8,7 +8,7 @@ found, the one with the largest T is taken (the softest, where m falls through t
 accuracy above or below all of m is met by the nearest that m reaches.
 
 The search is over log T in [1e-4, 1e4] x c, c the root mean square of the centred logits but for
-masks, so that match(k z) = k match(z), as in ARCHITECTURE, section 3.4.
+masks, so that match(k z) = k match(z), as in MATHEMATICS, section 4.
 """
 
 import math

@@ -2,8 +2,8 @@
 
 The confidence of a row is the probability of the label that the classifier predicted; the row is a
 hit when that label is right. Metrics are read off rows counted in bins (``bins.py``) or ranked by
-confidence (``ranked.py``); counts are integers and sums float64 (ARCHITECTURE,
-section 3.7).
+confidence (``ranked.py``); counts are integers and sums float64 (MATHEMATICS,
+section 7).
 
 To add a metric, give it an entry in `METRICS` and a property of `Metrics` of the same name, or a
 field of it where sums over all rows are needed, which `MetricsAccumulator` then collects.

@@ -1,7 +1,7 @@
 """A fitted calibration, as cal.json holds it.
 
 The confidence that it makes is of the label which the ORIGINAL classifier predicted, whatever the
-forecaster's own would be (ARCHITECTURE, section 3.6).
+forecaster's own would be (MATHEMATICS, section 6).
 """
 
 from collections.abc import Mapping

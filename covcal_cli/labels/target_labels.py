@@ -2,7 +2,7 @@
 
 Nothing else that trains or fits imports this module, and a test keeps it so: covcal's promise is
 that no label of the target reaches ``adapt``, ``estimate`` or ``calibrate`` that a user did not
-mark or ask for (ARCHITECTURE, section 3.10).
+mark or ask for (MATHEMATICS, section 10).
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The temperature that makes softmax(z / T) fit labelled rows: one exact, one-dimensional search.
 
-The rules and their reasons are in ARCHITECTURE, section 3.4. The loss is not unimodal in T, so a
+The rules and their reasons are in MATHEMATICS, section 4. The loss is not unimodal in T, so a
 grid in log T finds every local minimum on some of the rows, each is refined on all of them, and the
 lowest wins; an end of the interval counts only where it is lower than every minimum inside, and
 T = 1 where it is lower than all of these. Nothing is stochastic but the seeded choice of the grid's

@@ -2,7 +2,7 @@
 
 The discriminator g(x) is the probability that x came from the source when both domains are equally
 likely, so that q/p = 1/g - 1. Its logits are tempered by T_g first and g is clipped; all in log
-space, so that nothing overflows before (ARCHITECTURE, sections 3.2, 3.3, 3.8 and 3.9).
+space, so that nothing overflows before (MATHEMATICS, sections 2, 3.3, 3.8 and 3.9).
 """
 
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def importance_weights(
 
 
 def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) -> TemperatureFit:
-    """Fit T_g by squared error, each domain weighing one half (ARCHITECTURE, section 3.2).
+    """Fit T_g by squared error, each domain weighing one half (MATHEMATICS, section 2).
 
     The binary squared error (s - sigmoid(l/T))^2 is half the Brier score of the two-class logits
     (0, l), so this is `fit_temperature` with weights 1/n of each domain. Logits are of validation
@@ -130,7 +130,7 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
     return float((below + not_above).mean() / (2 * len(ordered)))
 
 
-# Theorem 1 in units of L = ||fhat - y||^2 / 2, which lies in [0, 1] (ARCHITECTURE, section 3.8):
+# Theorem 1 in units of L = ||fhat - y||^2 / 2, which lies in [0, 1] (MATHEMATICS, section 8):
 #
 #     E_target[L] <= E_source[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2],  r = (source + target) / 2
 #

@@ -16,7 +16,7 @@ such bet, whatever the signals have in common.
 
 The sum R over the starts j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
 "E-detectors", 2024): R less the number of periods is a martingale, so by Ville's inequality R
-reaches c within n periods with probability at most n / c (ARCHITECTURE, section 3.11). With c =
+reaches c within n periods with probability at most n / c (MATHEMATICS, section 12). With c =
 periods per year / false alarms that are allowed per year, the promise holds whenever it is looked
 at, year after year.
 """
