@@ -13,7 +13,7 @@ import numpy as np
 from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.errors import CovcalError, printable
-from covcal_cli.evaluate.result import WrittenMetrics
+from covcal_cli.evaluate.result import MetricsRecord
 from covcal_cli.files import require_file
 from covcal_cli.forecast.source_accuracy import source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -304,7 +304,7 @@ class _Main:
 
 @dataclass(frozen=True)
 class _Metrics(Document):
-    schema: ClassVar[str] = WrittenMetrics.schema
+    schema: ClassVar[str] = MetricsRecord.schema
 
     n: int
     split: str

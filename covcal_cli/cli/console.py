@@ -23,7 +23,7 @@ from covcal_cli.progress import Progress, ProgressCallback, silent
 
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
-_ALARMS = re.compile(r"\b(?:EXCEEDED|FAILED|MISSED)\b")
+_ALARMS = re.compile(r"\bFAILED\b")
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")  # what a line is about, and the gap behind it
 _SECONDS = 30.0  # between two lines of progress where there is no terminal
 _BAR, _BESIDE = 20, 38  # columns of a bar; of it, the share, the time and the gaps

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covcal_cli.cli.console import Console, file_to_read, usage
-from covcal_cli.cli.gates import append_to_step_summary, parsed, require_different, with_gates
+from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     Force,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from covcal_cli.calibrate.estimate import Estimation, Expectation, ExpectedCalibration
     from covcal_cli.estimators.inputs import Estimate
-    from covcal_cli.evaluate.gates import GateCase
+    from covcal_cli.evaluate.gates import GateResult, Outcome
     from covcal_cli.evaluate.limits import Limit
     from covcal_cli.report.tables import Table
 
@@ -94,10 +94,7 @@ def estimate(
     """
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
-    from covcal_cli.errors import LimitExceededError
     from covcal_cli.estimators.guards import sentences_of_failed
-    from covcal_cli.evaluate.gates import errors_reported, junit_report
-    from covcal_cli.files import check_output, moved_together, write_text
     from covcal_cli.forecast.forecaster import split_names
     from covcal_cli.formats.lineage import notes_on_named
 
@@ -116,19 +113,20 @@ def estimate(
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
     limits = parsed([fail_below] if fail_below else None, _estimated, "--fail-below")
-    if not limits and (junit is not None or given("end")):
-        hint = "--end" if junit is None else "--junit"
-        raise typer.BadParameter("needs --fail-below", param_hint=hint)
-    to_stdout = str(output) == "-"
-    if to_stdout and format not in (FormatName.table, FormatName.json):
-        raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
-    document = None if to_stdout else output
-    require_different({"-o": document, "--junit": junit})
+    report = GatedOutput(
+        command="estimate",
+        output=output,
+        format=format,
+        junit=junit,
+        force=force,
+        has_gates=bool(limits),
+        gate_options="--fail-below",
+    )
+    if not limits and given("end"):
+        raise typer.BadParameter("needs --fail-below", param_hint="--end")
     path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
-    written = [one for one in (document, junit) if one is not None]
-    with errors_reported(junit, force=force, command="estimate"):
-        for one in written:
-            check_output(one, force=force, inputs=[path, *documents, Path(target_prior)])
+    with report.errors_in_report():
+        report.check([path, *documents, Path(target_prior)])
         found = expect(
             path,
             documents,
@@ -137,7 +135,7 @@ def estimate(
             networks=networks,
             allow_other_preprocessing=allow_other_preprocessing,
         )
-    cases = [_case(found.estimation.estimates[0], limit, end.value) for limit in limits]
+    gates = [_gate(found.estimation.estimates[0], limit, end.value) for limit in limits]
     for text in (*notes_on_named(file), *found.notes, *found.estimation.notes):
         console.note(text)
     if (accuracy := found.estimation.source_accuracy) is not None and accuracy.doubt:
@@ -148,20 +146,12 @@ def estimate(
             for guard in estimate.guards:
                 state = "passed" if guard.passed else "failed"
                 console.detail(f"{estimate.name}, {guard.name} {state}: {guard.sentence}")
-    with moved_together():
-        if document is not None:
-            write_expectation(found, document, force=force)
-        if junit is not None:
-            write_text(junit, junit_report(cases, "estimate"), force=force)
-    kind = "json" if to_stdout else format.value
-    show = console.screen if kind == "table" else console.result
-    show(with_gates(_rendered(found, kind), cases, kind))
-    if format is FormatName.github:
-        append_to_step_summary(with_gates(_rendered(found, "markdown"), cases, "markdown"))
-    for one in written:
-        console.wrote(one)
-    if any(case.failed for case in cases):
-        raise LimitExceededError
+
+    def write() -> None:
+        if report.document is not None:
+            write_expectation(found, report.document, force=force)
+
+    report.publish(console, lambda kind: _rendered(found, kind), gates, write=write)
 
 
 def _estimated(text: str) -> "Limit":
@@ -174,19 +164,21 @@ def _estimated(text: str) -> "Limit":
     return limit
 
 
-def _case(estimate: "Estimate", limit: "Limit", end: str) -> "GateCase":
+def _gate(estimate: "Estimate", limit: "Limit", end: str) -> "GateResult":
     """Return what the gate found of an estimate, and why that is in doubt."""
     from covcal_cli.estimators.guards import sentences_of_failed
-    from covcal_cli.evaluate.gates import GateCase
+    from covcal_cli.evaluate.gates import GateResult
 
     value = {"low": estimate.low, "middle": estimate.accuracy, "high": estimate.high}[end]
     failed = value < limit.limit
     gate = f"{limit.metric} >= {limit.limit:g}"
     whole = f"estimated {estimate.accuracy:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
     judged = "the estimate" if end == "middle" else f"the {end} end"
-    sentence = f"limit {gate} {'MISSED' if failed else 'kept'} by {judged}: {value:.4g} ({whole})"
+    outcome: Outcome = "failed" if failed else "passed"
+    state = "FAILED" if failed else "passed"
+    sentence = f"gate {gate} {state} by {judged}: {value:.4g} ({whole})"
     sentence = "; ".join([sentence, *sentences_of_failed(estimate.guards)])
-    return GateCase("target", gate, sentence, failed)
+    return GateResult("target", gate, sentence, outcome)
 
 
 def _rendered(expectation: "Expectation", kind: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.gates import annotations, append_to_step_summary, parsed, require_different
+from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     Force,
@@ -27,7 +27,7 @@ from covcal_cli.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from covcal_cli.evaluate.gates import Judged
+    from covcal_cli.evaluate.gates import Assessment
     from covcal_cli.evaluate.result import Evaluation
     from covcal_cli.report.tables import Table
 
@@ -139,32 +139,32 @@ def evaluate(
       covcal evaluate --fail-below accuracy=0.8 --fail-below correctness_auroc=0.7
       covcal evaluate -c a=cal.json --baseline a.json --fail-regression ece=.005
     """
-    from covcal_cli.errors import LimitExceededError
     from covcal_cli.evaluate.bootstrap import LEVEL
+    from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
     from covcal_cli.evaluate.evaluate import EvaluateSettings
-    from covcal_cli.evaluate.gates import Gates, Outputs, judged
+    from covcal_cli.evaluate.gates import Gates, assess
     from covcal_cli.evaluate.limits import parse_least, parse_limit, parse_regression
+    from covcal_cli.evaluate.result import write_metrics
     from covcal_cli.forecast.forecaster import split_names
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = parsed(fail_above, parse_limit, "--fail-above")
     limits += parsed(fail_below, parse_least, "--fail-below")
     allowed = parsed(fail_regression, parse_regression, "--fail-regression")
-    to_stdout = str(output) == "-"
-    if to_stdout and format not in (FormatName.table, FormatName.json):
-        raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
-    document = None if to_stdout else output
-    require_different({"-o": document, "--diagram": diagram, "--junit": junit})
+    report = GatedOutput(
+        command="evaluate",
+        output=output,
+        format=format,
+        junit=junit,
+        force=force,
+        has_gates=bool(limits or allowed),
+        gate_options="--fail-above, --fail-below or --fail-regression",
+        more={"--diagram": diagram},
+    )
     if allowed and baseline is None:
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
-    if junit is not None and not (limits or allowed):
-        raise typer.BadParameter(
-            "needs --fail-above, --fail-below or --fail-regression", param_hint="--junit"
-        )
-
-    outputs = Outputs(document, diagram, junit, force)
     settings = EvaluateSettings(
         split=split.value,
         bins=bins,
@@ -178,29 +178,43 @@ def evaluate(
     documents, names = split_names(calibration or [])
     with usage():
         gates = Gates(limits, allowed, baseline, confident=confidence > 0)
-    found = judged(
-        file,
-        documents,
-        settings,
-        names=names,
-        networks=networks,
-        gates=gates,
-        outputs=outputs,
-        tell=console.note,
-    )
-
-    extras = _Extras(every_metric=metrics is MetricsName.all, intervals=bootstrap > 0)
-    kind = "json" if to_stdout else format.value
-    show = console.screen if kind == "table" else console.result
-    show(rendered_evaluation(found, kind, extras=extras))
-    if format is FormatName.github:
-        append_to_step_summary(_as_markdown(found, extras=extras))
+    with report.errors_in_report():
+        if diagram is not None:
+            check_diagram(diagram)
+        assessment = assess(
+            file,
+            documents,
+            settings,
+            names=names,
+            networks=networks,
+            gates=gates,
+            check=report.check,
+            tell=console.note,
+        )
+    evaluation = assessment.evaluation
     if file is not None and not calibration:
         console.note("no -c given: only the classifier as it is was judged")
-    for path in outputs.paths:
-        console.wrote(path)
-    if found.failed:
-        raise LimitExceededError
+
+    def write() -> None:
+        if report.document is not None:
+            write_metrics(
+                evaluation,
+                assessment.verdicts,
+                report.document,
+                force=force,
+                changes=assessment.changes,
+            )
+        if diagram is not None:
+            title = f"{evaluation.inputs[0].path.name}, target {evaluation.split} rows"
+            draw_diagram(evaluation.metrics, diagram, title=title, force=force)
+
+    extras = _Extras(every_metric=metrics is MetricsName.all, intervals=bootstrap > 0)
+    report.publish(
+        console,
+        lambda kind: rendered_evaluation(assessment, kind, extras=extras),
+        assessment.gates,
+        write=write,
+    )
 
 
 @dataclass(frozen=True)
@@ -211,46 +225,28 @@ class _Extras:
     intervals: bool = True  # those that gates alone asked for stand in their sentences
 
 
-def rendered_evaluation(judged: "Judged", kind: str, *, extras: _Extras = _Extras()) -> str:
+def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras = _Extras()) -> str:
     """Return an evaluation as ``table``, ``json``, ``markdown`` or ``github``."""
-    from covcal_cli.evaluate.result import metrics_document
-    from covcal_cli.records import document_text
-
-    if kind == "json":
-        document = metrics_document(judged.evaluation, judged.verdicts, judged.changes)
-        return document_text(document, Path("metrics.json"))
-    if kind == "table":
-        return _as_text(judged, extras=extras)
-    lines = [_as_markdown(judged, extras=extras)]
-    if kind == "github":  # which shows these lines beside the job
-        lines += annotations(judged.cases)
-    return "\n".join(lines)
-
-
-def _as_markdown(judged: "Judged", *, extras: _Extras) -> str:
-    """Return the tables and gates as Markdown."""
-    from covcal_cli.cli import tables
-
-    text = _parts(judged.evaluation, tables.markdown, "\n\n", extras=extras)
-    cases = "\n".join(f"- {tables.in_markdown(case.sentence)}" for case in judged.cases)
-    return f"{text}\n\n{cases}" if cases else text
-
-
-def _as_text(judged: "Judged", *, extras: _Extras) -> str:
     from covcal_cli.cli import tables
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.diagram import text_diagram
+    from covcal_cli.evaluate.result import metrics_document
+    from covcal_cli.records import document_text
 
-    evaluation = judged.evaluation
-    shown = list(evaluation.metrics)[-1]
+    evaluation = assessment.evaluation
+    if kind == "json":
+        document = metrics_document(evaluation, assessment.verdicts, assessment.changes)
+        return document_text(document, Path("metrics.json"))
+    if kind != "table":
+        return _parts(evaluation, tables.markdown, "\n\n", extras=extras)
+    last = list(evaluation.metrics)[-1]
     lines = [
         _parts(evaluation, tables.text, "\n", extras=extras),
         "",
-        f"reliability of {printable(shown)}, target {evaluation.split} rows",
-        text_diagram(evaluation.metrics[shown].bins),
+        f"reliability of {printable(last)}, target {evaluation.split} rows",
+        text_diagram(evaluation.metrics[last].bins),
     ]
-    sentences = [case.sentence for case in judged.cases]
-    return "\n".join([*lines, "", *sentences] if sentences else lines)
+    return "\n".join(lines)
 
 
 def _parts(

@@ -1,61 +1,181 @@
-"""What commands with gates share: a limit among the options, and where what failed is shown."""
+"""What the commands with gates share: options, outputs in every format, and the exit code.
+
+A gate is a limit that a result has to keep. A command computes its result and a `GateResult` for
+each gate. `GatedOutput` does the rest: it checks the options, writes the files, prints the result
+in the format asked for, and ends the command with exit code 3 if a gate failed.
+"""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from covcal_cli.cli.console import Console
+from covcal_cli.cli.options import FormatName
+
 if TYPE_CHECKING:
-    from covcal_cli.evaluate.gates import GateCase
+    from covcal_cli.evaluate.gates import GateResult
 
 T = TypeVar("T")
+_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
+# The element of JUnit for each outcome, and the attribute that counts such elements.
+_ELEMENTS = {"failed": "failure", "skipped": "skipped", "error": "error"}
+_COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
+_TYPES = {"failure": "gate", "error": "error"}
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def parsed(texts: Sequence[str] | None, parse: Callable[[str], T], option: str) -> list[T]:
-    """Return what `parse` makes of the values of an option, and what it refuses as bad usage."""
+    """Return the parsed values of a repeated option; a value that `parse` refuses is bad usage."""
     try:
         return [parse(text) for text in texts or []]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def require_different(written: Mapping[str, Path | None]) -> None:
-    """Refuse one file for two outputs."""
-    seen: dict[Path, str] = {}
-    for option, path in written.items():
-        if path in seen:
-            raise typer.BadParameter(f"is the file of {seen[path]} too", param_hint=option)
-        if path is not None:
-            seen[path] = option
+@dataclass(frozen=True, kw_only=True)
+class GatedOutput:
+    """The files and the format in which one command reports its result and its gates.
+
+    Raises `typer.BadParameter` for options that contradict each other.
+    """
+
+    command: str
+    output: Path | None  # of -o; "-" prints JSON to stdout instead
+    format: FormatName
+    junit: Path | None
+    force: bool
+    has_gates: bool  # whether the user asked for a gate
+    gate_options: str  # such as "--fail-on", for the message that --junit needs one of them
+    more: Mapping[str, Path | None] = field(default_factory=dict)  # other outputs, by option
+    appended: Mapping[str, Path | None] = field(default_factory=dict)  # files that grow, by option
+
+    def __post_init__(self) -> None:
+        """Check the options against each other."""
+        if self._prints_json and self.format not in (FormatName.table, FormatName.json):
+            raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
+        if self.junit is not None and not self.has_gates:
+            raise typer.BadParameter(f"needs {self.gate_options}", param_hint="--junit")
+        options: dict[Path, str] = {}
+        for option, path in self._by_option.items():
+            if path is not None and path in options:
+                raise typer.BadParameter(f"is the file of {options[path]} too", param_hint=option)
+            if path is not None:
+                options[path] = option
+
+    @property
+    def document(self) -> Path | None:
+        """The JSON file to write, if any."""
+        return None if self._prints_json else self.output
+
+    @property
+    def _prints_json(self) -> bool:
+        return str(self.output) == "-"
+
+    @property
+    def _by_option(self) -> dict[str, Path | None]:
+        files = {"-o": self.document, **self.more, "--junit": self.junit}
+        return {**files, **self.appended}
+
+    def check(self, inputs: Sequence[Path]) -> None:
+        """Refuse outputs that exist already or are inputs, before the work starts."""
+        from covcal_cli.files import check_output
+
+        for path in (self.document, *self.more.values(), self.junit):
+            if path is not None:
+                check_output(path, force=self.force, inputs=inputs)
+
+    @contextmanager
+    def errors_in_report(self) -> Iterator[None]:
+        """Report a `CovcalError` of the block in the JUnit report, so that no old one stays green.
+
+        An existing file is replaced only if it is a report and `force` allows it: the block may
+        fail before it is known which files are inputs.
+        """
+        from covcal_cli.errors import CovcalError
+        from covcal_cli.files import write_text
+
+        try:
+            yield
+        except CovcalError as error:
+            if self.junit is not None and _may_be_written(self.junit, force=self.force):
+                report = _junit([("evaluation", "error", str(error))], self.command)
+                write_text(self.junit, report, force=self.force)
+            raise
+
+    def publish(
+        self,
+        console: Console,
+        render: Callable[[str], str],
+        gates: "Sequence[GateResult]",
+        *,
+        write: Callable[[], None],
+    ) -> None:
+        """Write all files, print the result with its gates, and say what was written.
+
+        Parameters
+        ----------
+        console : Console
+        render : function
+            Returns the result as ``table``, ``json``, ``markdown``, ``github`` or ``latex``.
+        gates : sequence of GateResult
+        write : function
+            Writes the files of the command, all but the JUnit report.
+
+        Raises
+        ------
+        LimitExceededError
+            If a gate failed; the result is printed in full before.
+        """
+        from covcal_cli.errors import LimitExceededError
+        from covcal_cli.files import moved_together, write_text
+
+        with self.errors_in_report(), moved_together():
+            write()
+            if self.junit is not None:
+                write_text(self.junit, junit_report(gates, self.command), force=self.force)
+        kind = "json" if self._prints_json else self.format.value
+        show = console.screen if kind == "table" else console.result
+        show(_with_gates(render(kind), gates, kind))
+        if self.format is FormatName.github:
+            _append_to_step_summary(_with_gates(render("markdown"), gates, "markdown"))
+        for path in self._by_option.values():
+            if path is not None:
+                console.wrote(path)
+        if any(gate.failed for gate in gates):
+            raise LimitExceededError
 
 
-def with_gates(text: str, cases: "Sequence[GateCase]", kind: str) -> str:
-    """Return a result of a kind of ``--format`` with what its gates found; JSON has none."""
+def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
+    """Return a rendered result with a sentence per gate; JSON has its own place for gates."""
     from covcal_cli.cli import tables
 
-    if kind == "json" or not cases:
+    if kind == "json" or not gates:
         return text
-    sentences = [case.sentence for case in cases]
+    sentences = [gate.sentence for gate in gates]
     if kind == "table":
         return "\n".join([text, "", *sentences])
-    shown = "\n".join(f"- {tables.in_markdown(sentence)}" for sentence in sentences)
-    return "\n".join([f"{text}\n\n{shown}", *(annotations(cases) if kind == "github" else [])])
+    listed = "\n".join(f"- {tables.in_markdown(sentence)}" for sentence in sentences)
+    return "\n".join([f"{text}\n\n{listed}", *(_annotations(gates) if kind == "github" else [])])
 
 
-def annotations(cases: "Iterable[GateCase]") -> list[str]:
-    """Return the lines by which GitHub shows beside a job what failed, or was not judged."""
+def _annotations(gates: "Iterable[GateResult]") -> list[str]:
+    """Return the lines by which GitHub shows beside a job every gate that did not pass."""
     from covcal_cli.errors import printable
 
     return [
-        f"::{'error' if case.failed else 'warning'}::covcal: {printable(case.sentence)}"
-        for case in cases
-        if case.failed or not case.judged
+        f"::{'error' if gate.failed else 'warning'}::covcal: {printable(gate.sentence)}"
+        for gate in gates
+        if gate.outcome != "passed"
     ]
 
 
-def append_to_step_summary(text: str) -> None:
+def _append_to_step_summary(text: str) -> None:
     """Append Markdown to the summary of a GitHub job, where this is one."""
     from covcal_cli.errors import CovcalError
 
@@ -70,3 +190,52 @@ def append_to_step_summary(text: str) -> None:
             f"{path} cannot be written ({error.strerror}): unset GITHUB_STEP_SUMMARY, or pass "
             "--format markdown"
         ) from error
+
+
+# The JUnit report, which GitLab, Jenkins and others show. It holds no times and no host name.
+
+
+def junit_report(gates: "Sequence[GateResult]", command: str = "evaluate") -> str:
+    """Return the XML of a command: one suite, and one test case per gate."""
+    return _junit(
+        ((f"{gate.subject}: {gate.gate}", gate.outcome, gate.sentence) for gate in gates), command
+    )
+
+
+def _may_be_written(path: Path, *, force: bool) -> bool:
+    if not path.exists():
+        return path.parent.is_dir()
+    if not (force and path.is_file()):
+        return False
+    with path.open("rb") as handle:
+        return handle.read(len(_DECLARATION)) == _DECLARATION.encode()
+
+
+def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
+    """Return the XML of test cases: the name, the outcome and the sentence of each."""
+    import xml.etree.ElementTree as ET
+
+    counts = dict.fromkeys(("tests", *_COUNTERS.values()), 0)
+    root = ET.Element("testsuites")
+    suite = ET.SubElement(root, "testsuite")
+    for name, outcome, sentence in cases:
+        tag = _ELEMENTS.get(outcome, "system-out")
+        attributes = {"classname": f"covcal.{command}", "name": _xml_text(name)}
+        element = ET.SubElement(ET.SubElement(suite, "testcase", attributes), tag)
+        element.text = _xml_text(sentence)
+        counts["tests"] += 1
+        if tag in _COUNTERS:
+            counts[_COUNTERS[tag]] += 1
+            element.attrib |= {"message": element.text}
+        if tag in _TYPES:
+            element.attrib |= {"type": _TYPES[tag]}
+    for element in (root, suite):
+        element.attrib |= {"name": f"covcal {command}"}
+        element.attrib |= {name: str(count) for name, count in counts.items()}
+    ET.indent(root)
+    return _DECLARATION + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _xml_text(text: str) -> str:
+    """Return a text without the characters that XML cannot hold: file names may have any."""
+    return _NOT_XML.sub("\ufffd", text)

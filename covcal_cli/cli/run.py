@@ -293,6 +293,6 @@ def _summary(report: "RunReport") -> str:
     if report.evaluation is None:
         return fitted
     from covcal_cli.cli.evaluate import rendered_evaluation
-    from covcal_cli.evaluate.gates import Judged
+    from covcal_cli.evaluate.gates import Assessment
 
-    return f"{fitted}\n\n{rendered_evaluation(Judged(report.evaluation), 'table')}"
+    return f"{fitted}\n\n{rendered_evaluation(Assessment(report.evaluation), 'table')}"

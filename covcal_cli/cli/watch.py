@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.gates import append_to_step_summary, require_different, with_gates
+from covcal_cli.cli.gates import GatedOutput
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     FormatName,
@@ -99,21 +99,24 @@ def watch(
       covcal watch new.h5 --fail-on shift --junit watch.xml
       covcal watch --history watch.jsonl --plot trend.html
     """
-    from covcal_cli.errors import LimitExceededError
-    from covcal_cli.evaluate.gates import errors_reported, junit_report
-    from covcal_cli.files import check_output, moved_together, write_text
-    from covcal_cli.records import document_text, write_document
+    from covcal_cli.records import write_document
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
-    from covcal_cli.watch.watch import WatchSettings, gate_cases
+    from covcal_cli.watch.watch import WatchSettings, gate_results
     from covcal_cli.watch.watch import watch as hold
 
     console = Console(quiet=quiet, verbose=verbose)
-    to_stdout = str(output) == "-"
-    if to_stdout and format not in (FormatName.table, FormatName.json):
-        raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
-    if junit is not None and not fail_on:
-        raise typer.BadParameter("needs --fail-on", param_hint="--junit")
+    report = GatedOutput(
+        command="watch",
+        output=output,
+        format=format,
+        junit=junit,
+        force=force,
+        has_gates=bool(fail_on),
+        gate_options="--fail-on",
+        more={"--plot": plot},
+        appended={"--history": history},
+    )
     if plot is not None:
         check_trend(plot)
         if history is None:
@@ -124,8 +127,6 @@ def watch(
             return
     if not files:
         raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
-    document = None if to_stdout else output
-    require_different({"-o": document, "--junit": junit, "--history": history, "--plot": plot})
     with usage():
         settings = WatchSettings(
             by=by,
@@ -133,39 +134,30 @@ def watch(
             false_alarms=false_alarms,
             allow_other_preprocessing=allow_other_preprocessing,
         )
-    written = [one for one in (document, junit, plot) if one is not None]
-    with errors_reported(junit, force=force, command="watch"):
-        for one in written:
-            check_output(one, force=force, inputs=[*files, calibration])
+    with report.errors_in_report():
+        report.check([*files, calibration])
         found = hold(files, calibration, settings, history=history, networks=networks, force=force)
     for text in found.notes:
         console.note(text)
     console.warn(found.warnings)
-    cases = gate_cases(found, [one.value for one in fail_on or []])
-    with moved_together():
-        if document is not None:
-            write_document(found, document, force=force)
-        if junit is not None:
-            write_text(junit, junit_report(cases, "watch"), force=force)
+    gates = gate_results(found, [name.value for name in fail_on or []])
+
+    def write() -> None:
+        if report.document is not None:
+            write_document(found, report.document, force=force)
         if plot is not None and history is not None:
             write_trend(read_history(history), plot, force=force)
-    if to_stdout or format is FormatName.json:
-        console.result(document_text(found, Path("watch.json")))
-    else:
-        show = console.screen if format is FormatName.table else console.result
-        show(with_gates(_rendered(found, format.value), cases, format.value))
-    if format is FormatName.github:
-        append_to_step_summary(with_gates(_rendered(found, "markdown"), cases, "markdown"))
-    for one in [*written, *([history] if history is not None else [])]:
-        console.wrote(one)
-    if any(case.failed for case in cases):
-        raise LimitExceededError
+
+    report.publish(console, lambda kind: _rendered(found, kind), gates, write=write)
 
 
 def _rendered(watched: "Watched", kind: str) -> str:
-    """Return the periods as ``table``, ``markdown`` or ``github``."""
+    """Return the periods as ``table``, ``json``, ``markdown`` or ``github``."""
     from covcal_cli.cli import tables
+    from covcal_cli.records import document_text
 
+    if kind == "json":
+        return document_text(watched, Path("watch.json"))
     draw: Callable[[Table], str] = tables.text if kind == "table" else tables.markdown
     parts = [draw(_numbers(watched)), draw(_verdicts(watched))]
     return "\n\n".join(parts)

@@ -10,13 +10,13 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-_AS_IT_COMES = CompareSettings()
+DEFAULTS = CompareSettings()
 
 
 def compare(
     paths: Sequence[str | Path],
     folder: str | Path,
-    settings: CompareSettings = _AS_IT_COMES,
+    settings: CompareSettings = DEFAULTS,
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
@@ -49,7 +49,7 @@ def compare(
 def compare_runs(
     runs: Sequence[Run],
     folder: str | Path,
-    settings: CompareSettings = _AS_IT_COMES,
+    settings: CompareSettings = DEFAULTS,
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:

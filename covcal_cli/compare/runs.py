@@ -22,7 +22,7 @@ from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.compare.code import code_sha256
-from covcal_cli.compare.stopwatch import Spent, Stopwatch
+from covcal_cli.compare.stopwatch import Duration, Stopwatch
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
@@ -119,7 +119,9 @@ class Record(Document):
     fits: Mapping[str, Fit]  # by method, but for `none`
     refused: Mapping[str, str]  # methods that the file does not fit, and why
     estimates: tuple[Estimate, ...]  # of the accuracy, the combined one first; perhaps none
-    seconds: Mapping[str, Spent]  # on the stages of adapt, unless done before, and on each method
+    seconds: Mapping[
+        str, Duration
+    ]  # on the stages of adapt, unless done before, and on each method
 
     def temperature(self, method: str) -> float:
         """Return T of a method that ran."""

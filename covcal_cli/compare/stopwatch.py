@@ -7,7 +7,7 @@ from covcal_cli.progress import Progress
 
 
 @dataclass(frozen=True)
-class Spent:
+class Duration:
     """Seconds that something took."""
 
     wall: float
@@ -21,7 +21,7 @@ class Stopwatch:
     """
 
     def __init__(self) -> None:
-        self.spent: dict[str, Spent] = {}  # by stage
+        self.spent: dict[str, Duration] = {}  # by stage
         self.start()
 
     def start(self) -> None:
@@ -30,9 +30,9 @@ class Stopwatch:
 
     def stop(self, stage: str) -> None:
         """Add what went by to a stage, and begin anew."""
-        (wall, cpu), before = self._last, self.spent.get(stage, Spent(0.0, 0.0))
+        (wall, cpu), before = self._last, self.spent.get(stage, Duration(0.0, 0.0))
         self.start()
-        self.spent[stage] = Spent(
+        self.spent[stage] = Duration(
             before.wall + self._last[0] - wall, before.cpu + self._last[1] - cpu
         )
 

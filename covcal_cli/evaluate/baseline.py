@@ -16,9 +16,9 @@ import numpy as np
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bins import Bins, over, under
 from covcal_cli.evaluate.bootstrap import Interval, Part, ece_interval
-from covcal_cli.evaluate.limits import Change, Limit, judged_among
+from covcal_cli.evaluate.limits import Change, Limit, gated_names
 from covcal_cli.evaluate.metrics import METRICS, Metrics
-from covcal_cli.evaluate.result import Evaluation, WrittenMetrics
+from covcal_cli.evaluate.result import Evaluation, MetricsRecord
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.maths.proportions import wilson
 from covcal_cli.maths.scaling import Scaling
@@ -33,7 +33,7 @@ class Baseline:
     """An earlier metrics.json."""
 
     path: Path
-    read: WrittenMetrics
+    read: MetricsRecord
 
     def require_settings(self, **settings: Any) -> None:
         """Refuse other ``split``, ``predictions`` or ``bins`` than the baseline's."""
@@ -138,7 +138,7 @@ def read_baseline(path: Path) -> Baseline:
     """Read an earlier metrics.json; raise `CovcalError` if it is missing, or is none."""
     remedy = "write it with covcal evaluate -o"
     again = "write it again with covcal evaluate -o"
-    return Baseline(path, read_document(WrittenMetrics, path, remedy=remedy, again=again))
+    return Baseline(path, read_document(MetricsRecord, path, remedy=remedy, again=again))
 
 
 def compare(
@@ -157,7 +157,7 @@ def compare(
     Raises `CovcalError` if a calibration or a metric is missing on one side, which never passes for
     no change.
     """
-    judged = judged_among(evaluation.metrics, given)
+    judged = gated_names(evaluation.metrics, given)
     changes = []
     for limit in limits:
         metric = limit.metric

@@ -37,7 +37,7 @@ def require_rows(n: int) -> int:
 
 
 @dataclass(frozen=True)
-class JudgedRows:
+class ConfidenceBlock:
     """A block of m rows with the bin of each; every array has shape (m,)."""
 
     confidence: Float64s  # within [0, 1]
@@ -46,7 +46,7 @@ class JudgedRows:
     losses: Mapping[str, Float64s] = field(default_factory=dict)  # by metric, where kept
 
 
-def judged_rows(confidence: Floats, correct: Booleans, edges: Float64s) -> JudgedRows:
+def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> ConfidenceBlock:
     """Return rows with their bins between `edges`.
 
     Raises ValueError if a confidence is NaN or, beyond rounding, outside [0, 1].
@@ -58,7 +58,7 @@ def judged_rows(confidence: Floats, correct: Booleans, edges: Float64s) -> Judge
     lower = edges.copy()
     lower[0] = -1.0  # the first bin is closed
     index -= lower.take(index) >= values
-    return JudgedRows(values, correct, index)
+    return ConfidenceBlock(values, correct, index)
 
 
 def _within_bounds(values: Float64s) -> Float64s:
@@ -184,7 +184,7 @@ class GroupBins:
         self.confidence_sums = np.zeros((n_groups, bins))
         self._losses: dict[str, Float64s] = {}  # by metric, those that the rows came with
 
-    def add(self, rows: JudgedRows, groups: Integers | None = None) -> None:
+    def add(self, rows: ConfidenceBlock, groups: Integers | None = None) -> None:
         """Count a block of rows, given the number of each row's group; None: all in group 0."""
         shape, size = self.counts.shape, self.counts.size
         cells = rows.index if groups is None else groups * shape[1] + rows.index
@@ -246,7 +246,7 @@ class ClasswiseBins:
     It says whether the probability of every class, predicted or not, can be trusted.
 
     Probabilities carry the rounding of their exponentials, so those less than 1e-15 above an edge
-    count as on it; the edges themselves, 0 and 1 land where `judged_rows` puts them.
+    count as on it; the edges themselves, 0 and 1 land where `confidence_block` puts them.
     """
 
     def __init__(self, bins: int, n_classes: int) -> None:

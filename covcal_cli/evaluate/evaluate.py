@@ -14,7 +14,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
-from covcal_cli.evaluate.bins import GroupBins, GroupMetrics, JudgedRows
+from covcal_cli.evaluate.bins import ConfidenceBlock, GroupBins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, intervals
 from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.evaluate.paired import PairedRows
@@ -65,13 +65,13 @@ class EvaluateSettings:
             raise CovcalError(f"the level of intervals lies between 0 and 1, not at {self.level}")
 
 
-_AS_IT_COMES = EvaluateSettings()
+DEFAULTS = EvaluateSettings()
 
 
 def evaluate(
     path: str | Path,
     calibrations: Mapping[str, Calibration],
-    settings: EvaluateSettings = _AS_IT_COMES,
+    settings: EvaluateSettings = DEFAULTS,
     *,
     documents: Sequence[str | Path] = (),
     networks: str | Path | None = None,
@@ -153,7 +153,7 @@ def evaluate(
             for name in judged
             if groups and not _is_before(name)
         }
-        block: dict[str, JudgedRows] = {}  # by calibration
+        block: dict[str, ConfidenceBlock] = {}  # by calibration
 
         def count(name: str, forecast: Softmax, chosen: Labels, labels: Labels, part: Rows) -> None:
             block[name] = collected[name].add(forecast, chosen, labels)

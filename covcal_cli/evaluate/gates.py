@@ -1,28 +1,22 @@
-"""An evaluation held to gates, what is said of each gate, and a JUnit report of them all."""
+"""Gates on an evaluation, and a sentence for the result of each gate."""
 
-import re
-import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
-from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-from covcal_cli.evaluate.limits import Change, Limit, Verdict, judge
+from covcal_cli.evaluate.limits import Change, Limit, Verdict, apply_limits
 from covcal_cli.evaluate.metrics import METRICS
-from covcal_cli.evaluate.result import Evaluation, write_metrics
-from covcal_cli.files import check_output, moved_together, write_text
+from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.forecast.forecaster import NONE, read_named
 from covcal_cli.formats.lineage import file_to_judge
 
 RESAMPLES = 1000  # behind the intervals that gates judge, unless others are asked for
-_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-_TYPES = {"failure": "gate", "error": "error"}  # of what makes a test red
-_COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
-_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -56,53 +50,37 @@ class Gates:
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """Files to write; an existing one is replaced with `force` alone."""
+class GateResult:
+    """The result of one gate on one calibration, estimate or period."""
 
-    metrics: Path | None = None
-    diagram: Path | None = None
-    junit: Path | None = None
-    force: bool = False
+    subject: str  # the name of the calibration, estimate or period
+    gate: str  # such as ``ece <= 0.05``
+    sentence: str  # the outcome and the numbers behind it
+    outcome: Outcome  # "not proved": the rows are too few to decide; "skipped": nothing to judge by
 
     @property
-    def paths(self) -> list[Path]:
-        """Those asked for."""
-        return [path for path in (self.metrics, self.diagram, self.junit) if path is not None]
+    def failed(self) -> bool:
+        """Whether the limit is exceeded or missed, beyond chance."""
+        return self.outcome == "failed"
 
 
 @dataclass(frozen=True)
-class GateCase:
-    """One gate applied to one calibration, estimate or period."""
-
-    of: str  # its name
-    gate: str  # such as ``ece <= 0.05``
-    sentence: str  # what was found
-    failed: bool
-    judged: bool = True  # whether there was anything to judge by
-
-
-@dataclass(frozen=True)
-class Judged:
-    """An evaluation with what its gates found."""
+class Assessment:
+    """An evaluation with the verdicts of its gates."""
 
     evaluation: Evaluation
     verdicts: Sequence[Verdict] = ()  # of the limits
     changes: Sequence[Change] = ()  # since the baseline
 
     @property
-    def cases(self) -> list[GateCase]:
-        """Every gate as it is reported, limits first."""
+    def gates(self) -> list[GateResult]:
+        """The result of every gate, limits first."""
         level, n = self.evaluation.level, self.evaluation.n
         limits = [_of_limit(verdict, level, n) for verdict in self.verdicts]
         return limits + [_of_change(change, level) for change in self.changes]
 
-    @property
-    def failed(self) -> bool:
-        """Whether a gate was exceeded, or missed."""
-        return any(case.failed for case in self.cases)
 
-
-def judged(
+def assess(
     path: Path | None,
     documents: Sequence[Path],
     settings: EvaluateSettings,
@@ -110,78 +88,69 @@ def judged(
     names: Sequence[str] = (),
     networks: Path | None = None,
     gates: Gates = Gates(),
-    outputs: Outputs = Outputs(),
+    check: Callable[[Sequence[Path]], None] = lambda _inputs: None,
     tell: Callable[[str], None] = lambda _note: None,
-) -> Judged:
-    """Evaluate calibrations, hold them to the gates, and write what was asked for.
+) -> Assessment:
+    """Evaluate calibrations and apply the gates.
 
     Parameters
     ----------
     path : Path or None
         A features or adapted file; None: the one that the first calibration was fitted on.
     documents : sequence of Path
-        Calibrations; for no `path` and none given, cal.json.
+        Calibrations; cal.json if neither `path` nor any calibration is given.
     settings, networks
-        As `evaluate` has them; gates that judge intervals resample even if it is not asked for.
+        As in `evaluate`. Gates that use intervals resample even if the settings do not ask for it.
     names : sequence of str
-        What the calibrations are called; an empty one, or none, leaves it to `read_named`.
+        Names for the calibrations; `read_named` chooses where a name is empty or none is given.
+    check : function
+        Called with all input files before the work starts, so that outputs can be refused.
     tell : function
         Called with every note, as soon as it is known.
 
     Raises
     ------
     CovcalError
-        As `evaluate`; if an output cannot be written; if a metric or the baseline has no value to
-        judge. Where a JUnit report was asked for, it says so too.
+        As in `evaluate`, and if a metric or the baseline has no value for a gate.
     UnusedOptionError
         If `networks` are given and no calibration needs any.
     """
-    with errors_reported(outputs.junit, force=outputs.force):
-        # Whatever can be refused is refused before the work starts.
-        if path is None and not documents:
-            documents = [Path("cal.json")]
-        calibrations = read_named(documents, networks, names)
-        named = path
-        path, notes = file_to_judge(
-            named,
-            [*calibrations.values()],
-            documents,
-            purpose="evaluate",
-            picked=False,  # beside a file, a calibration that is not named is not judged
+    if path is None and not documents:
+        documents = [Path("cal.json")]
+    calibrations = read_named(documents, networks, names)
+    file, notes = file_to_judge(
+        path,
+        [*calibrations.values()],
+        documents,
+        purpose="evaluate",
+        picked=False,  # a calibration beside the file counts only if the user names it
+    )
+    if path is None:
+        tell(f"judging {documents[0]} on {file}")
+    optional = [other for other in (gates.baseline, networks) if other is not None]
+    check([file, *documents, *optional])
+    baseline = None if gates.baseline is None else read_baseline(gates.baseline)
+    if baseline is not None:
+        baseline.require_settings(
+            split=settings.split, bins=settings.bins, predictions=settings.predictions
         )
-        if named is None:
-            tell(f"judging {documents[0]} on {path}")
-        if outputs.diagram is not None:
-            check_diagram(outputs.diagram)
-        given = [one for one in (gates.baseline, networks) if one is not None]
-        for output in outputs.paths:
-            check_output(output, force=outputs.force, inputs=[path, *documents, *given])
-        baseline = None if gates.baseline is None else read_baseline(gates.baseline)
-        if baseline is not None:
-            baseline.require_settings(
-                split=settings.split, bins=settings.bins, predictions=settings.predictions
-            )
-
-        if gates.any and gates.confident and settings.resamples == 0:
-            settings = replace(settings, resamples=RESAMPLES)
-        earlier = {} if baseline is None else baseline.earlier(list(calibrations) or [NONE])
-        evaluation = evaluate(
-            path, calibrations, settings, documents=documents, networks=networks, earlier=earlier
-        )
-        metrics, known = evaluation.metrics, evaluation.intervals if gates.confident else {}
-        found = Judged(
-            evaluation,
-            judge(metrics, gates.limits, calibrations, known),
-            ()
-            if baseline is None
-            else compare(
-                evaluation, baseline, gates.allowed, calibrations, confident=gates.confident
-            ),
-        )
-        for note in (*notes, *_notes(evaluation, baseline)):
-            tell(note)
-        _write(found, outputs, title=f"{path.name}, target {settings.split} rows")
-        return found
+    if gates.any and gates.confident and settings.resamples == 0:
+        settings = replace(settings, resamples=RESAMPLES)
+    earlier = {} if baseline is None else baseline.earlier(list(calibrations) or [NONE])
+    evaluation = evaluate(
+        file, calibrations, settings, documents=documents, networks=networks, earlier=earlier
+    )
+    intervals = evaluation.intervals if gates.confident else {}
+    assessment = Assessment(
+        evaluation,
+        apply_limits(evaluation.metrics, gates.limits, calibrations, intervals),
+        ()
+        if baseline is None
+        else compare(evaluation, baseline, gates.allowed, calibrations, confident=gates.confident),
+    )
+    for note in (*notes, *_notes(evaluation, baseline)):
+        tell(note)
+    return assessment
 
 
 def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
@@ -195,118 +164,72 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
         yield f"{evaluation.left_out} rows that a temperature was fitted to are left out"
 
 
-def _write(found: Judged, outputs: Outputs, *, title: str) -> None:
-    evaluation, force = found.evaluation, outputs.force
-    with moved_together():
-        if outputs.metrics is not None:
-            changes = found.changes
-            write_metrics(evaluation, found.verdicts, outputs.metrics, force=force, changes=changes)
-        if outputs.diagram is not None:
-            draw_diagram(evaluation.metrics, outputs.diagram, title=title, force=force)
-        if outputs.junit is not None:
-            write_text(outputs.junit, junit_report(found.cases), force=force)
+# The sentence of each gate.
+
+_WORDS: Mapping[Outcome, str] = {
+    "passed": "passed by",
+    "failed": "FAILED by",
+    "not proved": "not proved by",
+}
 
 
-def _of_limit(verdict: Verdict, level: float, n: int) -> GateCase:
+def _of_limit(verdict: Verdict, level: float, n: int) -> GateResult:
+    """Return the result of a limit; it is not proved where the interval contains the limit."""
     least = Limit(verdict.metric, verdict.limit).least
     gate = f"{verdict.metric} {'>=' if least else '<='} {verdict.limit:g}"
-    failed = "MISSED" if least else "EXCEEDED"
-    name, state = printable(verdict.calibration), failed if verdict.exceeded else "kept"
-    sentence = f"limit {gate} {state} by {name}: {verdict.value:.6g}"
+    shown = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
+    numbers = f"{_label(verdict.metric)} {shown(verdict.value)}"
+    outcome: Outcome = "failed" if verdict.exceeded else "passed"
     if verdict.low is not None and verdict.high is not None:
-        sentence += f" ({_percent(level)} interval {verdict.low:.4g} to {verdict.high:.4g}"
-        # What was not shown to fail the limit was not shown to keep it either.
-        if least:
-            undecided = verdict.low < verdict.limit <= verdict.high
-        else:
-            undecided = verdict.low <= verdict.limit < verdict.high
-        sentence += f", which holds the limit: {n} rows cannot tell)" if undecided else ")"
-    return GateCase(name, gate, sentence, verdict.exceeded)
+        numbers += f" ({_percent(level)} interval {shown(verdict.low)} to {shown(verdict.high)})"
+        worst = verdict.low if least else -verdict.high
+        if not verdict.exceeded and worst < (verdict.limit if least else -verdict.limit):
+            outcome = "not proved"
+    numbers += f", limit {_shown(verdict.metric, verdict.limit)}"
+    if outcome == "not proved":
+        numbers += f"; {n} rows are too few"
+    name = printable(verdict.calibration)
+    return GateResult(name, gate, f"gate {gate} {_WORDS[outcome]} {name}: {numbers}", outcome)
+
+
+def _of_change(change: Change, level: float) -> GateResult:
+    """Return the result of a regression gate."""
+    gate = f"{change.metric} worse by <= {change.limit:g}"
+    shown = functools.partial(_shown, change.metric, unlike=change.limit)
+    direction = "worse" if change.worse_by > 0 else "better"
+    by = "unchanged" if change.worse_by == 0 else f"{direction} by {shown(abs(change.worse_by))}"
+    numbers = f"{_label(change.metric)} {shown(change.before)} -> {shown(change.value)}, {by}"
+    outcome: Outcome = "failed" if change.exceeded else "passed"
+    if change.low is not None and change.high is not None:
+        rows = "the same rows" if change.same_rows else "other rows"
+        numbers += (
+            f" ({_percent(level)} interval {shown(change.low)} to {shown(change.high)}, {rows})"
+        )
+        if not change.exceeded and change.high > change.limit:
+            outcome = "not proved"
+    numbers += f", allowed {_shown(change.metric, change.limit)}"
+    if change.baseline != change.calibration:
+        numbers += f"; called {printable(change.baseline)} in the baseline"
+    name = printable(change.calibration)
+    return GateResult(name, gate, f"gate {gate} {_WORDS[outcome]} {name}: {numbers}", outcome)
+
+
+def _label(metric: str) -> str:
+    display = METRICS[metric].screen
+    return metric if display is None else display.label
+
+
+def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
+    """Return a value as text, with so many digits that it does not look `unlike` another value."""
+    display = METRICS[metric].screen
+    percent = display is None or display.percent
+    for digits in range(1 if percent else 4, 7):
+        text = f"{100 * value:.{digits}f} %" if percent else f"{value:.{digits}f}"
+        other = None if unlike is None else unlike * (100 if percent else 1)
+        if other is None or value == unlike or float(text.split()[0]) != round(other, digits):
+            break
+    return text.replace(".0 %", " %")
 
 
 def _percent(level: float) -> str:
     return f"{100 * level:.4g} %"
-
-
-def _of_change(change: Change, level: float) -> GateCase:
-    gate = f"{change.metric} worse by <= {change.limit:g}"
-    state = "EXCEEDED" if change.exceeded else "kept"
-    direction = "worse" if change.worse_by > 0 else "better"
-    found = "the same" if change.worse_by == 0 else f"{direction} by {abs(change.worse_by):.6g}"
-    values = f"{change.before:.6g} -> {change.value:.6g}, {found}"
-    if change.low is not None and change.high is not None:
-        rows = "the same rows" if change.same_rows else "other rows"
-        values += f" ({_percent(level)} interval {change.low:.4g} to {change.high:.4g}, {rows})"
-    if change.baseline != change.calibration:
-        values += f"; called {printable(change.baseline)} in the baseline"
-    sentence = f"regression {gate} {state} by {printable(change.calibration)}: {values}"
-    return GateCase(change.calibration, gate, sentence, change.exceeded)
-
-
-# The JUnit report, which GitLab, Jenkins and others show: no times, no host.
-
-
-def junit_report(cases: Sequence[GateCase], command: str = "evaluate") -> str:
-    """Return the XML of a command: one suite, one test case per gate and what it judged."""
-    return _junit(
-        ((f"{one.of}: {one.gate}", _outcome(one), one.sentence) for one in cases),
-        command,
-    )
-
-
-def _outcome(case: GateCase) -> str:
-    if not case.judged:
-        return "skipped"
-    return "failure" if case.failed else "system-out"
-
-
-@contextmanager
-def errors_reported(path: Path | None, *, force: bool, command: str = "evaluate") -> Iterator[None]:
-    """Report a `CovcalError` of the block at `path` too, so that no earlier report looks green.
-
-    Only an earlier report is replaced, and only with `force`: the block may fail before it is known
-    which files are its inputs.
-    """
-    try:
-        yield
-    except CovcalError as error:
-        if path is not None and _may_be_written(path, force=force):
-            report = _junit([("evaluation", "error", str(error))], command)
-            write_text(path, report, force=force)
-        raise
-
-
-def _may_be_written(path: Path, *, force: bool) -> bool:
-    if not path.exists():
-        return path.parent.is_dir()
-    if not (force and path.is_file()):
-        return False
-    with path.open("rb") as handle:
-        return handle.read(len(_DECLARATION)) == _DECLARATION.encode()
-
-
-def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
-    """Return the XML of cases: a name, the element that tells the outcome, and its sentence."""
-    counts = dict.fromkeys(("tests", *_COUNTED.values()), 0)
-    root = ET.Element("testsuites")
-    suite = ET.SubElement(root, "testsuite")
-    for name, outcome, sentence in cases:
-        named = {"classname": f"covcal.{command}", "name": _clean(name)}
-        told = ET.SubElement(ET.SubElement(suite, "testcase", named), outcome)
-        told.text = _clean(sentence)
-        counts["tests"] += 1
-        if outcome in _COUNTED:
-            counts[_COUNTED[outcome]] += 1
-            told.attrib |= {"message": told.text}
-        if outcome in _TYPES:
-            told.attrib |= {"type": _TYPES[outcome]}
-    for element in (root, suite):
-        element.attrib |= {"name": f"covcal {command}"}
-        element.attrib |= {name: str(count) for name, count in counts.items()}
-    ET.indent(root)
-    return _DECLARATION + ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _clean(text: str) -> str:
-    """Replace what no XML document may hold; a calibration is named by its file."""
-    return _NOT_XML.sub("\ufffd", text)

@@ -105,7 +105,7 @@ def _parse_metric(text: str) -> Limit:
     return Limit(metric, limit)
 
 
-def judge(
+def apply_limits(
     metrics: Mapping[str, Metrics],
     limits: Sequence[Limit],
     given: Collection[str],
@@ -120,7 +120,7 @@ def judge(
     """
     verdicts = []
     for limit in limits:
-        for name in judged_among(metrics, given):
+        for name in gated_names(metrics, given):
             value = metrics[name].value(limit.metric)
             if value is None or not math.isfinite(value):
                 raise CovcalError(f"{limit.metric} of {name} has no value, so it cannot be judged")
@@ -133,7 +133,7 @@ def judge(
     return verdicts
 
 
-def judged_among(metrics: Mapping[str, Metrics], given: Collection[str]) -> list[str]:
+def gated_names(metrics: Mapping[str, Metrics], given: Collection[str]) -> list[str]:
     """Return the calibrations that gates judge: those given, or ``none`` where there is none."""
     return [name for name in metrics if name in given] or [NONE]
 

@@ -21,13 +21,13 @@ from covcal_cli.evaluate.bins import (
     CORRECTNESS,
     Bins,
     ClasswiseBins,
+    ConfidenceBlock,
     GroupBins,
-    JudgedRows,
     ReliabilityBins,
     ValueCells,
     bin_edges,
+    confidence_block,
     debiased_ece,
-    judged_rows,
     require_rows,
 )
 from covcal_cli.evaluate.ranked import (
@@ -45,7 +45,7 @@ _MAX_CELLS = 1_000_000  # counts to keep; with more, what rests on them has no v
 
 
 @dataclass(frozen=True)
-class Shown:
+class Display:
     """How a table shows a metric."""
 
     label: str
@@ -58,8 +58,8 @@ class Metric:
     """An entry of the table: where a metric is shown, and what a gate may ask of it."""
 
     name: str  # of the attribute of `Metrics`, in metrics.json and on the command line
-    screen: Shown | None  # as the head of a column of ``covcal evaluate``; None: not there
-    report: Shown | None  # in words, as a line of the page; None: not there
+    screen: Display | None  # as the head of a column of ``covcal evaluate``; None: not there
+    report: Display | None  # in words, as a line of the page; None: not there
     better: Literal["lower", "higher", "neither"] = "lower"
     # How chance enters: a share of rows, a mean over rows, the order of rows, or gaps of bins;
     # None: no interval.
@@ -70,75 +70,81 @@ class Metric:
 
 
 _TABLE = (
-    Metric("accuracy", Shown("accuracy"), Shown("Accuracy"), "higher", "share", main=True),
+    Metric("accuracy", Display("accuracy"), Display("Accuracy"), "higher", "share", main=True),
     Metric(
         "mean_confidence",
-        Shown("confidence"),
-        Shown("Mean confidence"),
+        Display("confidence"),
+        Display("Mean confidence"),
         better="neither",
         interval="mean",
         main=True,
     ),
-    Metric("ece", Shown("ECE"), Shown("ECE"), interval="gaps", main=True),
-    Metric("over_ece", Shown("over ECE"), Shown("over-confident ECE"), interval="gaps", main=True),
-    Metric("under_ece", Shown("under ECE"), Shown("under-confident ECE"), interval="gaps"),
+    Metric("ece", Display("ECE"), Display("ECE"), interval="gaps", main=True),
+    Metric(
+        "over_ece", Display("over ECE"), Display("over-confident ECE"), interval="gaps", main=True
+    ),
+    Metric("under_ece", Display("under ECE"), Display("under-confident ECE"), interval="gaps"),
     Metric(
         "nll",
-        Shown("NLL", late=1, percent=False),
-        Shown("Negative log-likelihood", late=3, percent=False),
+        Display("NLL", late=1, percent=False),
+        Display("Negative log-likelihood", late=3, percent=False),
         interval="mean",
         main=True,
         highest=np.inf,
     ),
     Metric(
         "brier",
-        Shown("Brier", late=1, percent=False),
-        Shown("Brier score", late=2, percent=False),
+        Display("Brier", late=1, percent=False),
+        Display("Brier score", late=2, percent=False),
         interval="mean",
         main=True,
         highest=2.0,
     ),
     Metric("calibration", None, None),
     Metric("sharpness", None, None, "higher"),
-    Metric("agreement", Shown("agreement", late=1), None, "higher"),
+    Metric("agreement", Display("agreement", late=1), None, "higher"),
     Metric(
         "adaptive_ece",
-        Shown("adaptive ECE"),
-        Shown("ECE, bins of equal mass"),
+        Display("adaptive ECE"),
+        Display("ECE, bins of equal mass"),
         interval="gaps",
         bins="adaptive",
     ),
-    Metric("classwise_ece", Shown("class-wise ECE"), Shown("class-wise ECE", late=1)),
-    Metric("debiased_ece", Shown("debiased ECE"), Shown("bias-corrected ECE (may be negative)")),
-    Metric("smooth_ece", Shown("smooth ECE"), Shown("ECE without bins (smooth)")),
-    Metric("mce", Shown("MCE"), Shown("Largest gap of a bin")),
+    Metric("classwise_ece", Display("class-wise ECE"), Display("class-wise ECE", late=1)),
     Metric(
-        "aurc", Shown("AURC"), Shown("Area under the risk-coverage curve", late=4, percent=False)
+        "debiased_ece", Display("debiased ECE"), Display("bias-corrected ECE (may be negative)")
+    ),
+    Metric("smooth_ece", Display("smooth ECE"), Display("ECE without bins (smooth)")),
+    Metric("mce", Display("MCE"), Display("Largest gap of a bin")),
+    Metric(
+        "aurc",
+        Display("AURC"),
+        Display("Area under the risk-coverage curve", late=4, percent=False),
     ),
     Metric(
         "class_gap",
-        Shown("class gap"),
-        Shown("Gap per predicted class", late=1),
+        Display("class gap"),
+        Display("Gap per predicted class", late=1),
         interval="gaps",
         bins="predicted",
     ),
     Metric(
         "correctness_brier",
-        Shown("hit Brier", late=2, percent=False),
-        Shown("Brier score of correctness", late=5, percent=False),
+        Display("hit Brier", late=2, percent=False),
+        Display("Brier score of correctness", late=5, percent=False),
         interval="mean",
     ),
     Metric(
         "correctness_nll",
-        Shown("hit NLL", late=2, percent=False),
-        Shown("Log loss of correctness", late=5, percent=False),
+        Display("hit NLL", late=2, percent=False),
+        Display("Log loss of correctness", late=5, percent=False),
         interval="mean",
         highest=np.inf,
     ),
     Metric(
         "correctness_auroc",
-        Shown("hit AUROC", late=2, percent=False),
-        Shown("AUROC of correctness", late=5, percent=False),
+        Display("hit AUROC", late=2, percent=False),
+        Display("AUROC of correctness", late=5, percent=False),
         better="higher",
         interval="ranks",
     ),
@@ -147,13 +153,13 @@ _TABLE = (
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 
 
-def on_screen() -> list[tuple[str, Shown, Metric]]:
+def on_screen() -> list[tuple[str, Display, Metric]]:
     """Return the metrics with a column, by name and in the order of the columns."""
     found = [(name, metric.screen, metric) for name, metric in METRICS.items() if metric.screen]
     return sorted(found, key=lambda entry: entry[1].late)
 
 
-def in_report() -> list[tuple[str, Shown]]:
+def in_report() -> list[tuple[str, Display]]:
     """Return the metrics with a line on the page, by name and in the order of the lines."""
     found = [(name, metric.report) for name, metric in METRICS.items() if metric.report]
     return sorted(found, key=lambda entry: entry[1].late)
@@ -294,7 +300,7 @@ class MetricsAccumulator:
         self._correctness = dict.fromkeys(CORRECTNESS, 0.0)
         self._agreeing = 0
 
-    def add(self, forecast: Softmax, predictions: Labels, labels: Labels) -> JudgedRows:
+    def add(self, forecast: Softmax, predictions: Labels, labels: Labels) -> ConfidenceBlock:
         """Count a block of m rows.
 
         `predictions` are the labels whose confidence is judged, `labels` the true ones, both of
@@ -305,7 +311,7 @@ class MetricsAccumulator:
         columns = np.arange(m)
         # The confidence in the label that is judged, and its bin.
         logs = forecast.logs_at(predictions * m + columns)
-        rows = judged_rows(exp(logs), predictions == labels, self._edges)
+        rows = confidence_block(exp(logs), predictions == labels, self._edges)
         # Sums of the proper scores: the Brier score is p.p - 2 p_y + 1 of every row.
         at_labels = labels * m + columns
         losses = np.minimum(-forecast.logs_at(at_labels), MOST_NLL)

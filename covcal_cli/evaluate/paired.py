@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers, Labels
-from covcal_cli.evaluate.bins import CORRECTNESS, JudgedRows, ValueCells
+from covcal_cli.evaluate.bins import CORRECTNESS, ConfidenceBlock, ValueCells
 from covcal_cli.evaluate.bootstrap import LEVEL, MAX_DRAWS, Interval, mean_interval
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.maths.proportions import quantile
@@ -73,7 +73,9 @@ class PairedRows:
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)  # of either, the cell and whether right
         self._ranked = np.zeros(shape, dtype=np.int64)
 
-    def add(self, first: JudgedRows, second: JudgedRows, judged: Labels | None = None) -> None:
+    def add(
+        self, first: ConfidenceBlock, second: ConfidenceBlock, judged: Labels | None = None
+    ) -> None:
         """Count a block of m rows, with the losses of each row.
 
         `judged` are the labels that both judge, shape (m,), where there are several classes.

@@ -70,7 +70,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class WrittenMetrics(Document):
+class MetricsRecord(Document):
     """What is read again of a metrics.json; fields with a default are younger than others."""
 
     schema: ClassVar[str] = "covcal.metrics/1"
@@ -98,7 +98,7 @@ def metrics_document(
     scalings = evaluation.scalings.items()
     bootstrap = {"resamples": resamples, "seed": evaluation.seed, "level": evaluation.level}
     return {
-        "schema": WrittenMetrics.schema,
+        "schema": MetricsRecord.schema,
         "version": __version__,
         "date": _today(),
         "name": evaluation.model,

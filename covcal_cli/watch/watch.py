@@ -15,7 +15,7 @@ import numpy as np
 
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError, UnusedOptionError
-from covcal_cli.evaluate.gates import GateCase
+from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -281,18 +281,20 @@ def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
     return "shifted but the calibration holds", f"{shift}; {said}"
 
 
-def gate_cases(watched: Watched, fail_on: Sequence[FailOn]) -> list[GateCase]:
+def gate_results(watched: Watched, fail_on: Sequence[FailOn]) -> list[GateResult]:
     """Return what each gate found of each period."""
-    return [_case(one, gate) for one in watched.periods for gate in fail_on]
+    return [_gate(one, gate) for one in watched.periods for gate in fail_on]
 
 
 _KEPT: Mapping[FailOn, str] = {"shift": "no shift", "recalibrate": "no recalibration is due"}
 
 
-def _case(one: Period, gate: FailOn) -> GateCase:
+def _gate(one: Period, gate: FailOn) -> GateResult:
     failed = one.alarm.raised if gate == "shift" else one.verdict == "recalibrate"
-    judged = failed or one.verdict != "cannot tell"
+    outcome: Outcome = (
+        "failed" if failed else "skipped" if one.verdict == "cannot tell" else "passed"
+    )
     name = one.measured.period
-    state = "FAILED by" if failed else "kept by" if judged else "NOT JUDGED on"
+    state = {"failed": "FAILED by", "passed": "passed by", "skipped": "skipped on"}[outcome]
     sentence = f'gate "{_KEPT[gate]}" {state} {name}: {one.verdict}: {one.why}'
-    return GateCase(name, _KEPT[gate], sentence, failed, judged)
+    return GateResult(name, _KEPT[gate], sentence, outcome)

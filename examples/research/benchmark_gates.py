@@ -16,11 +16,11 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.evaluate.baseline import Baseline, compare
-from covcal_cli.evaluate.bins import bin_edges, judged_rows
+from covcal_cli.evaluate.bins import bin_edges, confidence_block
 from covcal_cli.evaluate.bootstrap import LEVEL, intervals
-from covcal_cli.evaluate.limits import Limit, judge
+from covcal_cli.evaluate.limits import Limit, apply_limits
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
-from covcal_cli.evaluate.result import Evaluation, WrittenMetrics
+from covcal_cli.evaluate.result import Evaluation, MetricsRecord
 from covcal_cli.forecast.forecaster import NONE, UNSCALED
 from covcal_cli.maths.softmax import class_major, softmax
 
@@ -44,7 +44,7 @@ def true_ece(honest: float) -> float:
     """Return the ECE of a world, of a million rows and their true probabilities."""
     odds, right = draw(np.random.default_rng(0), 1_000_000, honest)
     confidence = 1 / (1 + np.exp(-odds))
-    rows = judged_rows(confidence, np.zeros(len(odds), dtype=bool), bin_edges(BINS))
+    rows = confidence_block(confidence, np.zeros(len(odds), dtype=bool), bin_edges(BINS))
     return float(np.abs(np.bincount(rows.index, confidence - right, BINS)).sum() / len(odds))
 
 
@@ -78,7 +78,7 @@ def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
 
 def as_baseline(found: Evaluation) -> Baseline:
     """Return what a night's metrics.json says of it later."""
-    written = WrittenMetrics(
+    written = MetricsRecord(
         metrics={name: entry.to_json() for name, entry in found.metrics.items()},
         n=found.n,
         split=found.split,
@@ -97,7 +97,7 @@ def failures(n: int, honest: float, draws: int, resamples: int) -> Float64s:
         before = evaluation(n, HONEST, 2 * number, resamples)
         now = evaluation(n, honest, 2 * number + 1, resamples)
         for place, known in enumerate(({}, now.intervals)):
-            failed[place] += judge(now.metrics, [ABOVE], (), known)[0].exceeded
+            failed[place] += apply_limits(now.metrics, [ABOVE], (), known)[0].exceeded
             (change,) = compare(now, as_baseline(before), [REGRESSION], (), confident=bool(known))
             failed[2 + place] += change.exceeded
     return failed / draws

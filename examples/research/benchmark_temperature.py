@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
+from covcal_cli.evaluate.bins import GroupBins, bin_edges, confidence_block
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.temperature import Loss, fit_temperature
@@ -82,7 +82,7 @@ def covcal_ece(path: Path) -> Prepared:
             block = probabilities[start : start + BLOCK]
             top = block.argmax(axis=1)
             confidence = np.take_along_axis(block, top[:, None], axis=1)[:, 0]
-            bins.add(judged_rows(confidence, top == labels[start : start + BLOCK], edges))
+            bins.add(confidence_block(confidence, top == labels[start : start + BLOCK], edges))
         return bins.together().ece()
 
     return run

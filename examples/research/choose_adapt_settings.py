@@ -41,7 +41,7 @@ from sklearn.neural_network import MLPClassifier
 from covcal_cli.adapt.settings import Schedule, Settings, default_settings
 from covcal_cli.adapt.training import train
 from covcal_cli.adapt.training_rows import read_rows
-from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
+from covcal_cli.evaluate.bins import GroupBins, bin_edges, confidence_block
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.labels.target_labels import target_labels
@@ -363,7 +363,7 @@ def _ece_at(logits: Values, temperature: float, chosen: Values, truth: Values) -
     chances /= chances.sum(axis=1, keepdims=True)
     confidence = chances[np.arange(len(chosen)), chosen]
     bins = GroupBins(15)
-    bins.add(judged_rows(confidence, chosen == truth, bin_edges(15)))
+    bins.add(confidence_block(confidence, chosen == truth, bin_edges(15)))
     return 100 * bins.together().ece()
 
 

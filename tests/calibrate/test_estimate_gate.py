@@ -30,7 +30,7 @@ def test_reports_are_whole(
     gate = ("--fail-below", "accuracy=0.99", "--junit", junit, "--format", "github")
     done = covcal("estimate", "features.h5", *gate, cwd=small_files)
     assert done.code == 3
-    assert "::error::covcal: limit accuracy >= 0.99 MISSED by the low end" in done.out
+    assert "::error::covcal: gate accuracy >= 0.99 FAILED by the low end" in done.out
     assert "| combined |" in summary.read_text()
     (suite,) = ET.parse(junit).getroot()
     assert (suite.get("name"), suite.get("failures")) == ("covcal estimate", "1")

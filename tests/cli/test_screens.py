@@ -161,7 +161,7 @@ class TestColours:
     def test_warnings_and_failed_gates_on_a_terminal(self, small_files: Path) -> None:
         arguments = ("evaluate", "adapted.h5", "--fail-above", "ece=0.001")
         shown = on_a_terminal(*arguments, cwd=small_files)
-        assert "\x1b[1;31mEXCEEDED\x1b[0m" in shown
+        assert "\x1b[1;31mFAILED\x1b[0m" in shown
         assert "\x1b[1;31merror:" in on_a_terminal("inspect", "missing", cwd=small_files)
         for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             plain = on_a_terminal(*arguments, cwd=small_files, **env)

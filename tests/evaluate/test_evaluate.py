@@ -419,8 +419,8 @@ class TestLimits:
         done = self.judged(small_files, "ece=0", "brier=2")
         assert done.code == 3
         assert done.out.startswith(plain)
-        assert "limit ece <= 0 EXCEEDED by none: " in done.out
-        assert "limit brier <= 2 kept by none: " in done.out
+        assert "gate ece <= 0 FAILED by none: " in done.out
+        assert "gate brier <= 2 passed by none: " in done.out
 
     def test_metrics_are_written_all_the_same(self, features: Path) -> None:
         """With exit 3 the metrics file and the diagram are written."""
@@ -436,12 +436,12 @@ class TestLimits:
         """With -c, each calibration is judged by each limit, and ``none`` is not."""
         done = self.judged(small_files, "ece=0", "nll=9", calibrations=("temp", "fl+temp"))
         assert done.code == 3
-        limits = [line for line in done.out.splitlines() if line.startswith("limit ")]
+        limits = [line for line in done.out.splitlines() if line.startswith("gate ")]
         assert [line.split(": ")[0] for line in limits] == [
-            "limit ece <= 0 EXCEEDED by temp",
-            "limit ece <= 0 EXCEEDED by fl+temp",
-            "limit nll <= 9 kept by temp",
-            "limit nll <= 9 kept by fl+temp",
+            "gate ece <= 0 FAILED by temp",
+            "gate ece <= 0 FAILED by fl+temp",
+            "gate nll <= 9 passed by temp",
+            "gate nll <= 9 passed by fl+temp",
         ]
 
     def test_one_exceeded_limit_is_enough(self, small_files: Path) -> None:
@@ -524,7 +524,7 @@ class TestFormats:
         annotations = [line for line in done.out.splitlines() if line.startswith("::")]
         assert done.code == 3
         assert len(annotations) == 1
-        assert annotations[0].startswith("::error::covcal: limit ece <= 0 EXCEEDED by none")
+        assert annotations[0].startswith("::error::covcal: gate ece <= 0 FAILED by none")
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from covcal_cli.evaluate.gates import GateCase, junit_report
+from covcal_cli.cli.gates import junit_report
+from covcal_cli.evaluate.gates import GateResult
 from covcal_cli.evaluate.metrics import METRICS
 from tests.cli_runner import Argument, Outcome, covcal
 
@@ -53,7 +54,7 @@ class TestRegression:
             for part in ("--fail-regression", f"{name}=0")
         ]
         done = against(small_files, tmp_path, baseline, *limits).require_success()
-        assert done.out.count(" kept by temp: ") == len(limits) // 2
+        assert done.out.count(" passed by temp: ") == len(limits) // 2
 
     def test_a_blend_is_paired_with_its_earlier_self(
         self, small_files: Path, tmp_path: Path
@@ -121,7 +122,7 @@ class TestRegression:
                 "same_rows": False,
             }
         ]
-        assert "regression ece worse by <= 0.01 EXCEEDED by temp: 0.001 -> " in done.out
+        assert "gate ece worse by <= 0.01 FAILED by temp: ECE 0.1 % -> " in done.out
 
     @pytest.mark.parametrize(
         ("metric", "value", "words"),
@@ -268,11 +269,11 @@ class TestJUnit:
         }
         message = suite[0].find("failure")
         assert message is not None
-        assert "limit nll <= 0 EXCEEDED by temp: " in str(message.get("message"))
+        assert "gate nll <= 0 FAILED by temp: " in str(message.get("message"))
 
     def test_names_that_xml_cannot_hold(self) -> None:
         """Control characters, quotes and angle brackets of a file's name leave valid XML."""
-        report = junit_report([GateCase('a<b>"\x07&', "ece <= 0.1", "\x00é", failed=True)])
+        report = junit_report([GateResult('a<b>"\x07&', "ece <= 0.1", "\x00é", "failed")])
         case = ET.fromstring(report.encode("utf-8"))[0][0]
         assert case.get("name") == 'a<b>"\ufffd&: ece <= 0.1'
         assert case[0].text == "\ufffdé"
@@ -337,9 +338,9 @@ class TestGitHub:
         assert done.code == 3
         written = summary.read_text()
         assert written.startswith("before\n| calibration |")
-        assert "- limit ece <= 0 EXCEEDED by none" in written
+        assert "- gate ece <= 0 FAILED by none" in written
         assert "::error::" not in written
-        assert done.out.splitlines()[-1].startswith("::error::covcal: limit ece <= 0 EXCEEDED")
+        assert done.out.splitlines()[-1].startswith("::error::covcal: gate ece <= 0 FAILED")
         covcal("evaluate", "adapted.h5", cwd=small_files).require_success()
         assert summary.read_text() == written
 

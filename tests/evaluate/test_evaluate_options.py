@@ -147,8 +147,8 @@ class TestBootstrap:
         value = report(path)["metrics"]["none"]["brier"]
         arguments = ("--bootstrap", 100, "--fail-above", f"brier={value}")
         out = covcal("evaluate", path, *arguments).require_success().out
-        assert f"limit brier <= {value:g} kept by none" in out
-        assert "holds the limit: 80 rows cannot tell)" in out
+        assert f"gate brier <= {value:g} not proved by none" in out
+        assert "; 80 rows are too few" in out
 
     def test_every_metric(self, small_files: Path) -> None:
         """--metrics all shows those that the usual table leaves out."""

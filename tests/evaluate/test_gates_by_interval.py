@@ -77,7 +77,7 @@ class TestLimits:
             *("--fail-above", f"ece={(low + value) / 2}"),
             cwd=folder,
         ).out
-        assert "which holds the limit: 600 rows cannot tell)" in out
+        assert "; 600 rows are too few" in out
         assert judged(folder, "--fail-above", f"ece={low * 0.99}")[0] == EXCEEDED
         assert judged(folder, "--fail-above", f"ece={(low + value) / 2}", "--confidence", 0)[0]
 
@@ -127,13 +127,13 @@ class TestLeast:
             assert low < value < high
             gate = ("--fail-below", f"{metric}={(value + high) / 2}")
             out = covcal(*asked, *gate, cwd=folder).require_success().out
-            assert f"limit {metric} >= " in out
-            assert "which holds the limit: 600 rows cannot tell)" in out
+            assert f"gate {metric} >= " in out
+            assert "; 600 rows are too few" in out
             assert covcal(*asked, *gate, "--confidence", 0, cwd=folder).code == EXCEEDED
             run = covcal(*asked, "--fail-below", f"{metric}={(1 + high) / 2}", cwd=folder)
             assert run.code == EXCEEDED
-            assert f"limit {metric} >= " in run.out
-            assert " MISSED by temp: " in run.out
+            assert f"gate {metric} >= " in run.out
+            assert " FAILED by temp: " in run.out
 
     def test_an_error_has_no_least(self, folder: Path) -> None:
         run = covcal("evaluate", "features.h5", "--fail-below", "ece=0.1", cwd=folder)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.arrays import Booleans, Float64s, Labels
-from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
+from covcal_cli.evaluate.bins import GroupBins, bin_edges, confidence_block
 from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import Softmax, class_major, log_softmax, softmax
 from tests.evaluate.made_bins import binned
@@ -79,7 +79,7 @@ def test_every_edge_and_its_neighbours_land_in_one_known_bin(bins: int) -> None:
         for value in (math.nextafter(edge, -1), edge, math.nextafter(edge, 2)):
             if not 0 <= value <= 1:
                 continue
-            index = judged_rows(np.array([value]), np.array([True]), bin_edges(bins)).index
+            index = confidence_block(np.array([value]), np.array([True]), bin_edges(bins)).index
             expected = bisect_left([k / bins for k in range(1, bins)], value)
             assert index.tolist() == [expected], f"{value!r} in {bins} bins"
 
@@ -115,7 +115,7 @@ def test_thirty_million_rows_lose_nothing() -> None:
     correct = np.arange(1_000_000) % 5 < 3
     collected = GroupBins(15)
     for _ in range(30):
-        collected.add(judged_rows(confidence, correct, bin_edges(15)))
+        collected.add(confidence_block(confidence, correct, bin_edges(15)))
     counted = collected.together()
     assert counted.n == 30_000_000
     assert counted.ece() == counted.over_ece() == pytest.approx(0.367, abs=1e-9)

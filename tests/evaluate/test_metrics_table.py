@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import covcal_cli
-from covcal_cli.evaluate.metrics import METRICS, Metric, Metrics, Shown
+from covcal_cli.evaluate.metrics import METRICS, Display, Metric, Metrics
 from tests.cli_runner import covcal, printed_json
 
 DOCUMENTATION = Path(covcal_cli.__file__).parent / "formats" / "README.md"
@@ -54,7 +54,7 @@ def test_every_metric_is_shown_everywhere(places: dict[str, str]) -> None:
 
 def test_a_metric_that_is_shown_nowhere_would_be_found(places: dict[str, str]) -> None:
     """The check above is not blind."""
-    made = Metric("spread", Shown("spread"), Shown("Spread of gaps"))
+    made = Metric("spread", Display("spread"), Display("Spread of gaps"))
     assert missing({"spread": made}, places) == [
         "spread on screen",
         "spread in the report",

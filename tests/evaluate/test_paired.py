@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import rankdata
 
 from covcal_cli.arrays import Booleans, Float64s
-from covcal_cli.evaluate.bins import JudgedRows, bin_edges, judged_rows
+from covcal_cli.evaluate.bins import ConfidenceBlock, bin_edges, confidence_block
 from covcal_cli.evaluate.paired import LOSSES, Difference, PairedRows
 
 BINS = 15
@@ -18,14 +18,14 @@ def drawn(n: int, seed: int) -> tuple[Float64s, Booleans]:
     return odds, rng.random(n) < 1 / (1 + np.exp(-odds))
 
 
-def judged(odds: Float64s, correct: Booleans, temperature: float) -> JudgedRows:
+def judged(odds: Float64s, correct: Booleans, temperature: float) -> ConfidenceBlock:
     """Return what the confidence at a temperature is worth on each row of two classes."""
     confidence = 1 / (1 + np.exp(-odds / temperature))
     of_label = np.where(correct, confidence, 1 - confidence)
-    rows = judged_rows(confidence, correct, bin_edges(BINS))
+    rows = confidence_block(confidence, correct, bin_edges(BINS))
     brier, nll = (1 - of_label) ** 2, -np.log(of_label)
     losses = {"brier": 2 * brier, "nll": nll, "correctness_brier": brier, "correctness_nll": nll}
-    return JudgedRows(rows.confidence, rows.correct, rows.index, losses)
+    return ConfidenceBlock(rows.confidence, rows.correct, rows.index, losses)
 
 
 def compared(
@@ -39,7 +39,7 @@ def compared(
     return {one.metric: one for one in found}
 
 
-def ece(rows: JudgedRows, chosen: np.ndarray) -> float:
+def ece(rows: ConfidenceBlock, chosen: np.ndarray) -> float:
     gaps = (rows.confidence - rows.correct)[chosen]
     return float(np.abs(np.bincount(rows.index[chosen], gaps, BINS)).sum() / len(chosen))
 
@@ -159,7 +159,7 @@ class TestAreas:
         paired = PairedRows(BINS)
         paired.add(*sides)
 
-        def area(rows: JudgedRows, chosen: np.ndarray) -> float:
+        def area(rows: ConfidenceBlock, chosen: np.ndarray) -> float:
             right = rows.correct[chosen]
             ranks = rankdata(rows.confidence[chosen])[right]
             hits, misses = right.sum(), (~right).sum()

@@ -266,14 +266,14 @@ class TestGates:
     def test_a_gate_that_is_kept(self, made: Path) -> None:
         both = ("--fail-on", "shift", "--fail-on", "recalibrate")
         done = covcal("watch", "w0.h5", "w1.h5", *both, cwd=made).require_success()
-        assert done.out.count(" kept by ") == 4
+        assert done.out.count(" passed by ") == 4
 
     def test_a_gate_that_cannot_judge_is_not_green(self, folder: Path) -> None:
         """As of few rows: it passes with a warning, and is skipped in the report."""
         alone(folder / "few.h5", only_rows(clusters_domain("later", sizes=WEEK), np.arange(3)))
         arguments = ("w0.h5", "few.h5", "--fail-on", "recalibrate", "--junit", "watch.xml")
         done = covcal("watch", *arguments, "--format", "github", cwd=folder).require_success()
-        said = 'gate "no recalibration is due" NOT JUDGED on few: cannot tell: '
+        said = 'gate "no recalibration is due" skipped on few: cannot tell: '
         assert f"::warning::covcal: {said}" in done.out
         assert "warning: whether the calibration holds on few cannot be told" in done.err
         (suite,) = ET.parse(folder / "watch.xml").getroot()

@@ -19,7 +19,7 @@ from covcal_cli.compare.ranking import Comparison
 from covcal_cli.compare.runs import Record
 from covcal_cli.estimators.inputs import confidences
 from covcal_cli.estimators.matched_temperature import match_accuracy
-from covcal_cli.evaluate.bins import GroupBins, bin_edges, judged_rows
+from covcal_cli.evaluate.bins import GroupBins, bin_edges, confidence_block
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.target_labels import target_labels
 
@@ -131,7 +131,7 @@ def ece(logits: Floats, right: Booleans, temperature: float, labels: Labels | No
     By default that is the label of the logits themselves; offsets in them may move it.
     """
     bins = GroupBins(15)
-    bins.add(judged_rows(confidences(logits, temperature, labels), right, bin_edges(15)))
+    bins.add(confidence_block(confidences(logits, temperature, labels), right, bin_edges(15)))
     return bins.together().ece()
 
 
