@@ -57,9 +57,8 @@ class Outputs:
         if not self.is_open:
             if seen.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
                 self.warnings = (
-                    "what the last softmax reads sums to 1 in every row, as probabilities do: "
-                    "softmax is applied twice, which makes every confidence low; export the model "
-                    "without the second",
+                    f"softmax is applied twice: in what the last softmax reads, {seen.fact}; this "
+                    "makes every confidence low, so export the model without the second softmax",
                 )
             return
         alone = self.is_single and not self._has_layer
@@ -69,12 +68,20 @@ class Outputs:
                 "no layer before it tells what it means: return one probability or logit per class"
             )
         if seen.form not in DISTRIBUTIONS and not alone:
-            if seen.form == "bounded":
-                self.warnings = (_bounded(seen),)
+            bounded = (
+                f"{seen.fact}; they are read as logits: where they are probabilities of another "
+                "kind, such as sigmoids, export the model with its logits"
+            )
+            self.warnings = (*((bounded,) if seen.form == "bounded" else ()), *seen.doubts())
             return
+        if seen.lowest:
+            raise CovcalError(
+                f"{self._where}: {seen.fact}: add a DequantizeLinear to the model, or any other "
+                "layer that makes them probabilities"
+            )
         self.tail = LOGGED
         self.notes = (_LOGARITHMS, *([_NO_HEAD] if self._has_layer else []))
-        self.warnings = _doubts(seen)
+        self.warnings = (*_readings(seen), *seen.doubts())
 
     def settle_as_extracted(self, tail: str | None, made: Floats) -> None:
         """Take them for what an extraction took them for, or, if None, for what made rows show.
@@ -99,38 +106,15 @@ class Outputs:
         return found.astype(np.float32)
 
 
-def _bounded(seen: OutputEvidence) -> str:
-    several = "" if seen.width == 1 else " and do not add up to 1 in a row"
-    return (
-        f"all outputs of {seen.rows} rows lie between 0 and 1{several}; they are read as logits: "
-        "where they are probabilities of another kind, such as sigmoids, export the model with its "
-        "logits"
-    )
-
-
-def _doubts(seen: OutputEvidence) -> tuple[str, ...]:
-    """Return what is said aloud of outputs that are taken for probabilities."""
+def _readings(seen: OutputEvidence) -> tuple[str, ...]:
+    """Return how outputs are read that are taken for probabilities, where that is not plain."""
     if seen.width == 1:
-        confidence = (
-            ": it is nowhere below 0.5; is it the confidence of the answer instead?"
-            if seen.may_be_confidences
-            else ""
-        )
         return (
             f"the model gives one number per row, in [0, 1] in all {seen.rows} rows, and it is "
-            f"taken for the probability of the second of two classes{confidence}",
+            "taken for the probability of the second of two classes",
         )
-    if seen.form == "percentages":
-        return ("every row of the output sums to 100: it is read as percentages",)
+    if seen.form in ("percentages", "shares"):
+        return (f"{seen.fact}: each row is divided by its sum and read as probabilities",)
     if seen.form == "clipped":
-        least, greatest = seen.unit.sums
-        return (
-            f"the model's probabilities are clipped, from {seen.low:g} to {seen.high:g}: rows sum "
-            f"to {least:.3g} to {greatest:.3g}, and are divided by their sum",
-        )
-    if seen.may_be_squashed_twice:
-        return (
-            f"no probability is above {seen.high:.3f}, and of {seen.width} classes the softmax of "
-            "probabilities reaches no further: was softmax applied twice?",
-        )
+        return (f"{seen.fact}: each row is divided by its sum",)
     return ()

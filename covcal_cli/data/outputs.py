@@ -40,7 +40,13 @@ from covcal_cli.data.stores.store import Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
 from covcal_cli.maths.masks import valid_rows
-from covcal_cli.maths.output_form import EXACT, OutputEvidence, log_probabilities
+from covcal_cli.maths.output_form import (
+    DISTRIBUTIONS,
+    EXACT,
+    OutputEvidence,
+    log_probabilities,
+)
+from covcal_cli.maths.softmax import to_float32
 
 OutputKind = Literal["logits", "probabilities"]
 
@@ -197,8 +203,7 @@ class OutputTable:
         pieces = self._store.pieces([*outputs, *features], self._rows[rows], size)
         start = 0
         for places, arrays in regrouped(pieces, size):
-            with np.errstate(over="ignore"):  # of masks that float32 has no number for
-                inputs = {"logits": self._logits(_stacked(arrays, outputs)).astype(np.float32)}
+            inputs = {"logits": to_float32(self._logits(_stacked(arrays, outputs)))}
             if features:
                 values = _stacked(arrays, features)
                 self._require_finite(values, features, places)
@@ -210,7 +215,7 @@ class OutputTable:
     def _logits(self, values: AnyArray) -> AnyArray:
         order = self._columns.order
         if self._kind == "probabilities":
-            return log_probabilities(values)[:, order]
+            return log_probabilities(values, self._lowest)[:, order]
         if self._columns.width == 1:  # of two classes, the other has the logit 0
             values = np.hstack([np.zeros_like(values), values])
         return np.take(values, order, axis=1)
@@ -221,87 +226,66 @@ class OutputTable:
         for rows, arrays in self._store.pieces(outputs, self._rows, _ROWS_AT_ONCE):
             values = _stacked(arrays, outputs)
             self._require_finite(values, outputs, rows)
-            seen.add(values)
-        if seen.form == "percentages":
-            also = " and pass --probabilities" if self._kind == "logits" else ""
-            raise self._store.error(
-                f"every row sums to 100, as percentages do: divide by 100{also}"
-            )
+            seen.add(values if values.shape[1] == 1 else np.take(values, self._columns.order, 1))
+        self._lowest = seen.lowest
         if self._kind == "logits":
-            return tuple(self._checked_logits(seen))
-        return tuple(self._checked_probabilities(seen))
+            notes = self._checked_logits(seen)
+        else:
+            notes = self._checked_probabilities(seen)
+        return (*notes, *seen.doubts())
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse what all rows show to be probabilities; yield notes."""
-        outputs, summing = self._columns.outputs, seen.unit.summing
-        names = "the array probabilities" if len(outputs) == 1 else "them prob_NAME"
-        remedy = f"pass --probabilities and name {names}"
-        if seen.form == "clipped":
-            raise self._store.error(
-                f"all values lie in {seen.low:g} to {seen.high:g} and rows sum nearly to 1, as "
-                f"clipped probabilities do: {remedy}"
-            )
-        if seen.form in ("probabilities", "mixed"):
-            every = summing == seen.rows
-            rows = "every row sums" if every else f"{summing} of {seen.rows} rows sum"
-            raise self._store.error(f"{rows} to 1, as probabilities do: {remedy}")
+        """Refuse outputs that all rows show to be probabilities; yield notes on others."""
+        if seen.form in DISTRIBUTIONS or seen.form == "mixed":
+            is_array = len(self._columns.outputs) == 1
+            names = "the array probabilities" if is_array else "the columns prob_NAME"
+            scaled = seen.form in ("percentages", "shares")
+            divided = " (covcal divides each row by its sum)" if scaled else ""
+            raise self._store.error(f"{seen.fact}: pass --probabilities and name {names}{divided}")
         if seen.form == "bounded":
             yield (
-                "all outputs lie between 0 and 1; they are read as logits: pass --probabilities "
-                "where they are probabilities"
+                f"{seen.fact}; they are read as logits: pass --probabilities where they are "
+                "probabilities"
             )
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse what are no probabilities in some row; yield notes on what is done to them."""
-        outputs, unit = self._columns.outputs, seen.unit
-        if unit.first_outside is not None:
-            row, value = unit.first_outside
+        """Refuse outputs that are no probabilities; yield notes on what is done to the others."""
+        outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
+        scaled = seen.form in ("percentages", "shares")
+        if scaled or seen.form == "clipped":
+            yield f"{seen.fact}: each row is divided by its sum"
+        elif seen.first_outside is not None:
+            row, value = seen.first_outside
             percent = ", or divide by 100 where they are percentages" if value > 1 else ""
             raise self._store.error(
                 f"{self._place(row)} holds {value:g}, which is no probability: pass --logits where "
                 f"these are logits{percent}"
-            )
-        several, off = self._columns.width > 1, unit.first_off
-        if seen.form == "clipped":
-            yield (
-                f"clipped probabilities, from {seen.low:g} to {seen.high:g}: rows sum to "
-                f"{unit.sums[0]:.3g} to {unit.sums[1]:.3g}, and are divided by their sum"
             )
         elif several and off is not None:
             row, total = off
             independent = (
                 ": sigmoids of independent labels are no multi-class output, and each label can "
                 "go in as a table of two classes"
-                if unit.summing < _FEW_SUMMING * seen.rows
+                if seen.summing < _FEW_SUMMING * seen.rows
                 else ""
             )
             raise self._store.error(
                 f"the probabilities of {self._place(row)} sum to {total:g}, not 1, where "
-                f"{1 - unit.tolerance:g} to {1 + unit.tolerance:g} is taken for rounding: give one "
+                f"{1 - seen.tolerance:g} to {1 + seen.tolerance:g} is taken for rounding: give one "
                 f"column per class, of a softmax, with more digits ({listed(outputs)} were read)"
                 f"{independent}"
             )
-        elif several and max(1 - unit.sums[0], unit.sums[1] - 1) > EXACT:
+        elif several and max(1 - seen.sums[0], seen.sums[1] - 1) > EXACT:
             yield (
-                f"rounded probabilities: rows sum to {1 - unit.tolerance:g} to "
-                f"{1 + unit.tolerance:g}, and are divided by their sum"
+                f"rounded probabilities: rows sum to {1 - seen.tolerance:g} to "
+                f"{1 + seen.tolerance:g}, and are divided by their sum"
             )
-        if seen.low < 0:
+        if seen.low < seen.lowest:
             yield "some probabilities are below 0, by no more than rounding, and count as 0"
-        if seen.low < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
+        if seen.low - seen.lowest < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
             yield (
                 "some probabilities are 0 or below 1e-38 and count as 1e-38, as float32 holds "
                 "nothing smaller: where rounding made them 0, give more digits"
-            )
-        if seen.may_be_confidences:
-            yield (
-                f"{outputs[0]} is nowhere below 0.5 in {seen.rows} rows: if it is the "
-                "confidence of the answer, give the probability of one class instead"
-            )
-        if seen.may_be_squashed_twice:
-            yield (
-                f"no probability is above {seen.high:.3f}, and of {seen.width} classes the softmax "
-                "of probabilities reaches no further: was softmax applied twice?"
             )
 
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:

@@ -199,9 +199,9 @@ def _require_one_form(
     plan: ExtractPlan, spools: Mapping[str, DomainSpool], seen: OutputEvidence
 ) -> None:
     """Refuse open outputs that are probabilities in most rows and none in others."""
-    if seen.form != "mixed" or not plan.classifier.outputs.is_open or seen.unit.first_off is None:
+    if seen.form != "mixed" or not plan.classifier.outputs.is_open or seen.first_off is None:
         return
-    row, total = seen.unit.first_off
+    row, total = seen.first_off
     name = "source" if "source" in spools and row < spools["source"].kept else "target"
     domain = plan.domains[name]
     if name == "target" and "source" in spools:
@@ -210,6 +210,6 @@ def _require_one_form(
     known = [number for number in domain.rows.tolist() if number not in skipped][row]
     raise CovcalError(
         f"{domain.data.path}: {plan.classifier.name} gives probabilities (in [0, 1], of sum 1) in "
-        f"{seen.unit.summing} of {seen.rows} rows, and those of {domain.data.ids[known]} sum to "
+        f"{seen.summing} of {seen.rows} rows, and those of {domain.data.ids[known]} sum to "
         f"{total:g}: leave such rows out, or export the model with its logits"
     )

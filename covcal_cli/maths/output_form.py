@@ -1,8 +1,12 @@
-"""What a classifier's outputs are: logits, or probabilities in one form or another.
+"""Tell what a classifier's outputs are: logits, or probabilities in one form or another.
 
-All rows tell, never a name, the first batch or its size: `OutputEvidence` counts, and comes to the
-same `Form` in whatever batches the rows come. Rows of K numbers in [0, 1] that sum to 1, up to
-rounding, are probabilities, whatever made them: logits do that on no more than a few rows.
+`OutputEvidence` counts what all rows show. It reaches the same `Form` whatever the order of the
+rows and the size of the batches; names and the first rows decide nothing. Tables, arrays, models
+and the Python API all ask this one judge.
+
+Rows of K numbers in [0, 1] that sum to 1, up to rounding, are probabilities. Rows that all sum to
+another constant are probabilities times that constant: votes of n trees, percentages, or scores
+from 0 to 255. Logits do neither, except on a few rows by chance.
 """
 
 import math
@@ -10,94 +14,302 @@ from typing import Literal
 
 import numpy as np
 
-from covcal_cli.arrays import SMALLEST_FLOAT32, Float64s, Floats
+from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
 
-# In between stand outputs that are in doubt: "bounded" ones lie in [0, 1] and do not sum to 1, as
-# sigmoids do, and any single column of probabilities; of "mixed" ones most rows are probabilities.
-Form = Literal["logits", "bounded", "mixed", "probabilities", "clipped", "percentages"]
-DISTRIBUTIONS = ("probabilities", "clipped", "percentages")
+# Two forms are in doubt. "bounded" outputs lie in [0, 1] and do not sum to 1: sigmoids do that, and
+# any single column of probabilities. Of "mixed" outputs, most rows are probabilities but not all.
+Form = Literal["logits", "bounded", "mixed", "probabilities", "clipped", "percentages", "shares"]
+DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
-BELOW = 1e-5  # of a probability below 0: forests sum float32
-ABOVE = 1e-3  # of one above 1
-EXACT = 1e-3  # of a sum that counts as not rounded
-_SUM = 1e-2  # of a sum: half precision, and values of any digits
-_WIDEST = 0.5  # of a sum, of however many rounded values
+BELOW = 1e-5  # how far rounding takes a probability below 0: forests sum float32
+ABOVE = 1e-3  # how far rounding takes a probability above 1
+EXACT = 1e-3  # a sum this near to 1 needs no note about rounding
+_SUM_TOLERANCE = 1e-2  # covers half precision
+_WIDEST_TOLERANCE = 0.5  # however many values were rounded
+_EXACT_SUM = 1e-4  # of values with all their digits
 _DECIMALS = (1, 2, 3)
-_MOST = 0.5  # of the rows: a classifier may have failed on some
-_TIED = 0.1  # of the rows: values that are equal to the least or greatest of all
+_MOST = 0.5  # a share of the rows: a classifier may have failed on the others
+_TIED = 0.1  # a share of the rows: so many values equal the least or greatest of all
 _FEWEST_TIED = 8
-_FEW_ROWS = 50  # what holds for fewer may be chance
-_NEAR = 0.9  # of what a softmax of probabilities can reach
+_FEW_ROWS = 50  # fewer rows may show a pattern by chance
+_FEWEST_ROWS = 4  # fewer rows may have one sum by chance
+_BLOCK_VALUES = 1 << 16
+_NEAR = 0.9  # a share of the highest value that a softmax of probabilities can reach
+# Quantised scores stand for probability 0 at 0, or at the least number of their type.
+_LEAST_INTEGERS = (-128.0, -32768.0)
+_GREATEST_INTEGERS = (255.0, 65535.0)
+_UNLIKE_UNIFORM = 0.25  # shares reach so far below and above 1/K; logits + 1e6 do not
 
 
 class OutputEvidence:
-    """What rows of outputs, shape (m, w) at a time, show of their form.
+    """Counts of what rows of outputs show of their form.
 
-    One column, w = 1, stands for two classes. Values that are not finite are those of no
-    probability.
+    Rows come in arrays of shape (m, w). One column, w = 1, stands for two classes. A row with a
+    value that is not finite is no probability.
     """
 
     def __init__(self) -> None:
         self.rows = self.width = 0
         self.low, self.high = math.inf, -math.inf  # of all values
-        self._at_low = self._at_high = 0  # values equal to them
-        self.below_half = 0  # rows of one column below 1/2
-        self.unit, self._percent = ScaleEvidence(1), ScaleEvidence(100)
+        self.sums = (math.inf, -math.inf)  # the least and the greatest sum of a row
+        self.bounded = 0  # rows within [0, 1]
+        self.first_outside: tuple[int, float] | None = None  # the first other row, and its value
+        self.are_whole = True  # whether all values are whole numbers
+        self._at_low = self._at_high = 0  # values equal to the least and the greatest
+        self._below_half = 0  # rows of one column below 1/2
+        self._finite = self._exact = self._falling = self._rising = self._uneven = 0  # rows
+        self._sum = 0.0  # of all rows
+        # Values with few decimals may each be half a unit off. Whether all values have so few shows
+        # only at the end, so rows are counted for each number of decimals that is still possible,
+        # and for None: any number of digits.
+        self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
+        self._first_off: dict[int | None, tuple[int, float]] = {}
 
     def add(self, values: Floats) -> None:
         """Count the next rows."""
-        if not len(values):
-            return
-        exact = values.astype(np.float64)
+        rows = max(1, _BLOCK_VALUES // max(1, values.shape[1]))
+        for start in range(0, len(values), rows):
+            self._add_block(values[start : start + rows].astype(np.float64, copy=False))
+
+    def _add_block(self, exact: Float64s) -> None:
         self.width = exact.shape[1]
-        low, high = float(exact.min()), float(exact.max())
+        lows, highs = exact.min(axis=1), exact.max(axis=1)
+        with np.errstate(invalid="ignore"):  # a row may hold both infinities
+            sums: Float64s = exact.sum(axis=1)
+        self._add_extremes(exact, float(lows.min()), float(highs.max()))
+        is_bounded = (lows >= -BELOW) & (highs <= 1 + ABOVE)
+        if self.first_outside is None and not is_bounded.all():
+            row = int(np.argmin(is_bounded))
+            value = lows[row] if not lows[row] >= -BELOW else highs[row]
+            self.first_outside = self.rows + row, float(value)
+        self.bounded += int(is_bounded.sum())
+        self._below_half += int((lows < 0.5).sum())
+        self._finite += int(np.isfinite(sums).sum())
+        self._sum += float(sums.sum())
+        self.sums = min(self.sums[0], float(sums.min())), max(self.sums[1], float(sums.max()))
+        self._exact += int((np.abs(sums - 1) <= _EXACT_SUM).sum())
+        self._add_sums(exact, sums, is_bounded)
+        self._add_order(exact)
+        self.rows += len(exact)
+
+    def _add_extremes(self, exact: Float64s, low: float, high: float) -> None:
         if low <= self.low:
             before = self._at_low if low == self.low else 0
             self.low, self._at_low = low, before + int((exact == low).sum())
         if high >= self.high:
             before = self._at_high if high == self.high else 0
             self.high, self._at_high = high, before + int((exact == high).sum())
-        self.below_half += int((exact < 0.5).any(axis=1).sum())
-        self.unit.add(exact)
-        self._percent.add(exact)
-        self.rows += len(exact)
+
+    def _add_sums(self, exact: Float64s, sums: Float64s, is_bounded: Booleans) -> None:
+        with np.errstate(invalid="ignore"):
+            self.are_whole = self.are_whole and bool((exact == np.rint(exact)).all())
+            for number in [number for number in self._summing if number is not None]:
+                units = exact * 10.0**number
+                if not (np.abs(units - np.rint(units)) < 1e-4).all():
+                    del self._summing[number]
+        off = np.abs(sums - 1)
+        for decimals in self._summing:
+            summing = is_bounded & (off <= self._tolerance(decimals) + 1e-6)
+            self._summing[decimals] += int(summing.sum())
+            if decimals not in self._first_off and not summing.all():
+                row = int(np.argmin(summing))
+                self._first_off[decimals] = self.rows + row, float(sums[row])
+
+    def _add_order(self, exact: Float64s) -> None:
+        # Outputs in no order show that in the first rows, and the rest costs nothing.
+        if self.width < 2 or max(self._falling, self._rising) < self.rows:
+            return
+        with np.errstate(invalid="ignore"):  # between infinities
+            steps = np.diff(exact, axis=1)
+        self._falling += int((steps <= 0).all(axis=1).sum())
+        self._rising += int((steps >= 0).all(axis=1).sum())
+        self._uneven += int((steps != 0).any(axis=1).sum())
 
     @property
     def form(self) -> Form:
         """What all rows so far are."""
-        unit = self.unit
         if self.width > 1:
-            if unit.summing == self.rows:
+            if self.summing == self.rows:
                 return "probabilities"
-            if self._percent.summing == self.rows:
+            total = self.total
+            if total is not None and self._are_percentages:
                 return "percentages"
             if self._are_clipped():
                 return "clipped"
-            if unit.summing >= _MOST * self.rows:
+            if self.summing >= _MOST * self.rows:
                 return "mixed"
-        return "bounded" if self.rows and unit.bounded == self.rows else "logits"
+            if total is not None:
+                return "shares"
+        return "bounded" if self.rows and self.bounded == self.rows else "logits"
+
+    @property
+    def tolerance(self) -> float:
+        """How far a sum may be from 1, as the digits of all values explain."""
+        return self._tolerance(self._decimals)
+
+    @property
+    def summing(self) -> int:
+        """The number of rows that are probabilities and sum to 1 within the tolerance."""
+        return self._summing[self._decimals]
+
+    @property
+    def first_off(self) -> tuple[int, float] | None:
+        """The first row that does not sum to 1, and its sum."""
+        return self._first_off.get(self._decimals)
+
+    @property
+    def lowest(self) -> float:
+        """The score that stands for probability 0: 0, or the least integer of a signed type."""
+        if self.low < 0 and self.are_whole:
+            for least in _LEAST_INTEGERS:
+                if least <= self.low and self.high < -least:
+                    return least
+        return 0.0
+
+    @property
+    def total(self) -> float | None:
+        """The constant that all rows sum to, counted from `lowest`; None where sums differ."""
+        if not 0 < self._finite == self.rows or self.width < 2:
+            return None
+        lowest = self.lowest
+        least, greatest = (total - self.width * lowest for total in self.sums)
+        middle = (least + greatest) / 2
+        unit = 1.0 if self.are_whole else 0.0 if self._decimals is None else 0.1**self._decimals
+        spread = min(_WIDEST_TOLERANCE * middle, self.width * unit)
+        is_constant = greatest - least <= max(_SUM_TOLERANCE * middle, spread) + 1e-9
+        if not (is_constant and least > 0 and self.low - lowest >= -BELOW * middle):
+            return None
+        if lowest and abs(middle + 2 * lowest) > max(2.0, min(self.width, -lowest)):
+            return None  # signed scores of 8 bits sum to 256
+        if not lowest and self._are_percentages:
+            return middle
+        uniform = middle / self.width
+        is_uneven = (
+            self.low - lowest <= (1 - _UNLIKE_UNIFORM) * uniform
+            and self.high - lowest >= (1 + _UNLIKE_UNIFORM) * uniform
+        )
+        return middle if is_uneven and self.rows >= _FEWEST_ROWS else None
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether every row lacks some probability: other answers, of no class, have it.
+
+        A language model gives such rows for the tokens of its answers. If most rows sum to 1
+        exactly, a row that does not is damaged.
+        """
+        whole = self._exact if self._decimals is None else self.summing
+        most = 1 + (_EXACT_SUM if self._decimals is None else self.tolerance)
+        return (
+            self.width > 1
+            and 0 < self.rows == self.bounded
+            and self.sums[0] > 0
+            and self.sums[1] <= most + 1e-6
+            and whole < _MOST * self.rows
+        )
+
+    @property
+    def mean_sum(self) -> float:
+        """The mean of the rows' sums."""
+        return self._sum / max(1, self.rows)
 
     @property
     def may_be_distributions(self) -> bool:
-        """Whether no row is outside of what probabilities can be, however they sum."""
-        return self.rows in (self.unit.bounded, self._percent.bounded)
+        """Whether no value is below 0, as in probabilities of any scale."""
+        return self._finite == self.rows and self.low >= -BELOW * max(1.0, self.high)
 
     @property
-    def may_be_confidences(self) -> bool:
-        """Whether one column is nowhere below 1/2, as the confidence of the answer is."""
-        return self.width == 1 and self.rows >= _FEW_ROWS and not self.below_half
+    def fact(self) -> str:
+        """What all rows show of a form other than logits, as a clause."""
+        form = self.form
+        if form == "mixed":
+            return f"{self.summing} of {self.rows} rows sum to 1, as probabilities do"
+        if form == "clipped":
+            return (
+                f"all values lie between {self.low:g} and {self.high:g} and rows sum to "
+                f"{self.sums[0]:.3g} to {self.sums[1]:.3g}, as clipped probabilities do"
+            )
+        if form == "bounded":
+            several = "" if self.width == 1 else " and do not add up to 1 in a row"
+            return f"all outputs of {self.rows} rows lie between 0 and 1{several}"
+        if form == "shares":
+            return self._fact_of_shares()
+        number, kind = ("100", "percentages") if form == "percentages" else ("1", "probabilities")
+        return f"every row sums to {number}, as {kind} do"
 
-    @property
-    def may_be_squashed_twice(self) -> bool:
-        """Whether probabilities reach what the softmax of probabilities can, and no further.
+    def _fact_of_shares(self) -> str:
+        total, lowest = self.total or 0.0, self.lowest
+        if lowest:
+            return (
+                f"all values are whole numbers from {self.low:g} to {self.high:g}, and with "
+                f"{-lowest:g} added to each, every row sums to about {_short(total)}, as quantised "
+                f"scores from {lowest:g} to {-lowest - 1:g} do"
+            )
+        least, greatest = self.sums
+        if self.are_whole and least == greatest and least not in _GREATEST_INTEGERS:
+            return f"every row sums to {total:g}, as votes of {total:g} trees do"
+        for most in _GREATEST_INTEGERS:
+            is_near = abs(total - most) <= max(2.0, self.width)
+            if self.are_whole and is_near and self.high <= most + 1:
+                return (
+                    f"every row sums to about {most:g}, as quantised scores from 0 to {most:g} do"
+                )
+        return f"every row sums to about {_short(total)}, as shares of that number do"
+
+    def doubts(self) -> tuple[str, ...]:
+        """Return what all rows show that a user should look into, one sentence each."""
+        return tuple(
+            doubt
+            for doubt in (self._doubt_on_order(), self._doubt_on_values(), self._doubt_on_scale())
+            if doubt
+        )
+
+    def _doubt_on_order(self) -> str | None:
+        fewest = _FEWEST_TIED if self.width > 2 else _FEW_ROWS
+        if self.rows < fewest or self._uneven < _MOST * self.rows:
+            return None
+        if self._falling == self.rows:
+            order = "fall from the first column to the last"
+        elif self._rising == self.rows:
+            order = "rise from the first column to the last"
+        else:
+            return None
+        return (
+            f"outputs {order} in all {self.rows} rows: are the columns ranks (the best answer, the "
+            "second best, ...) instead of classes? Then the results mean nothing: give one column "
+            "per class, in the same order in every row"
+        )
+
+    def _doubt_on_values(self) -> str | None:
+        if self.width == 1 and self.rows >= _FEW_ROWS and not self._below_half:
+            return (
+                f"the one output is nowhere below 0.5 in {self.rows} rows: if it is the confidence "
+                "of the answer, give the probability of one class instead"
+            )
+        is_positive = 0 <= self.low <= 0.5 * self.high
+        if self.form == "logits" and self.width > 1 and self.rows >= _FEW_ROWS and is_positive:
+            whole = " and all are whole numbers" if self.are_whole else ""
+            return (
+                f"no output of {self.rows} rows is below 0{whole}, which logits seldom show: if "
+                "they are votes, percentages or other scores, divide each row by its sum and give "
+                "probabilities"
+            )
+        return None
+
+    def _doubt_on_scale(self) -> str | None:
+        """Return a doubt if probabilities reach what a softmax of probabilities can, and no more.
 
         With K classes that is from 1/(e + K - 1) to e/(e + K - 1).
         """
         if self.width < 3 or self.rows < _FEW_ROWS or self.form != "probabilities":
-            return False
+            return None
         most = math.e / (math.e + self.width - 1)
-        least = most / math.e
-        return _NEAR * most <= self.high <= most + ABOVE and self.low >= least - BELOW
+        is_low = _NEAR * most <= self.high <= most + ABOVE and self.low >= most / math.e - BELOW
+        if not is_low:
+            return None
+        return (
+            f"no probability is above {self.high:.3f}, and of {self.width} classes the softmax of "
+            "probabilities reaches no further: was softmax applied twice?"
+        )
 
     def _are_clipped(self) -> bool:
         """Return whether probabilities were cut off at a least or greatest value.
@@ -107,88 +319,42 @@ class OutputEvidence:
         ties = max(_TIED * self.rows, _FEWEST_TIED)
         from_below = self.low > 0 and self._at_low >= ties
         from_above = self.high < 1 and self._at_high >= ties
-        if not (from_below or from_above) or self.unit.bounded < self.rows:
+        if not (from_below or from_above) or self.bounded < self.rows:
             return False
-        least, greatest = self.unit.sums
+        least, greatest = self.sums
         added = (self.width - 1) * self.low if from_below else 0.0
         taken = 1 - self.high if from_above else 0.0
-        return 1 - taken - _SUM <= least and greatest <= 1 + added + _SUM
-
-
-class ScaleEvidence:
-    """What rows show of being probabilities that sum to 1, or to 100, which is `whole`."""
-
-    def __init__(self, whole: float) -> None:
-        self.whole = whole
-        self.bounded = 0  # rows within [0, 1]
-        self.first_outside: tuple[int, float] | None = None  # the first other row, and its value
-        self.sums = (math.inf, -math.inf)  # the least and the greatest of all rows
-        self._rows = self._width = 0
-        # Values with few decimals may each be half a unit off, which shows when all are seen: by
-        # the decimals, or None for any digits, the rows within, and the first other with its sum.
-        self._rounded = dict.fromkeys(_DECIMALS, True)
-        self._within: dict[int | None, int] = dict.fromkeys((None, *_DECIMALS), 0)
-        self._first_off: dict[int | None, tuple[int, float]] = {}
-
-    def add(self, values: Float64s) -> None:
-        """Count the next rows, (m, w)."""
-        scaled = values / self.whole
-        self._width = scaled.shape[1]
-        low, high, total = scaled.min(axis=1), scaled.max(axis=1), scaled.sum(axis=1)
-        is_bounded = (low >= -BELOW) & (high <= 1 + ABOVE)
-        if self.first_outside is None and not is_bounded.all():
-            row = int(np.argmin(is_bounded))
-            value = low[row] if not low[row] >= -BELOW else high[row]
-            self.first_outside = self._rows + row, float(value) * self.whole
-        self.bounded += int(is_bounded.sum())
-        least, greatest = self.sums
-        self.sums = min(least, float(total.min())), max(greatest, float(total.max()))
-        for decimals in self._within:
-            if decimals is not None and self._rounded[decimals]:
-                units = scaled * 10.0**decimals
-                with np.errstate(invalid="ignore"):
-                    self._rounded[decimals] = bool((np.abs(units - np.rint(units)) < 1e-4).all())
-            within = is_bounded & (np.abs(total - 1) <= self._tolerance(decimals) + 1e-6)
-            self._within[decimals] += int(within.sum())
-            if decimals not in self._first_off and not within.all():
-                row = int(np.argmin(within))
-                self._first_off[decimals] = self._rows + row, float(total[row]) * self.whole
-        self._rows += len(scaled)
+        return 1 - taken - _SUM_TOLERANCE <= least and greatest <= 1 + added + _SUM_TOLERANCE
 
     @property
-    def tolerance(self) -> float:
-        """By how much a sum may be off, as the digits of all values explain."""
-        return self._tolerance(self._decimals)
-
-    @property
-    def summing(self) -> int:
-        """How many rows are probabilities that sum to the whole, within the tolerance."""
-        return self._within[self._decimals]
-
-    @property
-    def first_off(self) -> tuple[int, float] | None:
-        """The first row that does not, and its sum."""
-        return self._first_off.get(self._decimals)
+    def _are_percentages(self) -> bool:
+        return self.sums[0] - 0.1 <= 100 <= self.sums[1] + 0.1
 
     @property
     def _decimals(self) -> int | None:
-        return next((decimals for decimals, all_so in self._rounded.items() if all_so), None)
+        return next(iter(self._summing))  # the fewest that are still possible
 
     def _tolerance(self, decimals: int | None) -> float:
         if decimals is None:
-            return _SUM
-        return max(_SUM, min(_WIDEST, self._width * 0.5 * 10.0**-decimals))
+            return _SUM_TOLERANCE
+        rounding = min(_WIDEST_TOLERANCE, self.width * 0.5 * 10.0**-decimals)
+        return max(_SUM_TOLERANCE, rounding)
 
 
-def log_probabilities(values: Floats) -> Float64s:
+def _short(number: float) -> str:
+    return f"{float(f'{number:.3g}'):g}"
+
+
+def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
     """Return the logarithms of probabilities in any unit, shape (m, K), each row summing to 1.
 
-    `values` has shape (m, K), or (m, 1) for the probability of the second of two classes. What is
-    0, or below it by rounding, counts as the smallest float32.
+    `values` has shape (m, K), or (m, 1) for the probability of the second of two classes. `lowest`
+    stands for probability 0 (`OutputEvidence.lowest`). A value of 0, or below it by rounding,
+    counts as the smallest float32.
     """
-    parts = np.maximum(values.astype(np.float64), 0)
+    parts = np.maximum(values.astype(np.float64) - lowest, 0)
     if parts.shape[1] == 1:
         parts = np.hstack([1 - np.minimum(parts, 1), parts])
     parts /= parts.sum(axis=1, keepdims=True)
-    found: Float64s = np.log(np.maximum(parts, SMALLEST_FLOAT32))
-    return found
+    logarithms: Float64s = np.log(np.maximum(parts, SMALLEST_FLOAT32))
+    return logarithms

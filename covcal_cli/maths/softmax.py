@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Labels
 
 LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
 _BLOCK_VALUES = 1 << 16
+_FAR = 1 << 12  # half of float32's digits are lost to an offset of so many times the logits' range
 # The negative log-likelihood of a row of which float64 holds no probability: its class is masked
 # (`covcal_cli.maths.masks`), or as good as that. About 708.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
@@ -38,6 +39,29 @@ def class_major(logits: Floats) -> Float64s:
     block = np.array(logits.T, dtype=np.float64, order="C")
     block -= block.max(axis=0)
     return block
+
+
+def to_float32(logits: AnyArray) -> Float32s:
+    """Return logits, shape (m, K), as float32 that keep their digits behind a common offset.
+
+    Softmax does not see a number that is added to all logits of a row, but float32 has no digits
+    left for the logits if that number is large. In such rows the highest logit is subtracted in
+    float64 first.
+    """
+    with np.errstate(over="ignore"):  # masks that float32 has no number for
+        single = logits.astype(np.float32)
+        if logits.dtype in (np.float16, np.float32):
+            return single
+        exact = logits.astype(np.float64, copy=False)
+        highest = exact.max(axis=1)
+        ranges = highest - exact.min(axis=1)
+        is_far = np.abs(highest) > _FAR * np.minimum(1, ranges)
+        if is_far.any():
+            rows = exact[is_far]
+            rounded = single[is_far]
+            is_exact = (rounded == rows).all(axis=1, keepdims=True)
+            single[is_far] = np.where(is_exact, rounded, rows - highest[is_far, None])
+    return single
 
 
 def with_offsets(

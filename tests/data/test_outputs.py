@@ -236,6 +236,54 @@ def test_one_logit_of_two_classes_is_enough(tmp_path: Path) -> None:
     np.testing.assert_allclose(softmax(read(table))[:, 1], 1 / (1 + np.exp(-z)), rtol=1e-6)
 
 
+SHARES = {
+    "votes of 50": np.array([RNG.multinomial(50, p) for p in softmax(LOGITS)]),
+    "percentages": (100 * softmax(LOGITS)).round(1),
+    "8 bits": (255 * softmax(LOGITS)).round().astype(np.uint8),
+    "signed 8 bits": ((255 * softmax(LOGITS)).round() - 128).astype(np.int8),
+}
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet", "lists"])
+@pytest.mark.parametrize("name", SHARES)
+def test_shares_of_another_number_than_1_are_probabilities(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    """Votes, percentages and quantised scores are divided by their sum, never taken for logits."""
+    values = SHARES[name]
+    table = opened(write(kind, tmp_path, values, "probabilities"), "probabilities")
+    assert "each row is divided by its sum" in table.notes[0]
+    parts = values - (-128.0 if values.min() < 0 else 0.0)
+    np.testing.assert_allclose(
+        softmax(read(table)), parts / parts.sum(axis=1, keepdims=True), atol=1e-6
+    )
+    with pytest.raises(CovcalError, match=r"sums to .*: pass --probabilities and name the"):
+        opened(write(kind, tmp_path, values, "logits"), "logits")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_logits_keep_their_digits_behind_a_common_offset(kind: str, tmp_path: Path) -> None:
+    exact = LOGITS.astype(np.float64)
+    table = opened(write(kind, tmp_path, exact + 1e8, "logits"), "logits")
+    np.testing.assert_allclose(softmax(read(table)), softmax(exact), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("holds", KINDS)
+@pytest.mark.parametrize("labelled", [False, True])
+def test_columns_that_may_be_ranks_are_doubted(
+    labelled: bool, holds: OutputKind, kind: str, tmp_path: Path
+) -> None:
+    logits = np.sort(LOGITS, axis=1)[:, ::-1]
+    values = softmax(logits) if holds == "probabilities" else logits
+    if labelled:
+        path = write(kind, tmp_path, values, holds)
+    else:
+        path = tmp_path / "o.npz"
+        np.savez(path, **{holds: values})  # type: ignore[arg-type]
+    assert any("are the columns ranks" in note for note in opened(path, holds).notes)
+
+
 class TestProbabilitiesGivenAsLogits:
     """What the outputs are shows in all rows, whatever the first ones and the names say."""
 
@@ -260,7 +308,7 @@ class TestProbabilitiesGivenAsLogits:
         values = np.tile(1 / (1 + np.exp(-LOGITS[:, :width])), (50, 1))
         values[-1, 0] = last
         notes = opened(self.save(tmp_path, values), "logits").notes
-        said = "all outputs lie between 0 and 1; they are read as logits: pass --probabilities"
+        said = "they are read as logits: pass --probabilities"
         assert sum(said in note for note in notes) == (last < 1)
 
 

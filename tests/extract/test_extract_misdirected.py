@@ -187,14 +187,10 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
             "do), or give an array probabilities [n, K]",
         ),
         (
-            "--probabilities",
-            outputs(prefix="prob", values=PERCENT),
-            "every row sums to 100, as percentages do: divide by 100",
-        ),
-        (
             "--logits",
             outputs(values=PERCENT),
-            "every row sums to 100, as percentages do: divide by 100 and pass --probabilities",
+            "every row sums to 100, as percentages do: pass --probabilities and name the columns "
+            "prob_NAME (covcal divides each row by its sum)",
         ),
         (
             "--probabilities",
@@ -203,7 +199,7 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
             "where they are percentages",
         ),
     ],
-    ids=["one number", "confidence", "percentages", "as logits", "one percentage"],
+    ids=["one number", "confidence", "as logits", "one percentage"],
 )
 def test_what_is_no_output_of_all_classes_is_told_so(
     option: str, table: dict[str, Any], message: str, tmp_path: Path
@@ -220,7 +216,9 @@ def test_a_column_that_is_always_likely_is_doubted(kind: str, tmp_path: Path) ->
         values = np.maximum(values, 1 - values)
     save("csv", tmp_path, "t", {"prob": values.tolist()})
     table = open_outputs(None, tmp_path / "t.csv", "probabilities")["target"]
-    doubts = [note for note in table.notes if "prob is nowhere below 0.5 in 200 rows" in note]
+    doubts = [
+        note for note in table.notes if "the one output is nowhere below 0.5 in 200 rows" in note
+    ]
     assert len(doubts) == (kind == "answer")
 
 

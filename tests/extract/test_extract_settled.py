@@ -41,8 +41,8 @@ PRINTED: dict[str, tuple[Array, Array | None]] = {
     "sigmoids": (expit(np.log(probabilities())), None),
 }
 WORDS = {
-    "percentages": "every row of the output sums to 100",
-    "clipped": "clipped, from 0.02 to 0.98",
+    "percentages": "every row sums to 100, as percentages do",
+    "clipped": "all values lie between 0.02 and 0.98 and rows sum",
     "sigmoids": "all outputs of 480 rows lie between 0 and 1 and do not add up to 1",
 }
 SAME = "import torch\n\n\nclass Same(torch.nn.Linear):\n    def __init__(self):\n"

@@ -35,6 +35,15 @@ def cosines(k: int) -> Array:
     return np.random.default_rng(k).uniform(0.1, 0.4, size=(N, k))
 
 
+def centred(k: int) -> Array:
+    z = logits(k)
+    return np.asarray(z - z.mean(axis=1, keepdims=True))
+
+
+def votes(trees: int) -> Array:
+    return np.random.default_rng(0).multinomial(trees, [0.5, 0.3, 0.2], N)
+
+
 MADE: dict[str, tuple[Array, Form]] = {
     "logits": (logits(4), "logits"),
     "one logit": (logits(1), "logits"),
@@ -49,7 +58,27 @@ MADE: dict[str, tuple[Array, Form]] = {
     "hundredths of many classes": (softmax(2 * logits(40), axis=1).round(2), "probabilities"),
     "percentages": (100 * softmax(logits(4), axis=1), "percentages"),
     "whole percentages": ((100 * softmax(logits(9), axis=1)).round(), "percentages"),
-    "votes": (np.random.default_rng(0).multinomial(100, [0.5, 0.3, 0.2], N), "percentages"),
+    "votes of 100": (votes(100), "percentages"),
+    "votes of 3": (votes(3), "shares"),
+    "votes of 500": (votes(500), "shares"),
+    "sums of 20 trees' probabilities": (20 * softmax(logits(5), axis=1), "shares"),
+    "halves": (0.5 * softmax(logits(5), axis=1), "shares"),
+    "scores from 0 to 10": ((10 * softmax(logits(4), axis=1)).round(1), "shares"),
+    "8 bits": (np.floor(256 * softmax(logits(10), axis=1)).clip(0, 255), "shares"),
+    "8 bits of two classes": ((255 * softmax(logits(2), axis=1)).round(), "shares"),
+    "signed 8 bits": (np.floor(256 * softmax(logits(7), axis=1)).clip(0, 255) - 128, "shares"),
+    "signed 8 bits of two classes": ((255 * softmax(logits(2), axis=1)).round() - 128, "shares"),
+    "16 bits": ((65535 * softmax(logits(3), axis=1)).round(), "shares"),
+    "centred logits": (centred(5), "logits"),
+    "centred logits of two classes": (centred(2), "logits"),
+    "whole logits": (logits(4).round(), "logits"),
+    "whole centred logits of two classes": (centred(2).round(), "logits"),
+    "logits with an offset": (centred(5) + 1e6, "logits"),
+    "logits with a small offset": (centred(5) + 40, "logits"),
+    "whole logits with an offset": (centred(2).round() + 128, "logits"),
+    "linear units": (np.maximum(logits(4), 0), "logits"),
+    "8 bits of logits": ((16 * logits(6)).round().clip(-128, 127) + 128, "logits"),
+    "signed 8 bits of logits": ((16 * logits(6)).round().clip(-128, 127), "logits"),
     "clipped": (softmax(2 * logits(10), axis=1).clip(0.01, 0.99), "clipped"),
     "clipped above": (softmax(4 * logits(3), axis=1).clip(0, 0.9), "clipped"),
     "one failed row": (failed(4), "mixed"),
@@ -80,30 +109,111 @@ def test_the_form_is_that_of_all_rows_in_any_batches_and_order(name: str, batch:
 def test_a_last_row_that_is_no_distribution_counts(scale: float) -> None:
     values = softmax(logits(4), axis=1)
     values[-1] *= 1 + 10 * (scale - 1)
-    found = seen(values, 50)
-    assert (found.form == "probabilities") == (scale == 0.999)
+    evidence = seen(values, 50)
+    assert (evidence.form == "probabilities") == (scale == 0.999)
     if scale != 0.999:
-        row, total = found.unit.first_off or (-1, 0.0)
+        row, total = evidence.first_off or (-1, 0.0)
         assert row == N - 1
         assert total == pytest.approx(1.4)
 
 
-@pytest.mark.parametrize("k", [3, 10])
-def test_the_softmax_of_probabilities_is_noticed(k: int) -> None:
-    once = softmax(4 * logits(k), axis=1)
-    assert seen(softmax(once, axis=1), 64).may_be_squashed_twice
-    assert not seen(once, 64).may_be_squashed_twice
-    assert not seen(softmax(0.1 * logits(k), axis=1), 64).may_be_squashed_twice
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
+    assert seen(votes(50)[:rows], 64).form == ("shares" if rows > 3 else "logits")
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [
+        ("probabilities", "every row sums to 1, as probabilities do"),
+        ("percentages", "every row sums to 100, as percentages do"),
+        ("votes of 500", "every row sums to 500, as votes of 500 trees do"),
+        ("scores from 0 to 10", "every row sums to about 10, as shares of that number do"),
+        ("8 bits", "every row sums to about 255, as quantised scores from 0 to 255 do"),
+        ("16 bits", "every row sums to about 65535, as quantised scores from 0 to 65535 do"),
+        ("signed 8 bits", "as quantised scores from -128 to 127 do"),
+        ("one failed row", "399 of 400 rows sum to 1, as probabilities do"),
+        ("sigmoids", "all outputs of 400 rows lie between 0 and 1 and do not add up to 1 in a row"),
+    ],
+)
+def test_the_fact_says_what_the_rows_show(name: str, fact: str) -> None:
+    assert seen(MADE[name][0], 64).fact.endswith(fact)
+
+
+class TestIncompleteRows:
+    """A language model spends some probability on answers of no class."""
+
+    P = softmax(logits(4), axis=1)
+    LOST = np.random.default_rng(1).beta(1.5, 12, N)[:, None]
+
+    @pytest.mark.parametrize(
+        ("lost", "decimals"), [(0.05, 4), (0.05, 16), (1, 2), (1, 4), (1, 16), (5, 2), (5, 16)]
+    )
+    def test_they_are_noticed(self, lost: float, decimals: int) -> None:
+        mass = 1 - np.minimum(0.9, lost * self.LOST)
+        evidence = seen((self.P * mass).round(decimals), 7)
+        assert evidence.is_incomplete
+        assert evidence.form in ("bounded", "mixed", "probabilities")
+        assert evidence.mean_sum == pytest.approx(mass.mean(), abs=1e-3)
+
+    def test_damaged_rows_and_other_outputs_are_not(self) -> None:
+        damaged = self.P.copy()
+        damaged[:100] *= 0.9
+        for values in (damaged, failed(4), cosines(5), expit(logits(4)), self.P, self.P[:, :1]):
+            assert not seen(values, 64).is_incomplete
+
+
+class TestDoubts:
+    """What users should look into is a sentence each."""
+
+    @pytest.mark.parametrize("width", [2, 3, 10])
+    @pytest.mark.parametrize("rising", [False, True])
+    @pytest.mark.parametrize("kind", ["probabilities", "logits"])
+    def test_sorted_rows_may_be_ranks(self, kind: str, width: int, rising: bool) -> None:
+        values = np.sort(logits(width), axis=1)[:, :: 1 if rising else -1]
+        values = softmax(values, axis=1) if kind == "probabilities" else values
+        (doubt,) = seen(values, 7).doubts()
+        assert doubt.startswith(f"outputs {'rise' if rising else 'fall'} from the first column to")
+        values[-1] = values[-1, ::-1]
+        assert not seen(values, 7).doubts()
+
+    def test_rows_of_equal_values_are_in_no_order(self) -> None:
+        assert not seen(np.zeros((N, 4)), 64).doubts()
+
+    @pytest.mark.parametrize("k", [3, 10])
+    def test_the_softmax_of_probabilities_is_noticed(self, k: int) -> None:
+        once = softmax(4 * logits(k), axis=1)
+        (doubt,) = seen(softmax(once, axis=1), 64).doubts()
+        assert doubt.endswith("was softmax applied twice?")
+        assert not seen(once, 64).doubts()
+        assert not seen(softmax(0.1 * logits(k), axis=1), 64).doubts()
+
+    def test_one_column_that_is_always_likely_may_be_the_confidence(self) -> None:
+        p = expit(logits(1))
+        (doubt,) = seen(np.maximum(p, 1 - p), 64).doubts()
+        assert doubt.startswith("the one output is nowhere below 0.5 in 400 rows")
+        assert not seen(p, 64).doubts()
+
+    @pytest.mark.parametrize("name", ["8 bits of logits", "linear units"])
+    def test_logits_without_negative_values_are_doubted(self, name: str) -> None:
+        (doubt,) = seen(MADE[name][0], 64).doubts()
+        assert doubt.startswith("no output of 400 rows is below 0")
+
+    def test_votes_that_differ_in_number_are_doubted(self) -> None:
+        trees = np.random.default_rng(0).integers(150, 220, N)
+        values = np.random.default_rng(1).multinomial(trees, [0.5, 0.3, 0.2])
+        (doubt,) = seen(values, 64).doubts()
+        assert "is below 0 and all are whole numbers" in doubt
 
 
 def test_nothing_seen_is_taken_for_logits() -> None:
     assert OutputEvidence().form == "logits"
 
 
-@pytest.mark.parametrize("unit", [1, 100])
-def test_logarithms_are_those_of_rows_that_sum_to_1(unit: float) -> None:
+@pytest.mark.parametrize(("unit", "lowest"), [(1, 0), (100, 0), (256, -128)])
+def test_logarithms_are_those_of_rows_that_sum_to_1(unit: float, lowest: float) -> None:
     p = softmax(logits(4), axis=1)
-    np.testing.assert_allclose(log_probabilities(unit * p), np.log(p), rtol=1e-12)
+    np.testing.assert_allclose(log_probabilities(unit * p + lowest, lowest), np.log(p), rtol=1e-9)
     one = expit(logits(1))
     np.testing.assert_allclose(np.exp(log_probabilities(one)), np.hstack([1 - one, one]))
     assert np.isfinite(log_probabilities(np.array([[1 + 4e-7, -4e-7]]))).all()
