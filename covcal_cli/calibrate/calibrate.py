@@ -189,7 +189,7 @@ def _calibration(
             "they used to train it? They must not be",
         )
     errors = problem.errors(scaled_by(fit.scaling.forecaster)[0])  # of a blend the classifier's
-    fitted = fitted_fields(file, fit.scaling, fit, len(validation), errors, seed=settings.seed)
+    fitted = fitted_fields(file, fit.scaling, fit, len(validation), errors)
     warnings += warnings_on_reading(fitted["source_accuracy"], fit.scaling)
     return Calibration(
         method=asked,

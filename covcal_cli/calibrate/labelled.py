@@ -172,7 +172,7 @@ def calibrate_labelled(
     fit = _fit(known, found, loss)
     errors = len(draw) - int(known.sample.right.sum())
     seed = draw.seed if problem is None else problem.settings.seed
-    fitted = fitted_fields(file, fit.scaling, fit, len(draw), errors, seed=seed)
+    fitted = fitted_fields(file, fit.scaling, fit, len(draw), errors)
     fitted["estimates"] |= {LABELLED: _estimates(known, found)}
     warnings = [*fit.warnings, *warnings_on_reading(fitted["source_accuracy"], fit.scaling)]
     return Calibration(

@@ -21,7 +21,6 @@ from covcal_cli.calibrate.methods import (
     SOURCE_PRIOR,
     Method,
 )
-from covcal_cli.calibrate.reference import reference_of
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.consensus import combined, panel
 from covcal_cli.estimators.cot import cot
@@ -382,7 +381,7 @@ def input_of(file: FeatureFile) -> Input:
 
 
 def fitted_fields(
-    file: FeatureFile, scaling: Scaling, fit: MethodFit, rows: int, errors: int, *, seed: int
+    file: FeatureFile, scaling: Scaling, fit: MethodFit, rows: int, errors: int
 ) -> dict[str, Any]:
     """Return the fields of a `Calibration` that say what was fitted, and on what."""
     return {
@@ -405,7 +404,6 @@ def fitted_fields(
         "feature_columns": file.feature_columns,
         "source_accuracy": source_accuracy(file),
         "reading": file.reading,
-        "reference": reference_of(file, ScaledLogits(scaling), seed),
         "inputs": (input_of(file),),
     }
 

@@ -136,7 +136,15 @@ def watch(
         )
     with report.errors_in_report():
         report.check([*files, calibration])
-        found = hold(files, calibration, settings, history=history, networks=networks, force=force)
+        found = hold(
+            files,
+            calibration,
+            settings,
+            history=history,
+            networks=networks,
+            force=force,
+            wrote=console.wrote,
+        )
     for text in found.notes:
         console.note(text)
     console.warn(found.warnings)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.reference import Reference
 from covcal_cli.maths.scaling import Forecasters, Scaling
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.maths.weights import WeightHealth
@@ -111,8 +110,6 @@ class Calibration(Document):
     # How the model was read: what follows the logits, what was done to images (null for none), and
     # the tensors of phi and the logits; a key that is missing is not known.
     reading: Mapping[str, Any] = field(default_factory=dict)
-    # What later periods are held against; none of few rows, or of an earlier version.
-    reference: Reference | None = None
     networks_sha256: str | None  # of the aligned networks, where the method needs them
     inputs: tuple[Input, ...]
 

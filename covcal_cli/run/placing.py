@@ -15,7 +15,8 @@ from covcal_cli.files import atomic_output, sha256_of
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.lineage import unmarked_sha256
 from covcal_cli.run.journal import JOURNAL, Journal
-from covcal_cli.run.steps import ADAPTED, CALIBRATION, FEATURES, REPORT
+from covcal_cli.run.steps import ADAPTED, CALIBRATION, FEATURES, REFERENCE, REPORT
+from covcal_cli.watch.reference import reference_path
 
 NEXT = "next"
 
@@ -47,6 +48,8 @@ def _is_kept(path: Path) -> bool:
 
 def _numbered(name: str, number: str) -> str:
     """Return the name that a result is kept under, such as cal.1.json."""
+    if name == REFERENCE:  # it is found by the name of its calibration
+        return reference_path(Path(_numbered(CALIBRATION, number))).name
     path = Path(name)
     return f"{path.stem}.{number}{path.suffix}"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from covcal_cli.calibrate.estimate import expect
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import OPTIONS, FeatureFile
 from covcal_cli.progress import ProgressCallback
@@ -201,10 +201,11 @@ def _compared(
     first = found.estimation.estimates[0]
     confidences = {one.name: one.mean_confidence for one in found.calibrations}
     verdict: Verdict = "cannot tell"
-    why = "the calibration in use keeps nothing to hold other rows against"
-    if read_calibration(in_use).reference is not None:
+    try:
         (seen,) = watch([Path(period)], in_use, history=history, force=True).periods
         verdict, why = seen.verdict, seen.why
+    except TooFewRowsError:
+        why = "the calibration in use has no reference data for watch (too few rows)"
     return Comparison(
         first.accuracy,
         first.low,

@@ -89,6 +89,7 @@ def all_after(
     fullest = steps.adapt(features)
     begin("calibrate")
     document, calibration = steps.calibrate(fullest)
+    steps.reference(document, calibration)
     begin("evaluate")
     evaluation = steps.evaluate(fullest, document)
     begin("export" if model is not None else "apply")

@@ -30,11 +30,15 @@ from covcal_cli.progress import ProgressCallback
 from covcal_cli.records import write_document
 from covcal_cli.report.report import report
 from covcal_cli.run.journal import Given, Journal, Said, data_digest, step_key
+from covcal_cli.watch.measurement import make_reference
+from covcal_cli.watch.reference import reference_path
+from covcal_cli.watch.sketches import sketched_rows
 
 if TYPE_CHECKING:
     from covcal_cli.extract.extract import ExtractReport
 
 FEATURES, ADAPTED, CALIBRATION, REPORT = "features.h5", "adapted.h5", "cal.json", "report.html"
+REFERENCE = reference_path(Path(CALIBRATION)).name
 WITH_WEIGHTS = " with "  # between a model's name and that of its weights
 _RESAMPLES = 1000
 _RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that change no result
@@ -274,6 +278,18 @@ class Steps:
 
         document = self._step(CALIBRATION, {"file": sha256_of(file)}, make, settings)
         return document, read_calibration(document)
+
+    def reference(self, document: Path, calibration: Calibration) -> None:
+        """Make the reference data that watch needs; a file with few labelled rows allows none."""
+        sha256 = sha256_of(document)
+        with FeatureFile(calibration.inputs[0].path) as opened:
+            if sketched_rows(opened, calibration.seed) is None:
+                return
+
+        def make(output: Path) -> None:
+            write_document(make_reference(calibration, document, sha256), output, force=True)
+
+        self._step(REFERENCE, {"calibration": sha256}, make)
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | None:
         """Write metrics.json and return it; None where the rows to judge have no labels."""

@@ -27,12 +27,12 @@ from covcal_cli.estimators.inputs import (
     log_odds,
     variance_of_mean,
 )
-from covcal_cli.estimators.sketches import shares
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
-from covcal_cli.formats.reference import Reference
 from covcal_cli.watch.period import PeriodAccuracy
+from covcal_cli.watch.reference import Reference
+from covcal_cli.watch.sketches import shares
 
 _LEAST_ROWS = 16  # of a period: of fewer, chance alone may leave half of all accuracies open
 _LEAST_SOURCE = 2

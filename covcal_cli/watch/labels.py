@@ -12,7 +12,6 @@ alone would be as sure.
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
-from covcal_cli.estimators.sketches import calibrated_confidence
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.labels.accuracy import LabelledSample
@@ -20,6 +19,7 @@ from covcal_cli.labels.draws import frame_rows
 from covcal_cli.labels.picked_labels import marked_rows
 from covcal_cli.maths.proportions import wilson
 from covcal_cli.watch.period import PeriodAccuracy
+from covcal_cli.watch.sketches import calibrated_confidence
 
 _LEAST_ROWS = 2
 _MOST_ROWS = 20_000  # of the frame whose confidence is read

@@ -1,16 +1,27 @@
 """A period's numbers: what its rows are like beside those of the calibration."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.inputs import MAX_VALUES, confidences
-from covcal_cli.estimators.sketches import (
+from covcal_cli.files import sha256_of
+from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
+from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.features import Domain, FeatureFile, thinned
+from covcal_cli.formats.lineage import is_unchanged
+from covcal_cli.records import write_document
+from covcal_cli.watch.accuracy import SourceRows, source_rows
+from covcal_cli.watch.cuts import Cut, Every, cuts
+from covcal_cli.watch.labels import accuracy_by_labels
+from covcal_cli.watch.period import Measured
+from covcal_cli.watch.reference import Moments, Reference, read_reference, reference_path
+from covcal_cli.watch.sketches import (
     CONFIDENCE,
     DENSITY_RATIO,
     calibrated_confidence,
@@ -18,18 +29,10 @@ from covcal_cli.estimators.sketches import (
     moments,
     most_points,
     points,
+    reference_of,
     shares,
     squared_distance,
 )
-from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
-from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import Domain, FeatureFile, thinned
-from covcal_cli.formats.reference import Moments, Reference
-from covcal_cli.watch.accuracy import SourceRows, source_rows
-from covcal_cli.watch.cuts import Cut, Every, cuts
-from covcal_cli.watch.labels import accuracy_by_labels
-from covcal_cli.watch.period import Measured
 
 # Of a period that are read: their sampling is far below that of any calibration's own rows.
 _MOST_ROWS = 20_000
@@ -42,10 +45,12 @@ class Standard:
 
     calibration: Calibration
     document: Path
+    sha256: str  # of the document
     reference: Reference
     source: SourceRows
     networks: Path | None
     allow_other_preprocessing: bool
+    notes: tuple[str, ...] = ()
 
 
 def standard_of(
@@ -54,22 +59,66 @@ def standard_of(
     networks: Path | None,
     *,
     allow_other_preprocessing: bool,
+    wrote: Callable[[Path], None],
 ) -> Standard:
-    """Return what a calibration keeps to hold periods against.
+    """Return a calibration with its reference data, which the first watch makes.
+
+    Where the reference data cannot be written, they serve this watch only, and a note says so.
+    `wrote` is called with their file once it is written.
 
     Raises
     ------
     CovcalError
-        If it keeps nothing.
+        If there are no reference data, and they cannot be made.
     """
-    reference = calibration.reference
+    sha256, path, notes = sha256_of(document), reference_path(document), []
+    reference = read_reference(document, calibration, sha256) if path.exists() else None
     if reference is None:
+        reference = make_reference(calibration, document, sha256)
+        try:
+            write_document(reference, path, force=True)
+            wrote(path)
+        except (CovcalError, OSError) as error:
+            notes.append(f"the reference data are used for this watch only: {error}")
+    return Standard(
+        calibration,
+        document,
+        sha256,
+        reference,
+        source_rows(calibration, reference),
+        networks,
+        allow_other_preprocessing,
+        tuple(notes),
+    )
+
+
+def make_reference(calibration: Calibration, document: Path, sha256: str) -> Reference:
+    """Make the reference data of a calibration from the file that it was fitted on.
+
+    Raises
+    ------
+    CovcalError
+        If that file is gone or has changed.
+    TooFewRowsError
+        If it has too few labelled source validation rows.
+    """
+    fitted = calibration.inputs[0]
+    if not is_unchanged(fitted):
+        state = "has changed" if fitted.path.exists() else "is gone"
         raise CovcalError(
-            f"{document} keeps nothing to hold other rows against (of few rows, or an earlier "
-            "covcal): calibrate again"
+            f"{document} has no reference data for watch: {reference_path(document).name} of this "
+            f"calibration is not beside it, and {fitted.path}, from which watch makes it, {state}: "
+            "put one of the two back, or calibrate again"
         )
-    source = source_rows(calibration, reference)
-    return Standard(calibration, document, reference, source, networks, allow_other_preprocessing)
+    with FeatureFile(fitted.path) as file:
+        scaled = ScaledLogits(calibration.scaling)
+        reference = reference_of(file, scaled, calibration.seed, sha256)
+    if reference is None:
+        raise TooFewRowsError(
+            f"{fitted.path} has fewer than 2 labelled source validation rows, too few for the "
+            "reference data of watch: extract with more labelled source rows, and calibrate again"
+        )
+    return reference
 
 
 def measured(

@@ -6,7 +6,7 @@ the estimate of the accuracy says of its confidence: of many rows the alarm sees
 to nobody.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,10 +16,8 @@ import numpy as np
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.evaluate.gates import GateResult, Outcome
-from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.reference import Reference
 from covcal_cli.watch.alarm import Alarm, alarm
 from covcal_cli.watch.cuts import EVERY, PER_YEAR, Every
 from covcal_cli.watch.history import History, append, read_history
@@ -32,6 +30,7 @@ from covcal_cli.watch.period import (
     Watched,
     WatchedCalibration,
 )
+from covcal_cli.watch.reference import Reference
 
 FailOn = Literal["shift", "recalibrate"]
 
@@ -71,6 +70,7 @@ def watch(
     history: Path | None = None,
     networks: Path | None = None,
     force: bool = False,
+    wrote: Callable[[Path], None] = lambda _: None,
 ) -> Watched:
     """Hold periods against a calibration, and append them to a history.
 
@@ -89,6 +89,8 @@ def watch(
         The adapted file with the networks of an fl method, if it has moved.
     force : bool
         Whether periods that the history has already are superseded.
+    wrote : callable
+        Called with the file of the reference data where this watch wrote it.
 
     Raises
     ------
@@ -107,8 +109,9 @@ def watch(
         document,
         networks,
         allow_other_preprocessing=settings.allow_other_preprocessing,
+        wrote=wrote,
     )
-    used = WatchedCalibration(document, sha256_of(document), calibration.method_used)
+    used = WatchedCalibration(document, standard.sha256, calibration.method_used)
     paths, names = split_names(files)
     before = None if history is None else read_history(history)
     if before is not None and settings.by is None:  # before any work
@@ -144,7 +147,7 @@ def watch(
         every=settings.every,
         false_alarms=settings.false_alarms,
         earlier=len(earlier.of(used.sha256)),
-        notes=_notes(calibration, standard.reference, found),
+        notes=(*standard.notes, *_notes(calibration, standard.reference, found)),
         warnings=(*earlier.damaged, *doubts),
     )
 

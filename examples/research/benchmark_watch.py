@@ -29,13 +29,14 @@ from sklearn.neural_network import MLPClassifier
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.estimators.inputs import confidences
-from covcal_cli.estimators.sketches import moments
+from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FEATURES_SCHEMA
-from covcal_cli.formats.reference import Reference
+from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.records import write_document
 from covcal_cli.watch.measurement import distances, signals_of
+from covcal_cli.watch.reference import Reference
+from covcal_cli.watch.sketches import moments, reference_of
 from covcal_cli.watch.watch import WatchSettings, alarm_of, watch
 
 SIZES = (56, 250, 1000, 2683)
@@ -168,9 +169,11 @@ def calibrated(rng: np.random.Generator, folder: Path) -> Standard:
     source, target = digits(None).drawn(500, rng), digits(0).drawn(KEPT, rng)
     write(path, source, target)
     found = calibrate(path, CalibrateSettings(method="temp", allow_limit=True))
-    assert found.reference is not None
+    with FeatureFile(path) as file:
+        reference = reference_of(file, ScaledLogits(found.scaling), found.seed, "0" * 64)
+    assert reference is not None
     confidence = confidences(target.logits, found.forecaster_temperature)
-    return Standard(found, found.reference, confidence)
+    return Standard(found, reference, confidence)
 
 
 def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | None]:

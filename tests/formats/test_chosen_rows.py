@@ -10,9 +10,11 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.calibrate.estimate import expect
+from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits
 from covcal_cli.formats import features
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.labels.target_labels import random_labels
+from covcal_cli.watch.sketches import reference_of
 from tests.made_files import Arrays, made_domain, write_features
 
 
@@ -71,6 +73,12 @@ def tiled(path: Path, times: int) -> Path:
     return write_features(path, target=shuffled(many))
 
 
+def sketch(path: Path) -> None:
+    """Make the reference data of watch."""
+    with FeatureFile(path) as file:
+        assert reference_of(file, ScaledLogits(UNSCALED), 0, "0" * 64) is not None
+
+
 def peak(path: Path) -> int:
     """Return the bytes that are in use at most while all that reads a target does so."""
     tracemalloc.start()
@@ -79,6 +87,7 @@ def peak(path: Path) -> int:
             lambda: calibrate(path, CalibrateSettings(method="iw+temp")),
             lambda: calibrate(path, labels=random_labels(path, 50)),
             lambda: expect(path),
+            lambda: sketch(path),
         ):
             gc.collect()  # what is left of the one before is no part of the next
             read()
@@ -95,7 +104,7 @@ def test_memory_does_not_grow_with_the_rows(
     monkeypatch.setattr(features, "_SPLIT_ROWS", 1 << 12)
     for name in (
         "estimators.inputs.MAX_ROWS",
-        "calibrate.reference.MAX_ROWS",
+        "watch.sketches.MAX_ROWS",
         "calibrate.problem.MAX_DISCRIMINATED",
         "labels.target_labels.MAX_FRAME",
     ):

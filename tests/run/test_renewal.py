@@ -26,8 +26,11 @@ from covcal_cli.watch.period import Verdict
 from tests.cli_runner import Outcome, covcal
 from tests.short_training import short_training
 
-USED = ("cal.json", "calibrated.onnx", "features.h5")  # and report.html
-KEPT = ("cal.1.json", "calibrated.1.onnx", "metrics.1.json", "report.1.html")
+USED = ("cal.json", "cal.reference.json", "calibrated.onnx", "features.h5")  # and report.html
+KEPT = (
+    *("cal.1.json", "cal.1.reference.json", "calibrated.1.onnx"),
+    *("metrics.1.json", "report.1.html"),
+)
 
 
 def renewed(folder: Path, target: str = "noisy.npz", *options: str) -> Outcome:
@@ -248,7 +251,7 @@ class Killed(BaseException):
     """As by a signal that no handler sees."""
 
 
-@pytest.mark.parametrize("moves", range(12))
+@pytest.mark.parametrize("moves", range(14))
 def test_results_take_their_places_all_or_go_on(
     moves: int, made: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ RESULTS = (
     "features.h5",
     "adapted.h5",
     "cal.json",
+    "cal.reference.json",
     "metrics.json",
     "calibrated.onnx",
     "report.html",
@@ -158,6 +159,7 @@ def test_another_method_leaves_the_features(folder: Path) -> None:
     assert found == {
         "features.h5": False,
         "cal.json": True,
+        "cal.reference.json": True,
         "metrics.json": True,
         "calibrated.onnx": True,
         "report.html": True,
@@ -460,6 +462,7 @@ def test_tables_of_outputs_go_all_the_way(kind: str, labelled: bool, tmp_path: P
     assert made == {
         "features.h5",
         "cal.json",
+        "cal.reference.json",
         "probs.csv",
         "report.html",
         "run.json",

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from covcal_cli.estimators.inputs import confidences
+from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
+from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import WatchSettings, watch
 from tests.cli_runner import covcal
 from tests.made_files import clusters_domain, made_domain, only_rows, write_adapted, write_features
@@ -289,13 +291,6 @@ class TestGates:
 
 
 class TestRefusals:
-    def test_a_calibration_that_keeps_nothing(self, folder: Path) -> None:
-        document = json.loads((folder / "cal.json").read_text())
-        del document["reference"]
-        (folder / "cal.json").write_text(json.dumps(document))
-        done = covcal("watch", "w0.h5", cwd=folder)
-        assert "cal.json keeps nothing to hold other rows against" in done.error_line()
-
     def test_another_classifier(self, folder: Path) -> None:
         target = made_domain("target", classes=5)
         write_features(
@@ -327,9 +322,10 @@ def test_a_calibration_of_aligned_logits_is_watched_by_them(tmp_path: Path) -> N
     path = write_adapted(tmp_path / "adapted.h5")
     arguments = ("adapted.h5", "--method", "fl+temp", "--force")
     covcal("calibrate", *arguments, cwd=tmp_path).require_success()
-    found = watch([path], tmp_path / "cal.json", WatchSettings()).periods[0].measured
-    calibration = read_calibration(tmp_path / "cal.json")
-    kept = calibration.reference
+    document = tmp_path / "cal.json"
+    found = watch([path], document, WatchSettings()).periods[0].measured
+    calibration = read_calibration(document)
+    kept = read_reference(document, calibration, sha256_of(document))
     assert kept is not None
     assert kept.coordinates.of == "logits"  # an adapted file holds no features
     assert kept.signals[0].rows == found.rows // 2  # those of validation: 500 of 1000

@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import percentileofscore
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from covcal_cli.estimators.sketches import (
+from covcal_cli.watch.reference import Packed, ranks
+from covcal_cli.watch.sketches import (
     direction,
     margins,
     moments,
@@ -14,7 +15,6 @@ from covcal_cli.estimators.sketches import (
     squared_distance,
     watched_classes,
 )
-from covcal_cli.formats.reference import Packed, ranks
 
 
 def test_ranks_are_percentiles_of_the_rows() -> None:

@@ -1,0 +1,317 @@
+"""The reference data of a calibration: what its own rows were like, for comparison with later rows.
+
+The data hold quantiles of single numbers, means and covariances, but no rows. They lie in a file
+of their own beside the calibration, such as cal.reference.json beside cal.json, and stay below
+200 kB. The first ``covcal watch`` makes that file from the features or adapted file that the
+calibration was fitted on. Every record checks its own lengths and ranges when it is read.
+"""
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from covcal_cli.arrays import Float32s, Float64s, Floats
+from covcal_cli.errors import CovcalError
+from covcal_cli.formats.calibration import Calibration
+from covcal_cli.records import Document, read_document
+
+Baseline = Literal["target", "source"]
+Space = Literal["features", "logits"]
+_ROUNDING = 1e-3  # of sums and norms of 32-bit numbers
+_LARGEST_VARIANCE = 1e12  # of a coordinate: standardised features of width d have at most about d
+_LARGEST_RANK_VARIANCE = 0.25  # of numbers from 0 to 1
+_LEAST_TEMPERATURE = 1e-100  # T lies between it and its inverse
+
+
+def reference_path(document: Path) -> Path:
+    """Return the file with the reference data of a calibration: its name ends .reference.json."""
+    return document.with_name(f"{document.stem}.reference.json")
+
+
+def _require(condition: object, fault: str) -> None:
+    if not condition:
+        raise ValueError(fault)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An array of finite float32 as text.
+
+    ValueError if the text does not hold as many numbers as the shape says, or one is not finite.
+    """
+
+    shape: tuple[int, ...]
+    float32: str  # base64 of the little-endian values, row by row
+
+    def __post_init__(self) -> None:
+        try:
+            count = len(base64.b64decode(self.float32, validate=True)) / 4
+        except ValueError as error:
+            raise ValueError("a reference array is not base64") from error
+        if min(self.shape, default=0) < 0 or count != math.prod(self.shape):
+            raise ValueError(f"a reference array has {count:g} numbers, not {list(self.shape)}")
+        _require(np.isfinite(self.values).all(), "a reference array is not finite")
+
+    @classmethod
+    def of(cls, values: Floats) -> "Packed":
+        """Pack an array; infinite values become the largest finite ones."""
+        limit = np.finfo(np.float32).max
+        packed = np.clip(values, -limit, limit).astype("<f4")
+        return cls(tuple(packed.shape), base64.b64encode(packed.tobytes()).decode("ascii"))
+
+    @cached_property
+    def values(self) -> Float32s:
+        """The array, of `shape`."""
+        flat = np.frombuffer(base64.b64decode(self.float32), dtype="<f4")
+        return np.asarray(flat.reshape(self.shape), dtype=np.float32)
+
+    @property
+    def are_shares(self) -> bool:
+        """Whether the values are shares of a whole."""
+        shares = self.values
+        return bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < _ROUNDING
+
+    def require_quantiles(self, rows: int, name: str) -> None:
+        """Refuse what cannot be the quantiles of so many values."""
+        one_dimension = self.values.ndim == 1
+        _require(
+            one_dimension and len(self.values) <= rows, f"the quantiles of {name} are too many"
+        )
+        _require(rows == 0 or len(self.values) > 0, f"the quantiles of {name} are missing")
+        _require((np.diff(self.values) >= 0).all(), f"the quantiles of {name} do not ascend")
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The distribution of one number per row. `watch` follows how later values of it move."""
+
+    name: str  # "confidence", "density ratio", "class NAME" or "axis NUMBER"
+    rows: int  # the number of rows in the distribution
+    quantiles: Packed  # (m,), at the probabilities (i + 1/2) / m
+    # Mean and variance of the ranks that `ranks` gives those rows: 1/2 and 1/12 without ties.
+    mean: float
+    variance: float
+    class_number: int | None = None  # the class, for the signal of a class
+    axis: int | None = None  # the coordinate, for the signal of a coordinate
+
+    def __post_init__(self) -> None:
+        _require(self.rows >= 1, f"the signal {self.name} has no rows")
+        self.quantiles.require_quantiles(self.rows, f"the signal {self.name}")
+        _require(0 <= self.mean <= 1, f"the signal {self.name} has a mean rank of {self.mean:g}")
+        _require(
+            0 <= self.variance <= _LARGEST_RANK_VARIANCE,
+            f"the signal {self.name} has a rank variance of {self.variance:g}",
+        )
+
+    def ranks(self, values: Floats) -> Float64s:
+        """Return the rank of each value among the reference rows, shape (n,), from 0 to 1."""
+        return ranks(self.quantiles.values, values)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and covariance of the coordinates of one domain."""
+
+    rows: int
+    mean: Packed  # (p,)
+    covariance: Packed  # (p, p)
+
+    def __post_init__(self) -> None:
+        mean, covariance = self.mean.values, self.covariance.values.astype(np.float64)
+        _require(self.rows >= 1, "a domain's moments have no rows")
+        _require(mean.ndim == 1 and len(mean) > 0, "a domain's mean is not a vector")
+        _require(covariance.shape == mean.shape * 2, "a domain's covariance has another size")
+        _require((mean.astype(np.float64) ** 2 <= _LARGEST_VARIANCE).all(), "a mean is too large")
+        variances = np.linalg.eigvalsh(covariance)
+        asymmetry = np.abs(covariance - covariance.T).max()
+        _require(asymmetry <= _ROUNDING * variances[-1], "a covariance is not symmetric")
+        _require(variances[-1] <= _LARGEST_VARIANCE, "a variance is too large")
+        _require(variances[0] >= -_ROUNDING * variances[-1], "a variance is negative")
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A few directions of standardised points, which are features or logits."""
+
+    mean: Packed  # (d,)
+    scale: Packed  # (d,)
+    components: Packed  # (p, d), each of length 1
+
+    def __post_init__(self) -> None:
+        mean, scale = self.mean.values, self.scale.values
+        components = self.components.values.astype(np.float64)
+        _require(mean.ndim == 1 and components.ndim == 2, "the axes are not a matrix")
+        _require(mean.shape == scale.shape == components.shape[1:], "the axes differ in length")
+        _require(len(components) > 0, "there are no axes")
+        _require((scale > 0).all(), "a scale of the axes is not above 0")
+        lengths = np.linalg.norm(components, axis=1)
+        _require(np.abs(lengths - 1).max() < _ROUNDING, "an axis does not have length 1")
+
+    def located(self, points: Floats) -> Float64s:
+        """Return the coordinates of points (n, d), shape (n, p)."""
+        standard = ((points - self.mean.values) / self.scale.values).astype(np.float32)
+        return np.asarray(standard @ self.components.values.T, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """The coordinates in which domains are compared, and the calibration's own rows there."""
+
+    of: Space
+    axes: Axes
+    source: Moments
+    target: Moments | None
+    # (p,): direction of the log density of the target over the source. Present if both domains
+    # have training rows to fit it on.
+    density: Packed | None
+
+    def __post_init__(self) -> None:
+        lengths = [self.source.mean.shape, self.axes.components.shape[:1]]
+        lengths += [] if self.target is None else [self.target.mean.shape]
+        lengths += [] if self.density is None else [self.density.shape]
+        _require(len(set(lengths)) == 1, "the coordinates differ in length")
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The clusters of the labelled source validation rows, for the estimators by clustering."""
+
+    centres: Packed  # (L, K), of the classes that have a row
+    classes: tuple[int, ...]  # (L,), the numbers of these classes
+    shares: Packed  # (K,), of the classes
+    strays: float  # share of rows that end in a cluster other than their label's
+    held_strays: float  # the same where the clusters have fixed class shares
+
+    def __post_init__(self) -> None:
+        shape = (len(self.classes), *self.shares.shape)
+        _require(self.centres.shape == shape and len(shape) == 2, "the clusters differ in length")
+        numbers = range(shape[1])
+        is_sorted = list(self.classes) == sorted(set(self.classes))
+        _require(is_sorted and set(self.classes) <= set(numbers), "the clusters' classes are wrong")
+        _require(self.shares.are_shares, "the clusters' shares do not sum to 1")
+        for name, share in (("strays", self.strays), ("held_strays", self.held_strays)):
+            _require(0 <= share <= 1, f"the clusters' {name} is {share:g}, which is not a share")
+
+
+@dataclass(frozen=True)
+class SourceSketch:
+    """The labelled source validation rows: log odds of the top label, and class frequencies."""
+
+    right: int
+    wrong: int
+    right_odds: Packed  # (m,), quantiles as in `Signal`, of the rows that are classified rightly
+    wrong_odds: Packed
+    predicted: Packed  # (K,), how often each class is predicted
+    clusters: Clusters | None  # None where there are very many classes
+
+    def __post_init__(self) -> None:
+        _require(min(self.right, self.wrong) >= 0, "a number of source rows is negative")
+        self.right_odds.require_quantiles(self.right, "the right rows")
+        self.wrong_odds.require_quantiles(self.wrong, "the wrong rows")
+        _require(self.predicted.values.ndim == 1, "the predicted classes are not a vector")
+        _require(self.predicted.are_shares, "the shares of predicted classes do not sum to 1")
+        clusters = self.clusters
+        same = clusters is None or clusters.shares.shape == self.predicted.shape
+        _require(same, "the clusters have another number of classes")
+
+
+@dataclass(frozen=True)
+class Reference(Document):
+    """The reference data of one calibration."""
+
+    schema: ClassVar[str] = "covcal.reference/1"
+
+    calibration_sha256: str  # of the calibration's file
+    temperature: float  # T_s, which calibrates the classifier on the source
+    baseline: Baseline  # the domain of the signals
+    signals: tuple[Signal, ...]  # the signals of axes come last
+    # (p, p): makes the ranks of the p axes, each over its standard deviation, uncorrelated.
+    joint: Packed | None
+    coordinates: Coordinates
+    source: SourceSketch
+
+    def __post_init__(self) -> None:
+        _require(
+            _LEAST_TEMPERATURE < self.temperature < 1 / _LEAST_TEMPERATURE,
+            f"temperature is {self.temperature:g}",
+        )
+        is_target = self.baseline == "target"
+        _require(is_target == (self.coordinates.target is not None), "the baseline has no moments")
+        names = [signal.name for signal in self.signals]
+        _require(len(set(names)) == len(names), "two signals have one name")
+        numbers = [
+            signal.class_number for signal in self.signals if signal.class_number is not None
+        ]
+        _require(_are_below(self.n_classes, numbers), "a signal has an unknown class")
+        axes = [signal for signal in self.signals if signal.axis is not None]
+        _require(axes == list(self.signals[len(names) - len(axes) :]), "the axes do not come last")
+        places = [signal.axis for signal in axes if signal.axis is not None]
+        _require(
+            _are_below(self.coordinates.axes.components.shape[0], places), "an axis is unknown"
+        )
+        _require(all(signal.variance > 0 for signal in axes), "an axis has the variance 0")
+        _require(len({signal.rows for signal in axes}) <= 1, "the axes differ in rows")
+        shape = None if self.joint is None else self.joint.shape
+        _require(shape == ((len(axes), len(axes)) if axes else None), "the axes differ in number")
+        width = len(self.coordinates.axes.mean.values)
+        is_wide = self.coordinates.of == "features" or width == self.n_classes
+        _require(is_wide, "the coordinates of logits have another number of classes")
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes, K."""
+        return len(self.source.predicted.values)
+
+
+def _are_below(limit: int, numbers: Sequence[int]) -> bool:
+    return all(0 <= number < limit for number in numbers)
+
+
+def read_reference(document: Path, calibration: Calibration, sha256: str) -> Reference | None:
+    """Read the reference data beside a calibration; None if they are of another calibration.
+
+    Parameters
+    ----------
+    document, calibration, sha256
+        The calibration's file, its content and its hash.
+
+    Raises
+    ------
+    CovcalError
+        If the file is missing, damaged or something else.
+    """
+    path, fitted = reference_path(document), calibration.inputs[0].path
+    remedy = f"remove it, and covcal watch makes it again from {fitted}"
+    reference = read_document(Reference, path, remedy=remedy)
+    if reference.calibration_sha256 != sha256:
+        return None
+    if reference.n_classes != len(calibration.classes):
+        raise CovcalError(f"{path} is damaged (it has {reference.n_classes} classes): {remedy}")
+    return reference
+
+
+def ranks(quantiles: Float32s, values: Floats) -> Float64s:
+    """Return the share of a distribution below each value; ties count one half.
+
+    `quantiles`, shape (m,), ascend and stand at the probabilities (i + 1/2) / m. Between two of
+    them the share is linear. Beyond all of them it is a quarter of a step from 0 or 1.
+    """
+    limit = np.finfo(np.float32).max
+    values = np.clip(values, -limit, limit).astype(np.float32)
+    m = len(quantiles)
+    # One search gives the place of a value; equal quantiles end where `right` says.
+    left = np.searchsorted(quantiles, values, side="left")
+    place = np.minimum(left, m - 1)
+    above, below = quantiles[place].astype(np.float64), quantiles[np.maximum(left - 1, 0)]
+    ties = above == values
+    right = np.where(ties, np.searchsorted(quantiles, quantiles, side="right")[place], left)
+    gap = np.where(above > below, above - below, 1.0)
+    between = (left - 0.5 + (values - below) / gap) / m
+    between = np.where(left == 0, 0.25 / m, np.where(left == m, 1 - 0.25 / m, between))
+    return np.asarray(np.where(ties, (left + right) / (2 * m), between))

@@ -1,0 +1,351 @@
+"""Sketch rows: numbers per row that `watch` follows, and the reference data made of them.
+
+Every signal is one number per row. Its mean rank among the reference rows, less one half, is what
+the Mann-Whitney statistic measures; its distribution is near normal from a few dozen rows on.
+
+Signals of the classifier's own numbers are sketched on the target's training and validation rows.
+The density ratio and aligned logits were learnt on its training rows. They are sketched on its
+validation rows only, because there they look as on later rows. The source's training rows are not
+read, since the classifier was trained on them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from covcal_cli.arrays import Float64s, Floats, Labels, Rows
+from covcal_cli.estimators.clusters import MOST_ROWS, class_centres, strays
+from covcal_cli.estimators.inputs import ESTIMATED, MAX_ROWS, log_odds
+from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.formats.features import (
+    Domain,
+    FeatureFile,
+    SourceDomain,
+    thinned,
+    thinned_places,
+)
+from covcal_cli.maths.masks import masked
+from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
+from covcal_cli.watch.reference import (
+    Axes,
+    Clusters,
+    Coordinates,
+    Moments,
+    Packed,
+    Reference,
+    Signal,
+    SourceSketch,
+    Space,
+    ranks,
+)
+
+CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"
+_LEAST_ROWS, _LEAST_CLASSES = 2, 2
+_MOST_CLASSES_CLUSTERED = 100  # with more classes, no clusters are kept
+_MOST_CLASSES = 10  # with a signal of their own
+_QUANTILES = 257
+_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers of all axes, with means and scales
+_ROWS_PER_AXIS = 10
+_RANK_RIDGE = 0.01  # added to the correlations, whose diagonal is 1
+_STEPS = 8  # of the subspace iteration
+_LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000  # rows and numbers to compare domains with
+_MOST_ROWS = 5000  # to find axes on
+_CONSTANT = 1e-7  # standard deviation of a constant column, as a share of its mean
+_RIDGE = 1e-3  # share of the mean variance that is added, so that a covariance can be inverted
+
+
+def sketched_rows(file: FeatureFile, seed: int) -> tuple[SourceDomain, Rows] | None:
+    """Return the source and its labelled validation rows; None if reference data need more rows."""
+    source = file.source
+    if source is None or source.n_classes < _LEAST_CLASSES:
+        return None
+    rows = _drawn(source, "logits", seed, "validation")
+    rows = rows[source.labels(rows) >= 0]
+    return None if len(rows) < _LEAST_ROWS else (source, rows)
+
+
+def reference_of(
+    file: FeatureFile, scaled: ScaledLogits, seed: int, calibration_sha256: str
+) -> Reference | None:
+    """Sketch the rows of the file that a calibration was fitted on.
+
+    Parameters
+    ----------
+    file : FeatureFile
+    scaled : ScaledLogits
+        The logits that the calibration scales.
+    seed : int
+        Chooses rows where there are many.
+    calibration_sha256 : str
+        Names the calibration.
+
+    Returns
+    -------
+    Reference or None
+        None if there are fewer than 2 labelled source validation rows.
+    """
+    sketched = sketched_rows(file, seed)
+    if sketched is None:
+        return None
+    source, rows = sketched
+    labels = source.labels(rows)
+    target = file.target
+    has_target = target is not None and target.count("validation") >= _LEAST_ROWS
+    baseline: Domain = target if target is not None and has_target else source
+    logits = source.logits(rows)
+    predictions = logits.argmax(axis=1)
+    right = predictions == labels
+    wrong = int((~right).sum())
+    temperature = fit_temperature(
+        logits, labels, allow_sharpening=wrong >= MIN_ERRORS, seed=seed
+    ).temperature
+    odds = log_odds(logits, temperature)
+    coordinates = _coordinates(source, target if has_target else None, seed)
+    signals, joint = _signals(file, baseline, scaled, coordinates, seed)
+    return Reference(
+        calibration_sha256=calibration_sha256,
+        temperature=temperature,
+        baseline="target" if has_target else "source",
+        signals=signals,
+        joint=joint,
+        coordinates=coordinates,
+        source=SourceSketch(
+            right=int(right.sum()),
+            wrong=wrong,
+            right_odds=quantiles(odds[right]),
+            wrong_odds=quantiles(odds[~right]),
+            predicted=Packed.of(shares(predictions, source.n_classes)),
+            clusters=_clusters(logits, labels),
+        ),
+    )
+
+
+def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
+    """Return the clusters of labelled rows; None where there are very many classes."""
+    n_classes = logits.shape[1]
+    if n_classes > _MOST_CLASSES_CLUSTERED:
+        return None
+    drawn = thinned(np.arange(len(labels)), MOST_ROWS, 0)
+    logits, labels = logits[drawn], labels[drawn]
+    centres = class_centres(logits, labels)
+    classes = np.flatnonzero(~np.isnan(centres[:, 0]))
+    frequencies = np.bincount(labels, minlength=n_classes) + 0.5
+    fixed_shares = frequencies / frequencies.sum()
+    return Clusters(
+        centres=Packed.of(centres[classes]),
+        classes=tuple(classes.tolist()),
+        shares=Packed.of(fixed_shares),
+        strays=float(strays(logits, centres, None).mean()),
+        held_strays=float(strays(logits, centres, fixed_shares).mean()),
+    )
+
+
+def _drawn(domain: Domain, of: Space, seed: int, *splits: str) -> Rows:
+    """Return as many rows of the splits as may be read."""
+    return domain.drawn(min(MAX_ROWS, most_points(domain, of)), seed, *splits)
+
+
+def _baseline_rows(domain: Domain, of: Space, seed: int) -> Rows:
+    """Return the rows of a domain that its sketches are made of."""
+    splits = ESTIMATED if domain.name == "target" else ("validation",)
+    return _drawn(domain, of, seed, *splits)
+
+
+def _signals(
+    file: FeatureFile,
+    baseline: Domain,
+    scaled: ScaledLogits,
+    coordinates: Coordinates,
+    seed: int,
+) -> tuple[tuple[Signal, ...], Packed | None]:
+    """Sketch every signal; return them with what makes those of the axes uncorrelated."""
+    of = coordinates.of
+    rows, unseen = _baseline_rows(baseline, of, seed), _drawn(baseline, of, seed, "validation")
+    logits = baseline.logits(rows)
+    confidence_rows = unseen if scaled.scaling.reads_aligned else rows
+    signals = [signal(CONFIDENCE, calibrated_confidence(baseline, confidence_rows, scaled))]
+    if coordinates.density is not None:
+        places = coordinates.axes.located(points(baseline, unseen, of))
+        signals.append(signal(DENSITY_RATIO, places @ coordinates.density.values))
+    classes = watched_classes(shares(logits.argmax(axis=1), len(file.classes)))
+    for number, values in zip(classes, margins(logits, classes), strict=True):
+        signals.append(signal(f"class {file.classes[number]}", values, class_number=number))
+    axes, joint = axis_signals(coordinates.axes.located(points(baseline, rows, of)))
+    return (*signals, *axes), joint
+
+
+def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinates:
+    """Return coordinates with the moments of both domains and the density ratio's direction."""
+    domains = [source] if target is None else [source, target]
+    of: Space = "logits" if any(domain.n_features is None for domain in domains) else "features"
+    clouds = [points(domain, _baseline_rows(domain, of, seed), of) for domain in domains]
+    # Axes are found on as many rows of each domain, so that neither decides what is usual.
+    least = min(map(len, clouds))
+    equal = [cloud[thinned_places(len(cloud), least, seed)] for cloud in clouds]
+    axes = fit_axes(np.concatenate(equal), seed)
+    both = [moments(axes.located(cloud)) for cloud in clouds]
+    density = None
+    if target is not None and target.count("train") >= _LEAST_ROWS:
+        train = points(target, _drawn(target, of, seed, "train"), of)
+        density = Packed.of(direction(moments(axes.located(train)), both[0]))
+    return Coordinates(of, axes, both[0], both[1] if target is not None else None, density)
+
+
+# Signals.
+
+
+def watched_classes(predicted: Float64s) -> list[int]:
+    """Return the classes with a signal: the most frequent of `predicted`, (K,), ascending.
+
+    One of two classes is enough, because the other's margin is its opposite.
+    """
+    most = 1 if len(predicted) == 2 else _MOST_CLASSES
+    return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())
+
+
+def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
+    """Return how far each class's logit is above the highest other one, shape (len(classes), n).
+
+    The margin of a masked class is the lowest finite number.
+    """
+    predictions = logits.argmax(axis=1)
+    rows = np.arange(len(logits))
+    top = logits[rows, predictions].astype(np.float64)
+    rest = logits.copy()
+    rest[rows, predictions] = -np.inf
+    second = rest.max(axis=1).astype(np.float64)
+    lowest = -float(np.finfo(np.float32).max)
+    found = np.empty((len(classes), len(logits)))
+    for place, number in enumerate(classes):
+        others = np.where(predictions == number, second, top)
+        found[place] = logits[:, number] - np.maximum(others, lowest)
+    return found
+
+
+def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> Float64s:
+    """Return the calibrated probability of the classifier's own label, shape (n,)."""
+    confidence = np.empty(len(rows))
+    start = 0
+    for block in domain.blocks(rows, "logits", *scaled.reads):
+        labels, columns = domain.logits(block).argmax(axis=1), np.arange(len(block))
+        stop = start + len(block)
+        confidence[start:stop] = scaled.forecast(domain, block).probabilities[labels, columns]
+        start = stop
+    return confidence
+
+
+def quantiles(values: Floats) -> Packed:
+    """Return the quantiles of values (n,) at (i + 1/2) / m, which `ranks` reads; none for none."""
+    m = min(len(values), _QUANTILES)
+    limit = np.finfo(np.float32).max
+    ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))
+    # Hazen's quantiles: with no more rows than quantiles, every row is one.
+    places = (np.arange(m) + 0.5) / m * len(ordered) - 0.5
+    lower = np.floor(np.maximum(places, 0)).astype(np.int64)
+    upper = np.minimum(lower + 1, len(ordered) - 1)
+    share = (places - lower).clip(0, 1).astype(np.float32)
+    values = np.asarray(ordered[lower] * (1 - share) + ordered[upper] * share)
+    return Packed.of(np.maximum.accumulate(values))  # equal values may differ by rounding
+
+
+def signal(
+    name: str, values: Floats, *, class_number: int | None = None, axis: int | None = None
+) -> Signal:
+    """Sketch the values (n,) of a signal."""
+    sketch = quantiles(values)
+    own_ranks = ranks(sketch.values, values)
+    mean, variance = float(own_ranks.mean()), float(own_ranks.var())
+    return Signal(name, len(values), sketch, mean, variance, class_number, axis)
+
+
+def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
+    """Sketch coordinates (n, p) axis by axis, and return what makes their ranks uncorrelated.
+
+    The correlations must be known, so few rows allow few axes. Constant coordinates give none.
+    """
+    most = min(places.shape[1], len(places) // _ROWS_PER_AXIS)
+    sketches = (signal(f"axis {axis}", places[:, axis], axis=axis) for axis in range(most))
+    signals = [sketch for sketch in sketches if sketch.variance > 0]
+    if not signals:
+        return [], None
+    ranked = np.stack([sketch.ranks(places[:, int(sketch.axis or 0)]) for sketch in signals])
+    correlations = np.atleast_2d(np.corrcoef(ranked)) + _RANK_RIDGE * np.eye(len(signals))
+    return signals, Packed.of(np.linalg.inv(np.linalg.cholesky(correlations)))
+
+
+# Coordinates: principal components, in which domains are compared by their moments.
+
+
+def most_points(domain: Domain, of: Space) -> int:
+    """Return the maximum number of rows to compare domains with (fewer for wide rows)."""
+    width = domain.n_features if of == "features" else domain.n_classes
+    return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
+
+
+def points(domain: Domain, rows: Rows, of: Space) -> Floats:
+    """Return the points that domains are compared by: features, or logits less their row's mean.
+
+    Their shape is (n, d). A masked class takes the lowest other logit of its row.
+    """
+    if of == "features":
+        return domain.features(rows)
+    logits = domain.logits(rows).astype(np.float64)
+    out = masked(logits)
+    lowest = np.where(out, np.inf, logits).min(axis=1, keepdims=True)
+    logits = np.where(out, lowest, logits)
+    return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+
+def fit_axes(cloud: Floats, seed: int) -> Axes:
+    """Return the leading principal axes of points (n, d), standardised.
+
+    A subspace iteration finds them from a seeded start.
+    """
+    mean, scale = cloud.mean(axis=0, dtype=np.float64), cloud.std(axis=0, dtype=np.float64)
+    varies = (scale > _CONSTANT * np.abs(mean)) & (scale > np.finfo(np.float32).tiny)
+    scale = np.where(varies, scale, np.maximum(1.0, np.abs(mean)))
+    width = cloud.shape[1]
+    count = max(1, min(_MOST_AXES, width, _MOST_NUMBERS // width - 2))
+    drawn = cloud[thinned(np.arange(len(cloud)), _MOST_ROWS, seed)]
+    standard = ((drawn - mean) / scale).astype(np.float32)
+    basis = np.random.default_rng(seed).normal(size=(width, count)).astype(np.float32)
+    for _ in range(_STEPS):
+        basis = np.linalg.qr(standard.T @ (standard @ basis))[0]
+    return Axes(Packed.of(mean), Packed.of(scale), Packed.of(basis.T))
+
+
+def moments(places: Float64s) -> Moments:
+    """Return the moments of coordinates (n, p)."""
+    centred = places - places.mean(axis=0)
+    covariance = centred.T @ centred / max(1, len(places) - 1)
+    return Moments(len(places), Packed.of(places.mean(axis=0)), Packed.of(covariance))
+
+
+def direction(one: Moments, other: Moments) -> Float64s:
+    """Return the coefficients of log (density of `one` / density of `other`), shape (p,).
+
+    Both densities are normal with the pooled covariance (Fisher's discriminant).
+    """
+    difference = one.mean.values.astype(np.float64) - other.mean.values
+    return np.asarray(np.linalg.solve(_pooled(one, other), difference))
+
+
+def squared_distance(one: Moments, other: Moments) -> float:
+    """Return the squared Mahalanobis distance of two domains, less what sampling adds to it."""
+    difference = one.mean.values.astype(np.float64) - other.mean.values
+    squared = float(difference @ direction(one, other))
+    return max(0.0, squared - len(difference) * (1 / one.rows + 1 / other.rows))
+
+
+def _pooled(one: Moments, other: Moments) -> Float64s:
+    """Return the covariance that two domains share, with a ridge."""
+    total = max(1, one.rows + other.rows - 2)
+    parts = [(part.rows - 1) / total * part.covariance.values for part in (one, other)]
+    both: Float64s = np.stack(parts).sum(axis=0, dtype=np.float64)
+    ridge = _RIDGE * max(float(np.trace(both)) / len(both), float(np.finfo(np.float32).tiny))
+    return np.asarray(both + ridge * np.eye(len(both)))
+
+
+def shares(predictions: Labels, n_classes: int) -> Float64s:
+    """Return how often each class is predicted, shape (K,)."""
+    return np.asarray(np.bincount(predictions, minlength=n_classes) / max(1, len(predictions)))
