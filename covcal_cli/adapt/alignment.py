@@ -6,8 +6,10 @@ is judged by a linear probe fitted from scratch: D-bar can be fooled while a new
 them apart at 99 % (MATHEMATICS, section 5).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,12 +25,13 @@ from covcal_cli.adapt.perceptrons import (
 )
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.adapt.training_rows import RowStream, TrainingRows, spread_rows
+from covcal_cli.arrays import Float32s, Float64s, Floats
+from covcal_cli.errors import CovcalError
+from covcal_cli.maths.logistic import fit_logistic
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
 PROBE_ROWS = 3000
-_RIDGE = 1e-3
-_NEWTON_STEPS = 12
 _PURPOSE = 1  # of the random streams of this stage
 _EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200
@@ -201,6 +204,14 @@ class Aligner:
         return (errors(self._rows.source.train, 1.0) + errors(self._rows.target.train, 0.0)) / 2
 
 
+def diverged() -> CovcalError:
+    """Return the error to raise where the networks' weights are no longer finite."""
+    return CovcalError(
+        "training diverged: the features or the weight decay are too large for this preset's "
+        "learning rate: use preset default, or less weight decay"
+    )
+
+
 # The linear probe.
 
 
@@ -210,62 +221,44 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 
     Return ``probe_accuracy``, ``ess_share`` and ``mean_weight``, each of shape (M,).
     """
-    fitted = [
-        psi(spread_rows(domain.train, PROBE_ROWS)[None]) for domain in (rows.source, rows.target)
-    ]
-    held_out = [psi(domain.validation[None]) for domain in (rows.source, rows.target)]
-    logits = probe_logits(fitted[0], fitted[1], torch.cat(held_out, dim=1)).cpu()
-    source, target = torch.split(logits, [values.shape[1] for values in held_out], dim=1)
-    found = [
-        importance_weights(s[None].numpy(), t[None].numpy()).health
-        for s, t in zip(source, target, strict=True)
-    ]
-    return {
-        "probe_accuracy": balanced_accuracy(source, target),
-        "ess_share": torch.tensor([one.ess_share for one in found]),
-        "mean_weight": torch.tensor([one.mean_weight for one in found]),
-    }
+
+    def aligned(inputs: Tensor) -> Float32s:
+        values: Float32s = psi(inputs[None]).cpu().numpy()
+        return values
+
+    domains = (rows.source, rows.target)
+    train = [aligned(spread_rows(domain.train, PROBE_ROWS)) for domain in domains]
+    validation = [aligned(domain.validation) for domain in domains]
+    checks: list[tuple[float, float, float]] = []
+    for *fitted, source, target in zip(*train, *validation, strict=True):
+        logits = probe_logits(fitted[0], fitted[1], np.concatenate([source, target]))
+        of_source, of_target = np.split(logits, [len(source)])
+        health = importance_weights(of_source[None], of_target[None]).health
+        accuracy = balanced_accuracy(of_source, of_target)
+        checks.append((accuracy, health.ess_share, health.mean_weight))
+    names = ("probe_accuracy", "ess_share", "mean_weight")
+    return dict(zip(names, torch.tensor(checks).unbind(dim=1), strict=True))
 
 
-def probe_logits(source: Tensor, target: Tensor, rows: Tensor) -> Tensor:
-    """Return the logits of "came from the source", (M, r) float64, of `rows`, (M, r, p).
+def probe_logits(source: Float32s, target: Float32s, rows: Float32s) -> Float64s:
+    """Return the logits of "came from the source", shape (r,), of `rows`, shape (r, p).
 
-    One class-balanced logistic regression per member is fitted on `source`, (M, n, p), and
-    `target`, (M, m, p).
+    A class-balanced logistic regression is fitted on `source`, (n, p), and `target`, (m, p).
     """
-    inputs = torch.cat([source, target], dim=1).double()
-    centre, spread = inputs.mean(dim=1, keepdim=True), inputs.std(dim=1, keepdim=True)
-    spread = spread.clamp(min=1e-9)
-    design = _with_intercept((inputs - centre) / spread)
-    n_source, n_target = source.shape[1], target.shape[1]
-    # Each domain weighs one half, whatever its size; the intercept has next to no ridge.
-    truth = torch.zeros(design.shape[:2], dtype=torch.float64, device=design.device)
-    truth[:, :n_source] = 1.0
-    share = torch.full_like(truth, 0.5 / n_target)
-    share[:, :n_source] = 0.5 / n_source
-    ridge = torch.full((design.shape[2],), _RIDGE, dtype=torch.float64, device=design.device)
-    ridge[-1] = 1e-9
-    weights = torch.zeros((len(design), design.shape[2], 1), dtype=torch.float64).to(design.device)
-    for _ in range(_NEWTON_STEPS):
-        chance = torch.sigmoid(torch.bmm(design, weights).squeeze(2))
-        residual = share * (chance - truth)
-        gradient = torch.bmm(design.transpose(1, 2), residual.unsqueeze(2))
-        gradient = gradient + ridge[:, None] * weights
-        curvature = (share * chance * (1 - chance)).clamp(min=share * 1e-6).unsqueeze(2)
-        hessian = torch.bmm(design.transpose(1, 2), design * curvature) + torch.diag(ridge)
-        move = torch.linalg.solve(hessian, gradient)
-        weights = weights - move
-        if float(move.abs().max()) < 1e-5:
-            break
-    return torch.bmm(_with_intercept((rows.double() - centre) / spread), weights).squeeze(2)
+    both = np.concatenate([source, target]).astype(np.float64)
+    centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)
+
+    def blocks() -> Iterator[tuple[Floats, float, float]]:
+        # Each domain weighs one half, whatever its size.
+        yield (source - centre) / spread, 1.0, 0.5 / len(source)
+        yield (target - centre) / spread, 0.0, 0.5 / len(target)
+
+    weights = fit_logistic(blocks, len(centre))
+    if weights is None:  # the objective is convex, so the inputs are not finite
+        raise diverged()
+    return np.asarray((rows - centre) / spread @ weights[:-1] + weights[-1])
 
 
-def balanced_accuracy(source: Tensor, target: Tensor) -> Tensor:
-    """Return the mean of both domains' share on the right side of 0, shape (M,)."""
-    right_source = (source > 0).double().mean(dim=1)
-    right_target = (target <= 0).double().mean(dim=1)
-    return (right_source + right_target) / 2
-
-
-def _with_intercept(values: Tensor) -> Tensor:
-    return torch.cat([values, torch.ones_like(values[:, :, :1])], dim=2)
+def balanced_accuracy(source: Float64s, target: Float64s) -> float:
+    """Return the mean of both domains' share of logits on the right side of 0."""
+    return float(((source > 0).mean() + (target <= 0).mean()) / 2)

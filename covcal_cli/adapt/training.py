@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from covcal_cli.adapt.alignment import Aligner, Alignment, MemberTrace, probe_overlap
+from covcal_cli.adapt.alignment import Aligner, Alignment, MemberTrace, diverged, probe_overlap
 from covcal_cli.adapt.perceptrons import (
     Dropout,
     Perceptrons,
@@ -25,7 +25,6 @@ from covcal_cli.adapt.perceptrons import (
 from covcal_cli.adapt.settings import DiscriminatorSettings, Settings
 from covcal_cli.adapt.training_rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.arrays import AnyArray, Float32s, Float64s, Labels
-from covcal_cli.errors import CovcalError
 from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
@@ -118,10 +117,7 @@ def train(
 
 def _require_finite(*networks: Perceptrons) -> None:
     if not all(bool(t.isfinite().all()) for network in networks for t in network.parameters()):
-        raise CovcalError(
-            "training diverged: the features or the weight decay are too large for this preset's "
-            "learning rate: use preset default, or less weight decay"
-        )
+        raise diverged()
 
 
 def train_discriminators(

@@ -19,7 +19,7 @@ from covcal_cli.calibrate.problem import (
     warnings_on_reading,
 )
 from covcal_cli.estimators.guards import sentences_of_failed
-from covcal_cli.estimators.inputs import Estimate, confidences
+from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
@@ -28,6 +28,7 @@ from covcal_cli.labels.ece import LabelledError, folds, label_ece
 from covcal_cli.labels.labelled_draw import LabelledDraw
 from covcal_cli.labels.posterior import MAX_FRAME, Posterior, posterior
 from covcal_cli.labels.score import forecast
+from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss

@@ -19,8 +19,8 @@ import numpy as np
 from covcal_cli.calibrate.on_source import plain
 from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.estimators.guards import prior_reached, prior_rows, sentences_of_failed
-from covcal_cli.estimators.inputs import probabilities
 from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.maths.odds import probabilities
 from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import with_offsets
 from covcal_cli.records import Guard

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Floats
 from covcal_cli.maths.masks import masked
+from covcal_cli.maths.odds import sigmoid
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
 ARGMAX = "argmax"  # its output has another shape, so it is tried where the output holds integers
@@ -164,7 +165,7 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     if tail == ARGMAX:
         return _argmax_error(z, output)
     if tail == "sigmoid":
-        z = np.exp(-np.logaddexp(0, -z))
+        z = sigmoid(z)
     elif tail != "none":
         with np.errstate(invalid="ignore"):  # of rows that are no logits
             z -= z.max(axis=1, keepdims=True)

@@ -9,9 +9,9 @@ from covcal_cli.estimators.inputs import (
     EstimatorInputs,
     Z,
     from_variance,
-    log_odds,
     variance_of_mean,
 )
+from covcal_cli.maths.odds import top_log_odds
 
 ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on the target"
 
@@ -29,9 +29,9 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     The noise of t enters the interval through the target's share at a number of errors two standard
     errors up and down.
     """
-    scores = log_odds(inputs.source_logits, inputs.temperature)
+    scores = top_log_odds(inputs.source_logits, inputs.temperature)
     source = np.sort(scores)
-    target = np.sort(log_odds(inputs.target_logits, inputs.temperature))
+    target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
     # A row moves t where it is wrong and above it, or right and below it.

@@ -29,9 +29,9 @@ from covcal_cli.estimators.inputs import (
     EstimatorInputs,
     Z,
     from_variance,
-    probabilities,
     variance_of_mean,
 )
+from covcal_cli.maths.odds import probabilities
 from covcal_cli.maths.transport import Transport, transport
 from covcal_cli.records import Guard
 

@@ -2,11 +2,10 @@
 
 An `EstimatorInputs` holds all that may be known without target labels. An estimator is a function
 of an `EstimatorInputs` that returns an `Estimate`: an accuracy, the interval of its sampling noise,
-the assumption behind it, and checks. The scores of rows that estimators share come last.
+the assumption behind it, and checks.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,8 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
-from covcal_cli.maths.softmax import blocks_of, class_major, exp, log_mean_softmax
+from covcal_cli.maths.odds import confidences
+from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import Guard
 
 # A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes).
@@ -264,51 +264,3 @@ def slope(values: Float64s, on: Float64s, *, constant: float) -> float:
     centred = on - on.mean()
     variance = float(centred @ centred)
     return float(centred @ values) / variance if variance > 0 else constant
-
-
-# Scores of rows: confidences at a temperature, and log-odds that never saturate.
-
-
-def probabilities(logits: Floats, temperature: float) -> Float64s:
-    """Return softmax(z / T), classes first, shape (K, n), of logits (n, K)."""
-    found = np.empty(logits.shape[::-1])
-    for part, scaled in _scaled(logits, temperature):
-        chances = exp(scaled)
-        chances /= chances.sum(axis=0)
-        found[:, part] = chances
-    return found
-
-
-def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
-    """Return the probability of every row's label at T, shape (n,), by default of the top one."""
-    found = np.empty(len(logits))
-    for part, scaled in _scaled(logits, temperature):
-        chances = exp(scaled)
-        # Every row's maximum is shifted to 0: the top label's term is 1.
-        top = 1.0 if labels is None else chances[labels[part], np.arange(chances.shape[1])]
-        found[part] = top / chances.sum(axis=0)
-    return found
-
-
-def log_odds(logits: Floats, temperature: float) -> Float64s:
-    """Return log(c / (1 - c)) of the top confidence c at T, shape (n,).
-
-    The same order as c, but rows whose c rounds to 1 keep theirs: thresholds and bins need it.
-    """
-    found = np.empty(len(logits))
-    for part, scaled in _scaled(logits, temperature):
-        scaled[scaled.argmax(axis=0), np.arange(scaled.shape[1])] = -np.inf
-        second = scaled.max(axis=0)  # -inf where the row allows one class alone, which is certain
-        scaled -= np.where(second > -np.inf, second, 0.0)
-        rest = np.exp(scaled).sum(axis=0)
-        found[part] = -(second + np.log(np.maximum(rest, np.finfo(np.float64).tiny)))
-    return found
-
-
-def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64s]]:
-    """Yield z / T block by block, class-major, and which rows a block has."""
-    start = 0
-    for block in blocks_of(logits)():
-        stop = start + len(block)
-        yield slice(start, stop), class_major(block) / temperature
-        start = stop

@@ -17,7 +17,8 @@ from collections.abc import Callable
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Rows
-from covcal_cli.estimators.inputs import EstimatorInputs, confidences, log_odds
+from covcal_cli.estimators.inputs import EstimatorInputs
+from covcal_cli.maths.odds import confidences, top_log_odds
 
 _BINS = 15
 _GRID = np.linspace(math.log(0.05), math.log(200.0), 61)
@@ -32,7 +33,7 @@ def utdc_temperature(inputs: EstimatorInputs, accuracy: float) -> float:
     """
     bins = min(_BINS, inputs.n_source, inputs.n_target)
     wanted = scaled_accuracies(inputs, accuracy, bins)
-    order = np.argsort(log_odds(inputs.target_logits, 1.0), kind="stable")
+    order = np.argsort(top_log_odds(inputs.target_logits, 1.0), kind="stable")
     rows = inputs.target_logits[order]  # from the least to the most confident at T = 1
     starts = _starts(len(rows), bins)
     sizes = np.diff([*starts, len(rows)])
@@ -54,7 +55,7 @@ def scaled_accuracies(inputs: EstimatorInputs, accuracy: float, bins: int) -> Fl
 
     Rows of the same confidence share their mean accuracy, so that their order does not matter.
     """
-    _, group = np.unique(log_odds(inputs.source_logits, 1.0), return_inverse=True)
+    _, group = np.unique(top_log_odds(inputs.source_logits, 1.0), return_inverse=True)
     counts = np.bincount(group)
     shared = np.bincount(group, weights=inputs.source_correct) / counts
     in_order = np.repeat(shared, counts)

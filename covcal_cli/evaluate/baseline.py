@@ -20,7 +20,7 @@ from covcal_cli.evaluate.limits import Change, Limit, gated_names
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.result import Evaluation, MetricsRecord
 from covcal_cli.forecast.forecaster import NONE
-from covcal_cli.maths.proportions import wilson
+from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.records import read_document
 

@@ -43,7 +43,7 @@ from covcal_cli.arrays import Float64s, Integers
 from covcal_cli.evaluate.bins import Bins, over, under
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.ranked import Auroc
-from covcal_cli.maths.proportions import quantile, wilson
+from covcal_cli.maths.odds import quantile, wilson
 
 LEVEL = 0.95
 Interval = tuple[float, float]

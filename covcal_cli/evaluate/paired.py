@@ -29,7 +29,7 @@ from covcal_cli.arrays import Float64s, Integers, Labels
 from covcal_cli.evaluate.bins import CORRECTNESS, ConfidenceBlock, ValueCells
 from covcal_cli.evaluate.bootstrap import LEVEL, MAX_DRAWS, Interval, mean_interval
 from covcal_cli.evaluate.metrics import METRICS
-from covcal_cli.maths.proportions import quantile
+from covcal_cli.maths.odds import quantile
 
 LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are means over rows, of proper scores
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))  # ends of cells of confidence

@@ -27,15 +27,14 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Integers
 from covcal_cli.estimators.inputs import Estimate
-from covcal_cli.maths.proportions import wilson
+from covcal_cli.maths.logistic import newton
+from covcal_cli.maths.odds import logit, sigmoid, wilson
 
 INTERVAL = "95 %, of the rows that were drawn from"
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
 NEAREST = 0.0025  # a forecast that is nearer to 0 or 1 counts as this near
 _LEVEL = 0.95
-_STEPS = 30
-_TOLERANCE = 1e-10
 # Of k events in n trials: n times the probability at which k or more happen in 1 of 20 cases.
 _FEW = {1: 0.05129329438755058, 2: 0.35536151071217885, 3: 0.8176914413164763}
 
@@ -98,11 +97,11 @@ def labelled(sample: LabelledSample, frame: Float64s, forecast: Float64s) -> Est
     forecast : array of shape (n,)
         The same in the rows of the sample.
     """
-    scores, of_frame = _logit(forecast), _logit(frame)
+    scores, of_frame = logit(forecast, NEAREST), logit(frame, NEAREST)
     N, n, weights = sample.population, len(sample), sample.weights
-    offset, slope = _fitted(scores, sample.right, weights / weights.mean())
-    of_drawn = _sigmoid(offset + slope * scores)
-    mean = float(_sigmoid(offset + slope * of_frame).mean())
+    offset, slope = _recalibrated(scores, sample.right, weights / weights.mean())
+    of_drawn = sigmoid(offset + slope * scores)
+    mean = float(sigmoid(offset + slope * of_frame).mean())
     accuracy = float(np.clip(mean + weights @ (sample.right - of_drawn) / N, 0.0, 1.0))
     variance = float(sample.variances @ (of_drawn * (1 - of_drawn))) / N**2 * n / max(n - 1, 1)
     low, high = accuracy, accuracy
@@ -128,34 +127,18 @@ def _interval(accuracy: float, size: float, right: Float64s) -> tuple[float, flo
     return low, high
 
 
-def _fitted(scores: Float64s, right: Float64s, weights: Float64s) -> tuple[float, float]:
+def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float64s:
     """Return offset and slope of the log odds of being right on scores, by penalised likelihood."""
     inputs = np.stack([np.ones_like(scores), scores])
     centre, precision = np.array([0.0, 1.0]), np.array([_OFFSET_SPREAD**-2, _SLOPE_SPREAD**-2])
 
-    def loss(at: Float64s) -> float:
-        odds = at @ inputs
-        of_rows = np.logaddexp(0, odds) - right * odds
-        return float(weights @ of_rows + precision @ (at - centre) ** 2 / 2)
-
-    at = centre
-    for _ in range(_STEPS):
-        chances = _sigmoid(at @ inputs)
-        gradient = inputs @ (weights * (chances - right)) + precision * (at - centre)
+    def derivatives(at: Float64s) -> tuple[float, Float64s, Float64s]:
+        odds, away = at @ inputs, at - centre
+        chances = sigmoid(odds)
+        value = weights @ (np.logaddexp(0, odds) - right * odds) + precision @ away**2 / 2
+        slope = inputs @ (weights * (chances - right)) + precision * away
         curvature = (inputs * (weights * chances * (1 - chances))) @ inputs.T
-        step = np.linalg.solve(curvature + np.diag(precision), gradient)
-        while loss(at - step) > loss(at) + _TOLERANCE:  # the loss is convex: a shorter step falls
-            step /= 2
-        at = at - step
-        if np.abs(step).max() < _TOLERANCE:
-            break
-    return float(at[0]), float(at[1])
+        return float(value), slope, curvature + np.diag(precision)
 
-
-def _logit(forecast: Float64s) -> Float64s:
-    near = np.clip(forecast, NEAREST, 1 - NEAREST)
-    return np.asarray(np.log(near / (1 - near)))
-
-
-def _sigmoid(odds: Float64s) -> Float64s:
-    return np.asarray(np.exp(-np.logaddexp(0, -odds)))
+    fit = newton(derivatives, centre)
+    return centre if fit is None else fit  # without a fit the forecast stays as it is

@@ -17,6 +17,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
 from covcal_cli.labels.accuracy import LabelledSample
+from covcal_cli.maths.odds import logit, sigmoid
 
 FOLDS = 5
 _OFFSET_SPREAD, _SLOPE_SPREAD = 1.0, 0.5
@@ -55,13 +56,13 @@ def label_ece(frame: Float64s, confidence: Float64s, sample: LabelledSample) -> 
         )
     )
     middles = np.quantile(frame, (np.arange(_PARTS) + 0.5) / _PARTS)
-    of_frame, odds = _logit(middles), _logit(confidence)
+    of_frame, odds = logit(middles, _NEAREST), logit(confidence, _NEAREST)
     signs = np.where(sample.right == 1, -1.0, 1.0)
     densities, distances = np.empty(_POINTS), np.empty(_POINTS)
     for place, offset in enumerate(offsets):
         rows = offset + slopes[:, None] * odds
         densities[place] = -np.logaddexp(0, signs * rows) @ weights
-        true = np.exp(-np.logaddexp(0, -(offset + slopes[:, None] * of_frame)))
+        true = sigmoid(offset + slopes[:, None] * of_frame)
         distances[place] = np.abs(middles - true).mean(axis=1)
     densities -= (offsets[:, None] / _OFFSET_SPREAD) ** 2 / 2
     densities -= ((slopes - 1) / _SLOPE_SPREAD) ** 2 / 2
@@ -82,8 +83,3 @@ def folds(n: int, seed: int) -> tuple[int, Integers]:
     """Return how many folds n rows are cut into, and the fold of each, alike in size."""
     parts = min(FOLDS, n)
     return parts, np.random.default_rng(seed).permutation(np.arange(n) % parts)
-
-
-def _logit(confidence: Float64s) -> Float64s:
-    near = np.clip(confidence, _NEAREST, 1 - _NEAREST)
-    return np.asarray(np.log(near) - np.log1p(-near))

@@ -27,9 +27,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
-from covcal_cli.estimators.inputs import Estimate, log_odds
+from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.labels.accuracy import LabelledSample
 from covcal_cli.maths.masks import masked, spread
+from covcal_cli.maths.odds import sigmoid, top_log_odds
 
 AGREEING, CONTRADICTING = 0.03, 0.08
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
@@ -87,7 +88,7 @@ def posterior(
         )
         means, densities = np.empty(_POINTS), np.empty(_POINTS)
         for place, log_t in enumerate(log_ts):
-            means[place] = _sigmoid(_profile(frame, log_t)[:, None] + offsets).mean(axis=0)
+            means[place] = sigmoid(_profile(frame, log_t)[:, None] + offsets).mean(axis=0)
             odds = _odds(logits, log_t)[:, None] + offsets
             densities[place] = -weights @ np.logaddexp(0, signs * odds)
         densities -= ((offsets - OFFSET) / OFFSET_SPREAD) ** 2 / 2
@@ -108,7 +109,7 @@ def posterior(
     chances = np.exp(densities - densities.max())
     chances /= chances.sum()
     accuracy, offset = float((chances * means).sum()), float(chances.sum(axis=0) @ offsets)
-    of_offset = np.array([_sigmoid(_profile(frame, log_t) + offset).mean() for log_t in log_ts])
+    of_offset = np.array([sigmoid(_profile(frame, log_t) + offset).mean() for log_t in log_ts])
     log_t = float(np.interp(accuracy, of_offset[::-1], log_ts[::-1]))
     return Posterior(math.exp(log_t), offset, accuracy)
 
@@ -118,14 +119,10 @@ def _width(prior: Estimate) -> float:
 
 
 def _odds(logits: Floats, log_t: float) -> Float64s:
-    return np.clip(log_odds(logits, math.exp(log_t)), -_LARGEST, _LARGEST)
+    return np.clip(top_log_odds(logits, math.exp(log_t)), -_LARGEST, _LARGEST)
 
 
 def _profile(frame: Floats, log_t: float) -> Float64s:
     """Return the log odds of the rows in the middle of equal parts, which stand for all."""
     middles = (np.arange(_PARTS) + 0.5) / _PARTS
     return np.asarray(np.quantile(_odds(frame, log_t), middles))
-
-
-def _sigmoid(odds: Float64s) -> Float64s:
-    return np.asarray(np.exp(-np.logaddexp(0, -odds)))

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
+from covcal_cli.maths.odds import sigmoid
 
 # Standardised inputs (m, d), 1 or 0 for their kind, the weight of each row; called once a step.
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
 RIDGE = 1e-3  # weight of ||coefficients||^2 / 2 beside the balanced mean cross-entropy
-_TOLERANCE = 1e-10  # of what a step promises to gain
+_TOLERANCE = 1e-10  # a step that promises to gain less is the last
 _MAX_STEPS = 60
 
 
@@ -22,20 +23,30 @@ def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
 
     The logit of "is of kind 1" is inputs @ coefficients + intercept.
     """
-    weights: Float64s = np.zeros(width + 1)
-    step = np.zeros_like(weights)
+    return newton(lambda weights: _derivatives(blocks, weights), np.zeros(width + 1))
+
+
+def newton(
+    derivatives: Callable[[Float64s], tuple[float, Float64s, Float64s]], start: Float64s
+) -> Float64s | None:
+    """Return the minimum of a convex function, or None without convergence.
+
+    `derivatives` returns the function's value, gradient and Hessian at a point.
+    """
+    point = start.copy()
+    step = np.zeros_like(point)
     value = np.inf
     for _ in range(_MAX_STEPS):
-        trial, slope, hessian = _derivatives(blocks, weights)
+        trial, slope, hessian = derivatives(point)
         if trial > value:  # overshot: go half of the last step back
             step /= 2
-            weights -= step
+            point -= step
             continue
         value = trial
         step = np.linalg.solve(hessian, -slope).astype(np.float64)
-        weights += step
+        point += step
         if -np.dot(slope, step) < _TOLERANCE:
-            return weights
+            return point
     return None
 
 
@@ -51,7 +62,7 @@ def _derivatives(blocks: Blocks, weights: Float64s) -> tuple[float, Float64s, Fl
         inputs[:, :-1] = block
         logits = inputs @ weights
         value += weight * float(np.logaddexp(0.0, -logits if kind else logits).sum())
-        probability = 0.5 * (1 + np.tanh(0.5 * logits))
+        probability = sigmoid(logits)
         slope += weight * (inputs.T @ (probability - kind))
         # float32 products change the path of the iteration, not where it ends.
         curvature = np.sqrt(weight * probability * (1 - probability))

@@ -10,6 +10,7 @@ from covcal_cli.evaluate.bins import GroupMetrics
 from covcal_cli.evaluate.metrics import METRICS, in_report
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.formats.calibration import Calibration
+from covcal_cli.maths.odds import percent
 from covcal_cli.maths.scaling import shown_temperatures
 from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
@@ -120,10 +121,10 @@ def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
         [
             f"{group.name}{' *' if group.small else ''}",
             str(group.n),
-            _percent(group.accuracy),
-            _percent(group.mean_confidence),
-            _percent(group.ece),
-            _percent(group.over_ece),
+            percent(group.accuracy),
+            percent(group.mean_confidence),
+            percent(group.ece),
+            percent(group.over_ece),
         ]
         for group in filled[:MAX_CLASSES]
     ]
@@ -140,9 +141,9 @@ def weights_table(calibration: Calibration) -> str | None:
         ["effective rows (overlap of the domains)", f"{health['ess']:.1f} of {health['n']}"],
         ["effective rows in the fit of T", f"{health['ess_fit']:.1f} of {health['n']}"],
         ["mean weight (should be 1)", f"{health['mean_weight']:.3f}"],
-        ["share of the largest weight", _percent(health["largest_share"])],
-        ["weights cut at the limit", _percent(health["clipped_share"])],
-        ["domain AUC (50 %: no shift seen)", _percent(health["domain_auc"])],
+        ["share of the largest weight", percent(health["largest_share"])],
+        ["weights cut at the limit", percent(health["clipped_share"])],
+        ["domain AUC (50 %: no shift seen)", percent(health["domain_auc"])],
     ]
     return html(Table(["importance weights", ""], rows))
 
@@ -155,8 +156,8 @@ def candidates_table(calibration: Calibration) -> str | None:
         [
             f"{candidate.method}{' (chosen)' if candidate.chosen else ''}",
             shown_temperatures(candidate.temperature, candidate.aligned_temperature, 3),
-            _percent(candidate.target_confidence),
-            _percent(candidate.estimated_accuracy),
+            percent(candidate.target_confidence),
+            percent(candidate.estimated_accuracy),
             candidate.why,
         ]
         for candidate in calibration.candidates
@@ -188,8 +189,8 @@ def estimates_table(estimation: Estimation) -> str:
     rows = [
         [
             one.name,
-            _percent(one.accuracy),
-            f"{_percent(one.low)} to {_percent(one.high)}",
+            percent(one.accuracy),
+            f"{percent(one.low)} to {percent(one.high)}",
             "no guard" if not one.checked else "yes" if one.trusted else "no",
             one.assumption,
         ]
@@ -212,9 +213,5 @@ def provenance_table(content: ReportContent) -> str:
     return html(Table(["", ""], rows, texts=(0, 1)), long_words=True)
 
 
-def _number(value: float | None, percent: bool) -> str:
-    return f"{value:.4f}" if value is not None and not percent else _percent(value)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
+def _number(value: float | None, in_percent: bool) -> str:
+    return f"{value:.4f}" if value is not None and not in_percent else percent(value)

@@ -17,7 +17,7 @@ from covcal_cli.evaluate.paired import Difference
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.maths.proportions import wilson
+from covcal_cli.maths.odds import short_percent, wilson
 from covcal_cli.report.content import ReportContent
 
 Tone = Literal["good", "mixed", "bad"]
@@ -80,7 +80,7 @@ def _headline(
     if classes.off:
         worst = classes.off[0].name
         return "bad", f"The confidence cannot be taken at its word where {worst} is predicted"
-    points, level = 100 * ece[1], _percent(evaluation.level)
+    points, level = 100 * ece[1], short_percent(evaluation.level)
     if ece[1] < NARROW:
         return "good", (
             f"The confidence can be taken at its word: at most {points:.1f} points off on average "
@@ -110,7 +110,7 @@ def _off(evaluation: Evaluation, name: str) -> list[str]:
         if interval is None:
             return text
         low, high = (f"{100 * end:.1f}" for end in interval)
-        return f"{text} ({_percent(evaluation.level)} interval {low} to {high})"
+        return f"{text} ({short_percent(evaluation.level)} interval {low} to {high})"
 
     bins = len(evaluation.metrics[name].bins.counts)
     if name == NONE:
@@ -139,7 +139,7 @@ def _compared(differences: Sequence[Difference], level: float) -> list[str]:
         conclusion = f"It is better by {better}."
     else:
         conclusion = "So these rows show neither that it is better nor that it is worse."
-    return [f"On the same rows it changes {numbers} ({_percent(level)}, paired). {conclusion}"]
+    return [f"On the same rows it changes {numbers} ({short_percent(level)}, paired). {conclusion}"]
 
 
 def _difference(one: Difference) -> str:
@@ -210,10 +210,6 @@ class _Classes:
                 f"of {self.n} have too few rows to tell."
             ]
         return []
-
-
-def _percent(level: float) -> str:
-    return f"{100 * level:.4g} %"
 
 
 def _expected(content: ReportContent) -> Verdict:

@@ -24,12 +24,12 @@ from covcal_cli.estimators.inputs import (
     Estimate,
     EstimatorInputs,
     from_variance,
-    log_odds,
     variance_of_mean,
 )
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
+from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
@@ -64,7 +64,7 @@ class SourceRows:
 
     def _from_sketch(self, sketch: Reference, logits: Floats) -> Estimate:
         n_classes = logits.shape[1]
-        odds = log_odds(logits, self.temperature)
+        odds = top_log_odds(logits, self.temperature)
         rows = _top_against_rest(odds, n_classes, self.temperature)
         inputs = EstimatorInputs(self.logits, self.labels, rows, self.temperature)
         source, target = inputs.source_confidence, inputs.target_confidence

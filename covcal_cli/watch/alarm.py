@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s
+from covcal_cli.maths.softmax import log_mean
 
 # Sizes of the changes that are bet on, in standard deviations of a row's rank.
 _SIZES = (0.05, 0.15, 0.5, 1.5)
@@ -84,7 +85,7 @@ def alarm(
         bets = np.hstack([bets, _bets(squares, noise[:, single : single + 1], len(joint))])
     # A signal without a row after a start has nothing to bet on, and keeps its stake.
     bets = np.where(after[:, : bets.shape[1]] > 0, bets, 0.0)
-    by_start = _log_mean(bets.T)
+    by_start = log_mean(list(bets.T))
     best = int(by_start.argmax())
     evidence = float(by_start[best] + math.log(np.exp(by_start - by_start[best]).sum()))
     limit = math.log(threshold)
@@ -101,10 +102,4 @@ def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
         + squares / 2 * size**2 / (noise * (noise + size**2))
         for size in _SIZES
     ]
-    return _log_mean(np.stack(logs))
-
-
-def _log_mean(logs: Float64s) -> Float64s:
-    """Return log mean exp over the first axis."""
-    highest = logs.max(axis=0)
-    return np.asarray(highest + np.log(np.exp(logs - highest).mean(axis=0)))
+    return log_mean(logs)

@@ -17,7 +17,7 @@ from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.labels.accuracy import LabelledSample
 from covcal_cli.labels.draws import frame_rows
 from covcal_cli.labels.picked_labels import marked_rows
-from covcal_cli.maths.proportions import wilson
+from covcal_cli.maths.odds import wilson
 from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.sketches import calibrated_confidence
 

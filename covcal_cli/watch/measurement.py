@@ -9,12 +9,15 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError, TooFewRowsError
-from covcal_cli.estimators.inputs import MAX_VALUES, confidences
+from covcal_cli.estimators.inputs import (
+    MAX_VALUES,
+)
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
+from covcal_cli.maths.odds import confidences
 from covcal_cli.records import write_document
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.cuts import Cut, Every, cuts

@@ -15,7 +15,10 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.estimators.clusters import MOST_ROWS, class_centres, strays
-from covcal_cli.estimators.inputs import ESTIMATED, MAX_ROWS, log_odds
+from covcal_cli.estimators.inputs import (
+    ESTIMATED,
+    MAX_ROWS,
+)
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import (
     Domain,
@@ -25,6 +28,7 @@ from covcal_cli.formats.features import (
     thinned_places,
 )
 from covcal_cli.maths.masks import masked
+from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.watch.reference import (
     Axes,
@@ -99,7 +103,7 @@ def reference_of(
     temperature = fit_temperature(
         logits, labels, allow_sharpening=wrong >= MIN_ERRORS, seed=seed
     ).temperature
-    odds = log_odds(logits, temperature)
+    odds = top_log_odds(logits, temperature)
     coordinates = _coordinates(source, target if has_target else None, seed)
     signals, joint = _signals(file, baseline, scaled, coordinates, seed)
     return Reference(

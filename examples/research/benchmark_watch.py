@@ -28,11 +28,11 @@ from sklearn.neural_network import MLPClassifier
 
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
-from covcal_cli.estimators.inputs import confidences
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.maths.odds import confidences
 from covcal_cli.records import write_document
 from covcal_cli.watch.measurement import distances, signals_of
 from covcal_cli.watch.reference import Reference

@@ -12,10 +12,10 @@ from scipy.special import expit, logit, softmax
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.inputs import confidences
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.labels.target_labels import random_labels
+from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import with_offsets
 from covcal_cli.records import encoded, write_document
 from tests.cli_runner import covcal

@@ -19,7 +19,7 @@ from covcal_cli.evaluate.bootstrap import (
 )
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.evaluate.ranked import Auroc, auroc
-from covcal_cli.maths.proportions import wilson
+from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.softmax import class_major, softmax
 from tests.evaluate.made_bins import ranked
 

@@ -8,10 +8,11 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.estimators.inputs import Estimate, log_odds
+from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.labels.accuracy import LabelledSample
 from covcal_cli.labels.posterior import OFFSET, OFFSET_SPREAD, posterior
+from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.records import Guard
 
 GUARD = Guard("contradiction", 0.0, 0.1, True, "")
@@ -30,7 +31,7 @@ def first(n: int, right: Float64s) -> LabelledSample:
 
 def made(logits: Float64s, temperature: float, offset: float) -> Float64s:
     """Return what is right if a temperature and an offset are."""
-    chances = expit(log_odds(logits, temperature) + offset)
+    chances = expit(top_log_odds(logits, temperature) + offset)
     return np.asarray(np.random.default_rng(1).random(len(logits)) < chances, dtype=float)
 
 
@@ -39,7 +40,7 @@ def test_many_labels_decide(logits: Float64s) -> None:
     right = made(logits, 3.0, -0.3)
 
     def loss(at: Float64s) -> float:
-        odds = log_odds(logits, float(np.exp(at[0]))) + at[1]
+        odds = top_log_odds(logits, float(np.exp(at[0]))) + at[1]
         of_offset = ((at[1] - OFFSET) / OFFSET_SPREAD) ** 2 / 2
         return float((np.logaddexp(0, odds) - right * odds).sum() + of_offset)
 
@@ -54,7 +55,7 @@ def test_many_labels_decide(logits: Float64s) -> None:
 
 def test_the_mean_confidence_is_the_accuracy(logits: Float64s) -> None:
     found = posterior(logits, logits[:20], first(20, made(logits, 3.0, -0.3)), PRIOR)
-    confidence = expit(log_odds(logits, found.temperature) + found.offset)
+    confidence = expit(top_log_odds(logits, found.temperature) + found.offset)
     assert confidence.mean() == pytest.approx(found.accuracy, abs=0.002)
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
-from covcal_cli.estimators.inputs import log_odds
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.records import document_of, document_text, parsed_json, write_document
 from covcal_cli.watch.reference import Reference, reference_path
 from covcal_cli.watch.sketches import reference_of
@@ -44,7 +44,7 @@ def test_its_numbers_are_those_of_the_rows(tmp_path: Path) -> None:
         int((held & right).sum()),
         int((held & ~right).sum()),
     )
-    odds = log_odds(source["logits"][held & ~right], found.temperature)
+    odds = top_log_odds(source["logits"][held & ~right], found.temperature)
     assert found.source.wrong_odds.values == pytest.approx(np.sort(odds), rel=1e-6)
     rows = {signal.name: signal.rows for signal in found.signals}
     assert rows["confidence"] == SIZES[0] + SIZES[1]

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.estimators.inputs import confidences
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
+from covcal_cli.maths.odds import confidences
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import WatchSettings, watch
 from tests.cli_runner import covcal

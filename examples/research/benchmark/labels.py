@@ -17,11 +17,11 @@ import numpy as np
 from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Labels
 from covcal_cli.compare.ranking import Comparison
 from covcal_cli.compare.runs import Record
-from covcal_cli.estimators.inputs import confidences
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, confidence_block
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.target_labels import target_labels
+from covcal_cli.maths.odds import confidences
 
 ORACLE, TRUE_ACCURACY = "oracle temperature", "true accuracy"
 CEILINGS = (TRUE_ACCURACY, ORACLE)
