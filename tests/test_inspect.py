@@ -197,7 +197,10 @@ def test_how_well_the_classifier_does(small_files: Path, tmp_path: Path) -> None
     found = shown(path)
     assert found["labelled"] == "source 350, target 250"
     assert found["groups"] == "site"
-    assert found["accuracy"] == f"{right / 230:.2%} of 230 unseen labelled source rows"
+    assert (
+        found["accuracy"]
+        == f"{right / 230:.2%} of 230 labelled source rows outside the train split"
+    )
     assert "warning" not in found
     with h5py.File(path, "r+") as file:
         file["source/labels"][:] = np.random.default_rng(0).permutation(labels)

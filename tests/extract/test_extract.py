@@ -364,7 +364,7 @@ def test_accuracy_at_chance_is_a_warning_and_better_is_not(model: Path, tmp_path
     assert good.source_accuracy is not None
     assert good.source_accuracy.share == 1.0
     assert not any("guessing" in text for text in good.warnings)
-    assert any("no better than guessing" in text for text in bad.warnings)
+    assert any("no better than always answering" in text for text in bad.warnings)
 
 
 def test_confidence_without_doubt_is_a_warning(source: Path, tmp_path: Path) -> None:

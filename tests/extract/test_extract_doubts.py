@@ -33,9 +33,9 @@ def test_a_permuted_order_is_found(classes: int, share: float) -> None:
     found = greedy_permutation(labels[::2], predictions[::2], classes)
     np.testing.assert_array_equal(found[rows], columns)
     judged = (columns[labels[1::2]] == predictions[1::2]).mean()
-    order = better_order(labels, predictions, classes)
-    assert order is not None
-    assert order[0] == pytest.approx(judged)
+    better = better_order(labels, predictions, classes)
+    assert better is not None
+    assert better[0] == pytest.approx(judged)
 
 
 @pytest.mark.parametrize(("n", "classes"), [(60, 10), (200, 100), (3000, 1000), (1000, 2)])

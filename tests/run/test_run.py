@@ -360,7 +360,7 @@ def test_it_shows_what_extract_shows_and_every_note(
     """The block of ``covcal extract`` and the notes of every step, whether made or reused."""
     inputs = ("digits.onnx", "source.npz", "target.npz", "-o", "alone.h5")
     alone = covcal("extract", *inputs, cwd=folder).require_success()
-    assert "unseen labelled source rows" in alone.out
+    assert "labelled source rows outside the train split" in alone.out
     notes = [line for line in alone.err.splitlines() if line.startswith("note: ")]
     assert notes
     for done in (whole[1], run(folder).require_success()):

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -190,15 +190,40 @@ def _require_names(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse a model with an operator that ONNX Runtime does not have."""
+    """Refuse an operator that ONNX Runtime does not have, or that lacks an input or output."""
     own = {function.domain for function in model.functions}
-    for node in model.graph.node:
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    for number, node in enumerate(model.graph.node):
+        name = repr(node.name or next(iter(node.output), f"number {number}"))
         if node.domain not in {*_KNOWN_DOMAINS, *_RUNTIME_DOMAINS, *own}:
             raise CovcalError(
-                f"{path}: node {node.name or node.output[0]!r} needs the custom operator "
-                f"{node.domain}.{node.op_type}, which onnxruntime does not have: export the model "
-                "with standard operators"
+                f"{path}: node {name} needs the custom operator {node.domain}.{node.op_type}, "
+                "which onnxruntime does not have: export the model with standard operators"
             )
+        damage = _damage(node, versions)
+        if damage:
+            raise CovcalError(
+                f"{path} is damaged: node {name} ({node.op_type}) {damage}: copy or download it "
+                "again, or export it again"
+            )
+
+
+def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
+    """Return what is wrong with the number of a node's inputs or outputs, empty if nothing is."""
+    if not any(node.output):
+        return "has no output"
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    version = versions.get(node.domain, versions.get("ai.onnx" if domain == "" else domain, 0))
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, domain)
+    except onnx.defs.SchemaError:  # one of ONNX Runtime's own, a function, or a newer version
+        return ""
+    named = zip(schema.inputs, node.input, strict=False)
+    if any(value.option == value.option.Single and not name for value, name in named):
+        return "has an input without a name"
+    if not schema.min_input <= len(node.input) <= schema.max_input:
+        return f"has {len(node.input)} inputs and needs {schema.min_input}"
+    return ""
 
 
 def _no_start(providers: Sequence[str], reason: str) -> CovcalError:

@@ -101,7 +101,7 @@ def _found(graph: OnnxGraph, output: str | None) -> Head | None:
         head = find_head(graph, output)
     except CovcalError:
         return None
-    declared = _declared_classes(graph, head.outputs[0].name)
+    declared = head.outputs[0].columns
     # Another operator, or another number of classes: the layer is inside the network.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
@@ -188,16 +188,9 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
         step=0.0,
         tail_step=tail_step(graph, tensor, choice.tensor),
         follower=follower,
-        n_scores=len(choice.zipped) or _declared_classes(graph, choice.name),
+        n_scores=len(choice.zipped) or choice.columns,
         outputs=(choice,),
     )
-
-
-def _declared_classes(graph: OnnxGraph, name: str) -> int:
-    """Return the columns that an output declares, 0 where it declares none."""
-    value = next(value for value in graph.outputs if value.name == name)
-    sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-    return int(np.prod(sizes[1:])) if len(sizes) > 1 else 0
 
 
 # The head as the graph has it.

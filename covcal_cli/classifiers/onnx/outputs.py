@@ -16,7 +16,13 @@ from covcal_cli.records import parsed_json
 
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
 _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
-_METADATA_NAMES = ("names", "class_names", "classes", "labels", "id2label")
+# Signed and unsigned bytes and words, in which a quantised model stores scores.
+_STORED_SCORES = {
+    *(onnx.TensorProto.UINT8, onnx.TensorProto.INT8),
+    *(onnx.TensorProto.UINT16, onnx.TensorProto.INT16),
+}
+# Where exporters put the class names; PaddleOCR and PaddleX write one name a line as "character".
+_METADATA_NAMES = ("names", "class_names", "classes", "labels", "id2label", "character")
 _LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
 
@@ -28,6 +34,7 @@ class ClassOutput:
     tensor: str  # to be read: the output itself, or what a ZipMap turns into dictionaries
     is_label: bool = False  # whether it holds the index of the most likely class alone
     is_vector: bool = False  # whether it holds one number per row, without an axis of classes
+    columns: int = 0  # the number of columns that it declares, 0 where it declares none
     # The keys of the dictionaries, in the order of the tensor.
     zipped: tuple[str | int, ...] = ()
 
@@ -64,11 +71,27 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
                     f"{other.name} or --model-output {kept[0].name}"
                 )
         return kept
-    described = ", ".join(f"{value.name} ({_kind(value)})" for value in chosen)
-    raise CovcalError(
-        f"{graph.file.path} is not a classifier that covcal can use: its output must be numbers of "
-        f"shape [N, classes], but it gives {described}: export the logits or probabilities of "
-        "every row, or choose another output with --model-output NAME"
+    raise _no_class_output(graph, chosen)
+
+
+def _no_class_output(graph: OnnxGraph, outputs: Sequence[onnx.ValueInfoProto]) -> CovcalError:
+    described = ", ".join(f"{value.name} ({_kind(value)})" for value in outputs)
+    path = graph.file.path
+    stored = [
+        value.name
+        for value in outputs
+        if value.type.tensor_type.elem_type in _STORED_SCORES and len(_row_sizes(graph, value)) == 1
+    ]
+    if stored:
+        return CovcalError(
+            f"{path} gives {described}: {stored[0]} holds quantised scores, and the scale that "
+            "turns them into numbers is not part of the output. Export the model so that it ends "
+            "with DequantizeLinear, or choose another output with --model-output NAME"
+        )
+    return CovcalError(
+        f"{path} is not a classifier that covcal can use: its output must be numbers of shape "
+        f"[N, classes], but it gives {described}: export the logits or probabilities of every row, "
+        "or choose another output with --model-output NAME"
     )
 
 
@@ -90,12 +113,31 @@ def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | No
         return ClassOutput(value.name, maker.input[0], zipped=zip_labels(maker))
     tensor = value.type.tensor_type
     dims = [dim.dim_value for dim in tensor.shape.dim]
-    ranked = tensor.HasField("shape")
-    if tensor.elem_type in _FLOATS and (not ranked or (dims and all(d == 1 for d in dims[2:]))):
-        return ClassOutput(value.name, value.name, is_vector=ranked and len(dims) == 1)
-    if tensor.elem_type in _INTEGERS and (not ranked or (dims and all(d == 1 for d in dims[1:]))):
+    if not tensor.HasField("shape"):
+        if tensor.elem_type in _FLOATS | _INTEGERS:
+            return ClassOutput(value.name, value.name, is_label=tensor.elem_type in _INTEGERS)
+        return None
+    sizes = _row_sizes(graph, value)
+    if tensor.elem_type in _FLOATS and dims and len(sizes) <= 1:
+        columns = sizes[0] if sizes else int(len(dims) > 1)
+        return ClassOutput(value.name, value.name, is_vector=len(dims) == 1, columns=columns)
+    if tensor.elem_type in _INTEGERS and dims and not sizes:
         return ClassOutput(value.name, value.name, is_label=True)
     return None
+
+
+def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
+    """Return the sizes other than 1 that a row of an output declares; 0 where a size is free.
+
+    The rows are the first axis. In an output of shape [1, N, K] they are the second axis: it is as
+    free, or as large, as the first axis of the model's input.
+    """
+    dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    batches = [item.type.tensor_type.shape.dim[:1] for item in graph.inputs]
+    batch = next((dim[0].dim_value for dim in batches if dim), 0)
+    if len(dims) == 3 and dims[0] == 1 and batch != 1 and dims[1] == batch:
+        dims = dims[1:]
+    return [size for size in dims[1:] if size != 1]
 
 
 def _kind(value: onnx.ValueInfoProto) -> str:
@@ -179,8 +221,9 @@ def class_names(
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """Return K different names of the classes in the order of the logits, or None.
 
-    Operators such as ZipMap hold labels, which come first; then the metadata, where names are a
-    Python or JSON dictionary by class number, or a list. Beside them, why names are not used.
+    Labels of operators such as ZipMap come first. Then comes the metadata: a Python or JSON
+    dictionary by class number, a list, or one name a line. The second value says why names of the
+    metadata are not used.
     """
     labels = _class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:
@@ -236,6 +279,9 @@ def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, .
 
 def _parse(text: str) -> tuple[str, ...] | None:
     value = _literal(text)
+    lines = [line.strip() for line in text.splitlines()]
+    if value is None and len(lines) > 1 and all(lines):
+        value = lines
     if isinstance(value, dict):
         try:
             numbered = {int(key): name for key, name in value.items()}

@@ -95,6 +95,11 @@ class Runner:
                 "preprocessing, or --batch 1 if only one row at a time works"
             ) from error
         arrays = [self._array(name, value) for name, value in zip(names, found, strict=True)]
+        # An output of shape [1, N, K] has its rows on the second axis.
+        arrays = [
+            array[0] if array.ndim == 3 and array.shape[:2] == (1, rows) else array
+            for array in arrays
+        ]
         for name, array in zip(names, arrays, strict=True):
             if array.ndim == 0 or len(array) != rows:
                 raise CovcalError(

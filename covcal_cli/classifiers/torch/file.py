@@ -12,6 +12,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,15 @@ _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch
 _PLACES = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 _SHOWN = 3  # of the names that do not fit
+# Bytes of an element by the name of its storage; torch warns when these names are looked up in it.
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("ByteStorage", "CharStorage", "BoolStorage", "UntypedStorage"), 1),
+    **dict.fromkeys(("QInt8Storage", "QUInt8Storage"), 1),
+    **dict.fromkeys(("HalfStorage", "BFloat16Storage", "ShortStorage"), 2),
+    **dict.fromkeys(("FloatStorage", "IntStorage", "QInt32Storage"), 4),
+    **dict.fromkeys(("DoubleStorage", "LongStorage", "ComplexFloatStorage"), 8),
+    "ComplexDoubleStorage": 16,
+}
 
 
 def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) -> Program:
@@ -122,13 +132,73 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
                         f"from {member.compress_size} bytes, and torch compresses nothing: {remedy}"
                     )
             damaged = archive.testzip()
+            torn = None if damaged else _torn_storage(archive)
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, RuntimeError) as error:
         raise CovcalError(
             f"{path} is not a readable torch file ({cause(error)}): {remedy}"
         ) from error
     if damaged is not None:
         raise CovcalError(f"{path}: the checksum of {damaged} is wrong: {remedy}")
+    if torn is not None:
+        raise CovcalError(f"{path} is damaged: {torn}: {remedy}")
     return [member.filename for member in held]
+
+
+class _Inert:
+    """Stands in for every object of a pickle, so that nothing of it is imported or run."""
+
+    def __new__(cls, *_args: Any, **_options: Any) -> "_Inert":
+        return object.__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        """Drop the object's attributes."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Drop an entry of a dictionary."""
+
+    def append(self, value: Any) -> None:
+        """Drop an entry of a list."""
+
+
+class _StorageReader(pickle.Unpickler):
+    """Lists the storages that a pickle of torch's names, and builds nothing."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(BytesIO(content))
+        self.sizes: dict[str, int] = {}  # bytes by the member's name
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        return type(name, (_Inert,), {"__module__": module})
+
+    def persistent_load(self, pid: Any, /) -> Any:
+        # ("storage", type, member, device, number of elements)
+        if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage":
+            kind, member, count = getattr(pid[1], "__name__", ""), pid[2], pid[4]
+            if kind in _ELEMENT_BYTES and isinstance(count, int):
+                self.sizes[str(member)] = count * _ELEMENT_BYTES[kind]
+        return _Inert()
+
+
+def _torn_storage(archive: zipfile.ZipFile) -> str | None:
+    """Return what is wrong with a storage of other size than its pickle says; None if all fit.
+
+    Torch reads past the end of a TorchScript storage that is too short.
+    """
+    held = {member.filename: member.file_size for member in archive.infolist()}
+    for name in held:
+        folder, _, pickled = name.rpartition("/")
+        if pickled not in ("data.pkl", "constants.pkl"):
+            continue
+        reader = _StorageReader(archive.read(name))
+        try:
+            reader.load()
+        except Exception:
+            continue
+        for key, size in reader.sizes.items():
+            member = f"{folder}/{pickled.removesuffix('.pkl')}/{key}"
+            if held.get(member, size) != size:
+                return f"{member} has {held[member]} bytes and needs {size}"
+    return None
 
 
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:

@@ -48,6 +48,10 @@ class _Guess:
     certain: bool = False  # whether the author of the module says so: nothing else is tried
 
 
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
 def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> Fed:
     """Find what a module is fed, by running it.
 
@@ -69,7 +73,8 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
                 break
             continue
         n = len(guess.rows[0])
-        if any(tensor.ndim > 0 and len(tensor) == n for tensor in outputs.values()):
+        # One row per example, on the first axis or on the second after an axis of size 1.
+        if any(n in shape[:1] or shape[:2] == (1, n) for shape in map(_shape, outputs.values())):
             return _fed(guess, names, module)
         shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
         failures.append(f"{text}: gives {shapes or 'no tensor'}, no answer per row")

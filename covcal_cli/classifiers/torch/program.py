@@ -23,6 +23,10 @@ _USUAL_OUTPUT = "logits"
 _DEVICES = ("cpu", "cuda")
 _SUFFIX = "executionprovider"
 _SHOWN = 200  # characters of an error's message
+_STORED_SCORES = {
+    *(torch.uint8, torch.int8, torch.int16),
+    *(torch.quint8, torch.qint8, torch.qint32),
+}
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ def may_hold_classes(
     `wanted` is the user's choice; else an output called logits comes before others. It is an error
     if it is missing, or no output has one vector per row.
     """
-    described = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in outputs.items())
+    described = ", ".join(f"{name} {_kind(tensor)}" for name, tensor in outputs.items())
     if wanted is not None and wanted not in outputs:
         raise CovcalError(f"{where} has no output {wanted!r}: choose one of {described}")
     if wanted is None and _USUAL_OUTPUT in outputs and _is_answer(outputs[_USUAL_OUTPUT], n):
@@ -163,6 +167,13 @@ def may_hold_classes(
     indices = {name: value for name, value in chosen.items() if _is_index(value, n)}
     if usable or indices:
         return wide or usable | indices
+    stored = [name for name, value in chosen.items() if value.dtype in _STORED_SCORES]
+    if stored:
+        raise CovcalError(
+            f"{where} gives {described} for {n} rows: {stored[0]} holds quantised scores, and the "
+            "scale that turns them into numbers is not part of the output: return floats, as "
+            "dequantize() gives them"
+        )
     raise CovcalError(
         f"{where} is not a classifier that covcal can use: it gives {described or 'no tensor'} for "
         f"{n} rows, and covcal needs floats of shape [N, classes]: return the logits or "
@@ -189,7 +200,15 @@ def _is_answer(value: Tensor, n: int) -> bool:
         return False
     if value.ndim == 1:
         return n in (1, len(value))  # some models drop the axis of a single row
-    return value.ndim > 1 and len(value) == n and all(size == 1 for size in value.shape[2:])
+    # [n, K] with further axes of size 1 anywhere, and [1, n, K] of a model with rows second.
+    shape = value.shape[1:] if value.ndim == 3 and value.shape[:2] == (1, n) else value.shape
+    return value.ndim > 1 and shape[0] == n and sum(size != 1 for size in shape[1:]) <= 1
+
+
+def _kind(value: Tensor) -> str:
+    """Return shape and, unless it is a float, type of a tensor."""
+    kind = "" if value.is_floating_point() else f"{str(value.dtype).removeprefix('torch.')} "
+    return f"{kind}{list(value.shape)}"
 
 
 def _is_index(value: Tensor, n: int) -> bool:

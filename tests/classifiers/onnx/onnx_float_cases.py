@@ -45,6 +45,38 @@ FLOAT_CASES: dict[str, Case] = {
     "log-softmax": Case(
         Graph([*HIDDEN, GEMM, node("LogSoftmax", "z", "y", axis=1)]), "Gemm z", "log_softmax"
     ),
+    "logits [N, 1, K]": Case(
+        Graph(
+            [*HIDDEN, GEMM, node("Unsqueeze", "z axis", "y")],
+            constants={"axis": np.array([1], np.int64)},
+            shapes={"y": ["N", 1, K]},
+        ),
+        "Gemm z",
+        "none",
+    ),
+    "softmax [1, N, K]": Case(
+        Graph(
+            [*HIDDEN, GEMM, node("Unsqueeze", "z axis", "u"), node("Softmax", "u", "y", axis=2)],
+            constants={"axis": np.array([0], np.int64)},
+            shapes={"y": [1, "N", K]},
+        ),
+        "Gemm z",
+        "softmax",
+    ),
+    "all of it [1, N, K]": Case(
+        Graph(
+            [
+                node("Unsqueeze", "x axis", "x1"),
+                node("MatMul", "x1 w1", "h"),
+                node("Relu", "h", "phi"),
+                node("MatMul", "phi wt", "y"),
+            ],
+            constants=WT | {"axis": np.array([0], np.int64)},
+            shapes={"y": [1, "N", K]},
+        ),
+        "MatMul y",
+        "none",
+    ),
     "a sigmoid per class": Case(
         Graph([*HIDDEN, GEMM, node("Sigmoid", "z", "y")]), "Gemm z", "sigmoid"
     ),

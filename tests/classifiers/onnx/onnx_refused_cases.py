@@ -118,6 +118,15 @@ REFUSED: dict[str, Refused] = {
         ),
         f"adds a bias that depends on the input, .*: {CHOICE}",
     ),
+    "quantised scores": Refused(
+        Graph(
+            [*HIDDEN, GEMM, node("QuantizeLinear", "z step zero", "y")],
+            constants={"step": np.array(0.1, np.float32), "zero": np.array(128, np.uint8)},
+            types={"y": onnx.TensorProto.UINT8},
+            shapes={"y": ["N", K]},
+        ),
+        r"gives y \(uint8 \[N, 3\], rank 2\): y holds quantised scores, .* DequantizeLinear",
+    ),
     "rank 3": Refused(
         Graph(
             [node("MatMul", "x w1", "h"), node("MatMul", "h wt", "y")],

@@ -27,6 +27,9 @@ def opened(folder: Path, **metadata: str) -> OpenedOnnx:
         ("labels", '["cat", "dog", "eel"]'),
         ("class_names", '["cat", "dog", "eel"]'),
         ("id2label", '{"2": "eel", "0": "cat", "1": "dog"}'),
+        ("character", "cat\ndog\neel"),  # PaddleOCR
+        ("character", "cat\r\ndog\r\neel\r\n"),
+        ("names", "cat\ndog\neel"),
     ],
 )
 def test_names_in_the_metadata_are_read(key: str, text: str, tmp_path: Path) -> None:
@@ -56,6 +59,7 @@ def test_names_that_do_not_fit_are_left_out_with_a_note(
     [
         "",
         "cat, dog, eel",
+        "cat\n\ndog",
         "__import__('os').getcwd()",
         "{0: 'cat', 1: 'dog', 3: 'eel'}",
         "{'a': 'cat'}",

@@ -205,3 +205,37 @@ def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
     saved.write_bytes(saved.read_bytes().replace(b"other", b"o\xffher"))
     with pytest.raises(CovcalError, match=r"is damaged \(a name in it is no UTF-8\): copy or"):
         open_classifier(saved)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "damage"),
+    [
+        ("Mul", "z", "has 1 inputs and needs 2"),
+        ("Add", "z", "has 1 inputs and needs 2"),
+        ("Sub", "", "has 0 inputs and needs 2"),
+        ("BatchNormalization", "z b b", "has 3 inputs and needs 5"),
+        ("DequantizeLinear", "z", "has 1 inputs and needs 2"),
+        ("Gather", "z", "has 1 inputs and needs 2"),
+        ("Relu", "z b", "has 2 inputs and needs 1"),
+    ],
+)
+def test_an_operator_without_an_input_is_damage(
+    op: str, inputs: str, damage: str, tmp_path: Path
+) -> None:
+    graph = Graph([*HIDDEN, GEMM, node(op, inputs, "y", name="last")])
+    with pytest.raises(CovcalError, match=rf"is damaged: node 'last' \({op}\) {damage}: copy or"):
+        open_classifier(graph.save(tmp_path))
+
+
+@pytest.mark.parametrize("damage", ["input", "output"])
+def test_an_operator_whose_input_or_output_has_no_name_is_damage(
+    damage: str, tmp_path: Path
+) -> None:
+    model = Graph([*HIDDEN, GEMM, node("Mul", "z b", "y")]).model()
+    if damage == "input":
+        model.graph.node[-1].input[1] = ""
+    else:
+        del model.graph.node[-1].output[:]
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(CovcalError, match=r"is damaged: node .* \(Mul\) has (an|no) (in|out)put"):
+        open_classifier(tmp_path / "m.onnx")

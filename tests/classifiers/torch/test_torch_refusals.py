@@ -5,11 +5,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from covcal_cli.classifiers.open import open_classifier
-from covcal_cli.classifiers.torch.classifier import open_torch
+from covcal_cli.classifiers.torch.classifier import open_program, open_torch
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
@@ -245,3 +246,60 @@ def test_a_number_changed_on_the_way(kind: str, tmp_path: Path) -> None:
     weights = path if kind == "weights.pth" else None
     with pytest.raises(CovcalError, match=rf"{kind}: the checksum of \S+ is wrong: copy it again"):
         open_classifier(source, weights=weights, trusted=True)
+
+
+@pytest.mark.parametrize("member", ["data/0", "data/3", "constants/0"])
+@pytest.mark.parametrize("size", [0.5, 0.0, 2.0])
+def test_a_storage_of_another_size(member: str, size: float, tmp_path: Path) -> None:
+    """Torch would read past its end, or take the first numbers, and say nothing.
+
+    The archive itself is whole: every member has its right checksum.
+    """
+    whole, torn = tmp_path / "whole.pt", tmp_path / "torn.pt"
+    way = "frozen" if member.startswith("constants") else "traced"
+    save(torch_modules.mlp(), way, whole, rows((D_IN,), 3))
+    with zipfile.ZipFile(whole) as archive, zipfile.ZipFile(torn, "w") as copy:
+        names = [name for name in archive.namelist() if name.endswith(member)]
+        assert len(names) == 1
+        for name in archive.namelist():
+            content = archive.read(name)
+            if name in names:
+                content = (content * 2)[: int(len(content) * size)]
+            copy.writestr(name, content)
+    open_program(whole, None, trusted=True)
+    with pytest.raises(CovcalError, match=rf"torn.pt is damaged: \S+{member} has \d+ bytes and n"):
+        open_program(torn, None, trusted=True)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int8])
+def test_quantised_scores_are_called_so(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bytes_of() -> torch.nn.Module:
+        return torch_modules.Made(lambda z: (z * 20).to(kind))
+
+    monkeypatch.setattr(torch_modules, "bytes_of", bytes_of, raising=False)
+    with pytest.raises(
+        CovcalError, match=r"gives output u?int8 \[4, 3\] for 4 rows: output holds qu"
+    ):
+        open_torch(f"{ZOO}:bytes_of")
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("tail", ["logits", "softmax"])
+def test_an_output_with_an_axis_of_one(
+    axis: int, tail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[1, N, K], [N, 1, K] and [N, K, 1] give what [N, K] gives."""
+
+    def end(z: torch.Tensor) -> torch.Tensor:
+        return (z if tail == "logits" else z.softmax(dim=1)).unsqueeze(axis)
+
+    monkeypatch.setattr(
+        torch_modules,
+        "with_axis",
+        torch_modules.seeded(lambda: torch_modules.Made(end)),
+        raising=False,
+    )
+    batch = {"x": rows((D_IN,), 7).numpy()}
+    found = [open_torch(f"{ZOO}:{name}").prove(batch).run(batch) for name in ("with_axis", "mlp")]
+    for odd, usual in zip(*found, strict=True):
+        assert np.array_equal(odd, usual)
