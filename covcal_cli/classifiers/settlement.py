@@ -7,10 +7,18 @@ or probabilities, and no first batch tells for sure. So such outputs are kept as
 
 import numpy as np
 
-from covcal_cli.arrays import Float32s, Floats
+from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
-from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence, log_probabilities
+from covcal_cli.maths.output_form import (
+    BELOW,
+    DISTRIBUTIONS,
+    OutputEvidence,
+    log_probabilities,
+)
+from covcal_cli.maths.softmax import to_float32
 
+_MOST_SHARE = 1 << 16  # votes, percentages and scores of 8 or 16 bits are at most so large
+_FAR = 1 << 12  # half of float32's digits are lost to such an offset
 PLAIN, LOGGED = "none", "softmax"  # the tails that an open output is settled on
 _LOGARITHMS = (
     "the model prints probabilities alone, so logits are their logarithms: float32 holds nothing "
@@ -41,6 +49,17 @@ class Outputs:
         self.is_open = tail == PLAIN  # whether all rows must tell what they are
         self.notes: tuple[str, ...] = ()  # on what they turned out to be
         self.warnings: tuple[str, ...] = ()
+
+    def to_float32(self, outputs: AnyArray) -> Float32s:
+        """Return outputs of a run as float32, without a common offset that would cost digits.
+
+        Where `settle` decides what outputs are, rows that may be shares keep their sum.
+        """
+        single = to_float32(outputs)
+        if self.is_open:
+            may_be_shares = (outputs.min(axis=1) >= -BELOW) & (outputs.max(axis=1) <= _MOST_SHARE)
+            single[may_be_shares] = outputs[may_be_shares].astype(np.float32)
+        return single
 
     def shown(self, outputs: Floats) -> Floats:
         """Return the numbers that the model itself gives, as evidence of what they are."""
@@ -104,6 +123,15 @@ class Outputs:
         """Return the logits, shape (m, K), of outputs."""
         found = log_probabilities(self.shown(outputs)) if self.are_logged else outputs
         return found.astype(np.float32)
+
+
+def without_offset(bias: Float64s) -> Float64s:
+    """Return a bias, shape (K,), without a common offset that float32 has no digits for.
+
+    Softmax does not see the offset, and `Outputs.to_float32` leaves it out of the logits.
+    """
+    is_far = len(bias) > 1 and float(np.abs(bias).max()) > _FAR
+    return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
 
 
 def _readings(seen: OutputEvidence) -> tuple[str, ...]:

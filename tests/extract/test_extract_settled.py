@@ -4,6 +4,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
@@ -31,23 +32,55 @@ def clipped() -> Array:
     return probabilities().clip(0.02, 0.98)
 
 
+def votes(trees: int) -> Array:
+    rng = np.random.default_rng(trees)
+    return np.array([rng.multinomial(trees, row) for row in probabilities()], dtype=np.float64)
+
+
+def scores(most: int) -> Array:
+    return np.rint(most * probabilities())
+
+
+def shares(of: Array) -> Array:
+    return np.asarray(of / of.sum(axis=1, keepdims=True))
+
+
 # What the model prints, and the probabilities that it means; None for logits.
 PRINTED: dict[str, tuple[Array, Array | None]] = {
     "probabilities": (probabilities(), probabilities()),
     "a forest's": (forest(), forest().clip(0, 1)),
     "percentages": (100 * probabilities(), probabilities()),
+    "votes of 50": (votes(50), shares(votes(50))),
+    "votes of 7": (votes(7), shares(votes(7))),
+    "0 to 255": (scores(255), shares(scores(255))),
+    "shares of 3.5": (3.5 * probabilities(), probabilities()),
     "clipped": (clipped(), clipped() / clipped().sum(axis=1, keepdims=True)),
     "logits": (np.log(probabilities()), None),
     "sigmoids": (expit(np.log(probabilities())), None),
 }
 WORDS = {
     "percentages": "every row sums to 100, as percentages do",
+    "votes of 50": "every row sums to 50, as votes of 50 trees do: each row is divided by its sum",
+    "votes of 7": "every row sums to 7, as votes of 7 trees do: each row is divided by its sum",
+    "0 to 255": "every row sums to about 255, as quantised scores from 0 to 255 do",
+    "shares of 3.5": "every row sums to about 3.5, as shares of that number do",
     "clipped": "all values lie between 0.02 and 0.98 and rows sum",
     "sigmoids": "all outputs of 480 rows lie between 0 and 1 and do not add up to 1",
 }
 SAME = "import torch\n\n\nclass Same(torch.nn.Linear):\n    def __init__(self):\n"
 SAME += f"        super().__init__({K}, {K}, bias=False)\n"
 SAME += f"        self.weight.data = torch.eye({K})\n"
+FAR = f"""import numpy as np
+import torch
+
+
+class Far(torch.nn.Linear):
+    def __init__(self):
+        super().__init__({K}, {K}, dtype=torch.float64)
+        with np.load("w.npz") as arrays:
+            self.weight.data, self.bias.data = map(torch.from_numpy, (arrays["w"], arrays["b"]))
+        self.example_input_array = torch.zeros(4, {K}, dtype=torch.float64)
+"""
 
 
 def same(folder: Path, kind: str) -> list[str]:
@@ -214,3 +247,43 @@ def test_boosting_of_two_classes_is_read_whatever_it_declares(
     np.testing.assert_allclose(found, np.where(x, [0.2, 0.8], [0.9, 0.1]), atol=1e-6)
     covcal("calibrate", "features.h5", "--method", "temp", cwd=tmp_path)
     covcal("export", model, "-c", "cal.json", "-o", "out.onnx", cwd=tmp_path).require_success()
+
+
+@pytest.mark.parametrize("offset", [1e6, -5e7, 1e8])
+@pytest.mark.parametrize("kind", ["onnx", "onnx alone", "torch"])
+def test_a_common_offset_costs_no_digits(kind: str, offset: float, tmp_path: Path) -> None:
+    """Softmax does not see a number added to all logits of a row; float32 loses theirs to it.
+
+    The same model in float64 with and without it gives the same logits up to one number per row,
+    and the stored layer gives them too.
+    """
+    weights = np.random.default_rng(1).normal(size=(K, K))
+    x = 3 * np.random.default_rng(2).normal(size=(N, K))
+    np.savez(tmp_path / "s.npz", x=x, y=(x @ weights.T).argmax(axis=1))
+    np.savez(tmp_path / "t.npz", x=x[::-1])
+    logits = {}
+    for added in (0.0, offset):
+        bias = np.arange(K) / 7 + added
+        if kind == "torch":
+            np.savez(tmp_path / "w.npz", w=weights, b=bias)
+            (tmp_path / "far_nets.py").write_text(FAR)
+            model = ["far_nets:Far"]
+        else:
+            graph = Graph(
+                [node("Gemm", "x w b", "y", transB=1)],
+                constants={"w": weights, "b": bias},
+                shape=("N", K),
+                shapes={"y": ["N", K]},
+                types={"y": onnx.TensorProto.DOUBLE},
+                input_type=onnx.TensorProto.DOUBLE,
+            )
+            alone = ["--phi", "none"] if "alone" in kind else []
+            model = [graph.save(tmp_path).name, *alone]
+        covcal("extract", *model, "s.npz", "t.npz", "-f", cwd=tmp_path).require_success()
+        with h5py.File(tmp_path / "features.h5") as file:
+            logits[added] = file["source/logits"][:].astype(np.float64)
+            if "alone" not in kind:
+                assert file.attrs["affine_error"] < 1e-5
+    plain, far = (values - values.max(axis=1, keepdims=True) for values in logits.values())
+    # Rows of the float64 model itself are rounded to 1e-8 of the offset.
+    np.testing.assert_allclose(far, plain, atol=1e-5)

@@ -39,7 +39,7 @@ from covcal_cli.classifiers.onnx.outputs import (
 )
 from covcal_cli.classifiers.onnx.runner import Runner, exposing
 from covcal_cli.classifiers.proof import Proof, notes_on_tail
-from covcal_cli.classifiers.settlement import Outputs
+from covcal_cli.classifiers.settlement import Outputs, without_offset
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 from covcal_cli.maths.masks import valid_rows
@@ -595,7 +595,7 @@ class OnnxClassifier:
                 self._original.require_same(batch, values, limit, has_features=has_features)
             self.proof.remarks += labels.note(values, logits)
         shown = None if features is None else features.astype(np.float32)
-        return shown, logits.astype(np.float32)
+        return shown, self.outputs.to_float32(logits)
 
     @property
     def tail(self) -> str | None:
@@ -614,8 +614,9 @@ class OnnxClassifier:
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,)."""
-        return self._head_array(self.reading.head.bias)
+        """The bias b, shape (K,), without a common offset that float32 has no digits for."""
+        bias = self.reading.head.bias
+        return self._head_array(None if bias is None else without_offset(bias))
 
     def _head_array(self, values: Float64s | None) -> Float32s | None:
         if values is None or self.outputs.are_logged:

@@ -20,7 +20,7 @@ from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.classifier import require_fit, require_width
 from covcal_cli.classifiers.kinds import names_a_function
 from covcal_cli.classifiers.proof import Proof
-from covcal_cli.classifiers.settlement import Outputs
+from covcal_cli.classifiers.settlement import Outputs, without_offset
 from covcal_cli.classifiers.torch.factory import open_function
 from covcal_cli.classifiers.torch.file import open_file
 from covcal_cli.classifiers.torch.head import Answer, Head, MadeRun, find_head
@@ -397,7 +397,7 @@ class TorchClassifier:
         if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)
-        return features, values.logits.astype(np.float32)
+        return features, self.outputs.to_float32(values.logits)
 
     @property
     def tail(self) -> str | None:
@@ -416,8 +416,12 @@ class TorchClassifier:
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,)."""
-        return None if self.outputs.are_logged else self._reading.bias
+        """The bias b, shape (K,), without a common offset that float32 has no digits for."""
+        source = self._reading.source
+        if self.outputs.are_logged or self._reading.bias is None or isinstance(source, Answer):
+            return None
+        bias = source.bias if self.is_single else without_offset(source.bias)
+        return bias.astype(np.float32)
 
     def describe(self) -> str:
         """Return the head and its proof in one line."""
