@@ -1,25 +1,49 @@
-"""``covcal merge``: features files of parts of the data to one file of all of it.
+"""``covcal merge``: join the features files of parts of the data into one features file.
 
-The parts are the shards of a run, or files of one domain each, or both. The result has the bytes
-that one run over everything would have written. Parts that do not belong together are refused by
-the name of what differs.
+The parts are the shards of one run, or one file per domain, or both. The result has the same bytes
+as one run over all of the data. Parts that do not belong together are refused, and the message
+names the first difference.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from covcal_cli import __version__
+from covcal_cli.arrays import Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.agreement import require_origin, require_same_run
-from covcal_cli.extract.joining import MergeReport, join_domains
-from covcal_cli.extract.parts import Part
-from covcal_cli.files import check_output
-from covcal_cli.formats.features import DOMAINS, FeatureFile
-from covcal_cli.formats.writer import HDF5Writer
+from covcal_cli.extract.agreement import COMMON, HEAD, require_origin, require_same_run
+from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
+from covcal_cli.extract.parts import Join, Part, content_sha256, difference
+from covcal_cli.extract.settings import Shard
+from covcal_cli.files import atomic_output, check_output
+from covcal_cli.formats.features import (
+    CONTENT,
+    DOMAINS,
+    FEATURE_COLUMNS,
+    FEATURES_SCHEMA,
+    ONE_TABLE,
+    OPTIONS,
+    SOURCE_FRACTIONS,
+    FeatureFile,
+)
+from covcal_cli.formats.writer import Attribute, HDF5Writer
 from covcal_cli.labels.draws import write_marks
 from covcal_cli.labels.joined import joined_marks
+
+_SKIPPED = ("skipped", "skipped_reasons")
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What was merged."""
+
+    rows: Mapping[str, Mapping[str, int]]  # per split of each domain, by name
+    skipped: Mapping[str, int]  # rows of each domain that could not be read
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
@@ -43,8 +67,184 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
 
         def marks(writer: HDF5Writer, parts: Mapping[str, Sequence[Part]]) -> None:
             rows = [np.asarray(part.rows) for part in parts.get("target", ())]
-            found, labels = joined_marks(holding["target"], rows)
-            if found.batches:
-                write_marks(writer, found, labels)
+            joined, labels = joined_marks(holding["target"], rows)
+            if joined.batches:
+                write_marks(writer, joined, labels)
 
         return join_domains(files, holding, output, marks, force=force)
+
+
+def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = False) -> MergeReport:
+    """Merge the source of one features file with the target of another, which holds no source.
+
+    Raises
+    ------
+    CovcalError
+        If the files do not belong together, or one lacks its domain.
+    """
+    check_output(output, force=force, inputs=[earlier, target])
+    with FeatureFile(earlier) as one, FeatureFile(target) as other:
+        for file in (one, other):
+            require_origin(file)
+        require_same_run(one, other)
+        one.require_source()
+        other.require_target()
+        if "source" in other.handle:
+            raise CovcalError(f"{target} holds source rows too: give the target's alone")
+        return join_domains([one, other], {"source": [one], "target": [other]}, output, force=force)
+
+
+def join_domains(
+    files: Sequence[FeatureFile],
+    holding: Mapping[str, Sequence[FeatureFile]],
+    output: Path,
+    also: Callable[[HDF5Writer, Mapping[str, Sequence[Part]]], None] = lambda *_: None,
+    *,
+    force: bool,
+) -> MergeReport:
+    """Write the rows that files of one run hold of each domain.
+
+    `also` writes more into the file; it is given the parts of each domain.
+    """
+    with ExitStack() as stack:
+        # A domain is the join of what the files hold of it.
+        parts = {name: _parts(name, held) for name, held in holding.items() if held}
+        domains = {name: Join(name, found) for name, found in parts.items()}
+        # The attributes are those that extract would have written, in its order.
+        first = files[0]
+        attributes: dict[str, Attribute] = {"covcal_version": __version__}
+        attributes |= {name: _plain(first.attributes[name]) for name in COMMON}
+        shares = next((file for file in files if SOURCE_FRACTIONS in file.attributes), None)
+        if shares is not None:
+            attributes[SOURCE_FRACTIONS] = str(shares.attributes[SOURCE_FRACTIONS])
+        fed = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
+        attributes |= {
+            name: _plain(first.attributes[name])
+            for name in (OPTIONS, ONE_TABLE)
+            if all(name in file.attributes for file in files)
+        }
+        if fed is not None:
+            attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
+        for name in domains:
+            attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
+        for name in domains:
+            kinds = {file.attributes.get(f"{name}_ids") for file in holding[name]}
+            if kinds == {"integers"}:
+                attributes[f"{name}_ids"] = "integers"
+        partial = stack.enter_context(atomic_output(output, force=force))
+        with HDF5Writer(
+            partial, schema=FEATURES_SCHEMA, classes=first.classes, attributes=attributes
+        ) as writer:
+            for domain in domains.values():
+                domain.write(writer)
+            also(writer, parts)
+            for name in HEAD:
+                if f"head/{name}" in first.handle:
+                    writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
+            # A file without rows has not seen what turns the logits into the output.
+            ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
+            found: dict[str, Attribute] = {
+                "tail": str(ran[0].attributes["tail"]),
+                **proof_attributes(
+                    max(float(file.attributes["affine_difference"]) for file in files),
+                    max(float(file.attributes["largest_logit"]) for file in files),
+                ),
+            }
+            joins = list(domains.values())
+            content = content_sha256(joins, first.classes, attributes | found)
+            writer.complete(**found, **{CONTENT: content})
+        return MergeReport(
+            rows={name: domain.rows for name, domain in domains.items()},
+            skipped={name: len(domain.skipped) for name, domain in domains.items()},
+        )
+
+
+def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
+    """Return a domain as the files hold it: one of them whole, or each of its shards once."""
+    if len(files) == 1 and "shard" not in files[0].attributes:
+        group = files[0].handle[name]
+        rows, skipped = len(group["labels"]), len(group.get("skipped", ()))
+        return [_part(files[0], name, range(rows), range(skipped))]
+    _require_every_shard(name, files)
+    shards = [file.handle["shard"][name] for file in files]
+    parts = [
+        _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
+        for file, shard in zip(files, shards, strict=True)
+    ]
+    # The shards know of how many rows they are: all of them must be there.
+    chosen = int(shards[0]["chosen"][()])
+    for part, shard in zip(parts, shards, strict=True):
+        if shard["chosen"][()] != chosen:
+            other = int(shard["chosen"][()])
+            raise difference(f"number of {name} rows", parts[0].path, chosen, part.path, other)
+    skipped = sum(len(part.skipped) for part in parts)
+    found = sum(len(part.rows) for part in parts) + skipped
+    if found != chosen:
+        raise CovcalError(
+            f"the {name} shards hold {found} of {chosen} rows: extract all of them again from the "
+            "same data"
+        )
+    if skipped > MAX_SKIPPED * chosen:
+        raise CovcalError(
+            f"{skipped} of {chosen} {name} images could not be read, more than {MAX_SKIPPED:.0%}: "
+            "mend or remove them, and extract again"
+        )
+    return parts
+
+
+def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
+    """Return what a file holds of a domain, given the row numbers of what it holds and skipped."""
+    group = file.handle[name]
+    texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
+    return Part(
+        path=file.path,
+        rows=rows,
+        content=group,
+        columns=list(group.get("columns", ())),
+        skipped=list(zip(skipped, *texts, strict=True)),
+    )
+
+
+def _small(rows: Rows) -> Any:
+    """Return ascending row numbers in half the memory, where they fit."""
+    fit = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
+    return rows.astype(np.uint32) if fit else rows
+
+
+def _plain(value: Any) -> Attribute:
+    return value if isinstance(value, str) else int(value)
+
+
+def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
+    """Refuse files that are not each shard of domain `name`, once."""
+    found: dict[int, FeatureFile] = {}
+    counts = set()
+    for file in files:
+        if "shard" not in file.attributes:
+            other = next(entry for entry in files if entry is not file)
+            raise CovcalError(
+                f"{file.path} holds the whole {name}, and {other.path} has {name} rows too: give "
+                "either one whole file or every shard"
+            )
+        shard = Shard.parse(str(file.attributes["shard"]))
+        counts.add(shard.count)
+        if shard.index in found:
+            raise CovcalError(
+                f"{found[shard.index].path} and {file.path} are both shard {shard}: give each "
+                "shard once"
+            )
+        found[shard.index] = file
+    if len(counts) > 1:
+        sizes = " and ".join(map(str, sorted(counts)))
+        raise CovcalError(
+            f"{files[0].path} and the others are shards of {sizes}: give the shards of one run"
+        )
+    (count,) = counts
+    missing = sorted(set(range(1, count + 1)) - set(found))
+    if missing:
+        names = ", ".join(f"{index}/{count}" for index in missing[:8])
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        raise CovcalError(
+            f"{name} shard {names}{more} is missing: give all {count} of them, or run "
+            f"covcal extract --shard {missing[0]}/{count}"
+        )

@@ -132,7 +132,7 @@ class Steps:
             If the classifier, its classes or the preprocessing are not those of the earlier run.
         """
         from covcal_cli.extract.extract import extract
-        from covcal_cli.extract.joining import merge_target
+        from covcal_cli.extract.merge import merge_target
 
         settings = self.settings.extraction
         # The source, which may be what named the classes, is not looked at.
