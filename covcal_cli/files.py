@@ -334,5 +334,24 @@ def as_word(path: str | Path) -> str:
 
 
 def relative_to_folder_of(path: Path, document: Path) -> str:
-    """Return `path` relative to the folder that `document` lies in, with forward slashes."""
-    return Path(os.path.relpath(path.resolve(), document.resolve().parent)).as_posix()
+    """Return `path` relative to the folder that `document` lies in, with forward slashes.
+
+    A link in that folder is named itself, not what it leads to.
+    """
+    file, folder = path.resolve(), document.resolve().parent
+    by_name = Path(os.path.relpath(path, document.parent))
+    if os.pardir not in by_name.parts and (folder / by_name).resolve() == file:
+        return by_name.as_posix()
+    return Path(os.path.relpath(file, folder)).as_posix()
+
+
+def leaves_folder_of(path: Path, document: Path) -> bool:
+    """Return whether a path that `document` names is not below the document's own folder.
+
+    Only names count: a link in the folder is the user's own, wherever it leads.
+    """
+    try:
+        way = path.relative_to(document.parent)
+    except ValueError:
+        return True
+    return way.is_absolute() or os.pardir in way.parts

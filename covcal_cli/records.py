@@ -1,25 +1,47 @@
-"""Covcal's JSON documents: records of typed fields, written and read by their annotations.
+"""Covcal's JSON documents: records with typed fields, written and read by their annotations.
 
 A document is a frozen dataclass with a schema id. Its fields become keys, in their order; a field
-`at` another place lies in an object within. Reading checks every value against the annotation of
-its field and passes over keys that no field has, since a later version may add some. A key that
-goes, or changes its meaning, takes another schema id, and an id that this version does not know is
-refused by name. Also the records that several documents share, and what settings check of a field.
+`at` another place becomes a key of an inner object. The last key, ``content_sha256``, is the digest
+of all other keys. Three checks decide whether a document is read:
+
+1. The digest must match. A document that was edited or damaged is refused.
+2. Every value must have the type of its field, and lie within its range (`Share`, `Count`, ...).
+3. A record refuses, in ``__post_init__``, values that do not fit each other: it raises ValueError,
+   most simply by `require_ascending` and `require_lengths`.
+
+Keys that no field has are ignored, since a later version may add some. If a key is removed or
+changes its meaning, the schema id changes, and a version that does not know an id refuses it.
+
+This module also has the records that several documents share, and the checks of settings.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
+DIGEST = "content_sha256"  # key of a document: the sha256 of its other keys
 _ABSENT = object()
+_ROUNDING = 1e-6  # by which a mean of 32-bit numbers may leave its range
 _LONGEST_JSON = 256 << 20  # bytes
 _DEEPEST_JSON = 64  # objects and lists in each other
 _MOST_DIGITS = 20  # of a whole number; 2^64 has as many
@@ -32,6 +54,63 @@ _WANTED = {
     list: "a list",
     dict: "an object",
 }
+
+
+# Ranges of numbers, to annotate a field with: `accuracy: Share`.
+
+
+@dataclass(frozen=True)
+class Within:
+    """A range that a number must lie in, ends included."""
+
+    low: float
+    high: float = math.inf
+
+    def require(self, what: str, value: float) -> None:
+        """Raise ValueError, which names the number, for one outside the range."""
+        if not self.low - _ROUNDING <= value <= self.high + _ROUNDING:
+            limits = f"{self.low:g} to {self.high:g}" if self.high < math.inf else f"{self.low:g}"
+            reason = f"outside {limits}" if self.high < math.inf else f"below {limits}"
+            raise ValueError(f"{what} is {value:.7g}, {reason}")
+
+
+@dataclass(frozen=True)
+class Above:
+    """A lower limit that a number must exceed."""
+
+    limit: float
+
+    def require(self, what: str, value: float) -> None:
+        """Raise ValueError, which names the number, for one that is not above the limit."""
+        if not value > self.limit:
+            raise ValueError(f"{what} is {value:.7g}, not above {self.limit:g}")
+
+
+Share = Annotated[float, Within(0, 1)]  # an accuracy, a probability, an ECE
+Difference = Annotated[float, Within(-1, 1)]  # of two shares
+NonNegative = Annotated[float, Within(0)]
+Positive = Annotated[float, Above(0)]
+Count = Annotated[int, Within(0)]
+Number = Annotated[int, Within(1)]  # a count of at least one
+
+
+def require_ascending(**values: float | None) -> None:
+    """Raise ValueError unless the numbers ascend in the order of their names; None is left out."""
+    numbers = [(name, value) for name, value in values.items() if value is not None]
+    for (name, value), (following, larger) in pairwise(numbers):
+        if value > larger + _ROUNDING:
+            raise ValueError(f"{name} is {value:.7g}, above {following}, {larger:.7g}")
+
+
+def require_lengths(length: int, **values: Iterable[Any]) -> None:
+    """Raise ValueError unless every list has `length` entries."""
+    for name, entries in values.items():
+        count = len(list(entries))
+        if count != length:
+            raise ValueError(f"{name} has {count} entries, not {length}")
+
+
+# Records that several documents share.
 
 
 @dataclass(frozen=True)
@@ -51,7 +130,7 @@ class Guard:
     value: float  # finite, as the threshold is
     threshold: float
     passed: bool
-    sentence: str  # what was found and what follows from it
+    sentence: str  # the finding, and what follows from it
 
 
 class Document:
@@ -64,14 +143,14 @@ D = TypeVar("D", bound=Document)
 
 
 def require_one_of(what: str, value: str, known: Iterable[str]) -> None:
-    """Refuse a value that is none of those there are, and name them."""
+    """Refuse a value that is not one of the `known` ones, and list them."""
     known = tuple(known)
     if value not in known:
         raise CovcalError(f"there is no {what} {value!r}: take {', '.join(known)}")
 
 
 def require_at_least(what: str, value: float, least: float) -> None:
-    """Refuse a number that is too small, or none."""
+    """Refuse a number that is too small, or not a number."""
     if not value >= least:
         raise CovcalError(f"{what} must be at least {least}, not {value}")
 
@@ -81,8 +160,14 @@ def at(place: str) -> dict[str, str]:
     return {"at": place}
 
 
+# Writing.
+
+
 def encoded(value: Any, path: Path) -> Any:
-    """Return a value as a document at `path` holds it; a record may say it itself by `to_json`."""
+    """Return a value as JSON holds it in a document at `path`, which relative paths start from.
+
+    A record that has a method `to_json` is written as that returns.
+    """
     if hasattr(value, "to_json"):
         return encoded(value.to_json(), path)
     if is_dataclass(value):
@@ -101,32 +186,52 @@ def encoded(value: Any, path: Path) -> Any:
     return relative_to_folder_of(value, path) if isinstance(value, Path) else value
 
 
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the digest of a document's keys, whatever their order and the spaces between them."""
+    rest = {name: value for name, value in content.items() if name != DIGEST}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
+    """Return the keys of a document with its digest; keys without a schema get none."""
+    keys = encoded(content, path)
+    if "schema" not in keys:
+        return keys
+    rest = {name: value for name, value in keys.items() if name != DIGEST}
+    return rest | {DIGEST: digest_of(rest)}
+
+
 def document_text(content: Document | Mapping[str, Any], path: Path) -> str:
     """Return the JSON text of a document, or of its keys, as it is written at `path`."""
-    return json.dumps(encoded(content, path), indent=2, allow_nan=False)
+    return json.dumps(_signed(content, path), indent=2, allow_nan=False)
 
 
-def line_text(content: Document, path: Path) -> str:
+def line_text(content: Document | Mapping[str, Any], path: Path) -> str:
     """Return the JSON text of a document in one line, as it is written in a file at `path`."""
-    return json.dumps(encoded(content, path), allow_nan=False)
+    return json.dumps(_signed(content, path), allow_nan=False)
 
 
 def write_document(content: Document | Mapping[str, Any], path: str | Path, *, force: bool) -> None:
-    """Write a document, or its keys, whole or not at all."""
+    """Write a document, or its keys, with its digest: whole or not at all."""
     path = Path(path)
     write_text(path, document_text(content, path) + "\n", force=force)
+
+
+# Reading.
 
 
 def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
     """Return the value of a JSON text of any origin.
 
-    Where it may name paths, texts may hold what Python makes of bytes that are no UTF-8.
+    With `names_paths`, a text may hold the surrogates that stand for bytes of a path which are not
+    UTF-8.
 
     Raises
     ------
     ValueError
-        If it is no JSON, names a key twice, holds what is no finite number of a usual size or no
-        Unicode text, or is nested too deeply or too long.
+        If it is not JSON, names a key twice, is nested too deeply or too long, or holds a number
+        that is not finite or too long, or a text that is not Unicode.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
@@ -152,12 +257,12 @@ def json_of(path: Path, *, names_paths: bool = False) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"it names {shown(twice)} twice")
-    return found
+    return content
 
 
 def _integer(text: str) -> int:
@@ -173,19 +278,21 @@ def _float(text: str) -> float:
 
 
 def _require_shallow(value: Any, undecodable: str) -> None:
-    """Refuse a value that is nested too deeply to be worked with, or holds what is no text."""
+    """Refuse a value that is nested too deeply, or that holds a text which is not Unicode."""
     level = [value]
     for _ in range(_DEEPEST_JSON):
-        texts = [entry for entry in level if isinstance(entry, str)]
-        inner = [entry for entry in level if isinstance(entry, list | dict)]
-        texts += [name for entry in inner if isinstance(entry, dict) for name in entry]
+        texts = [value for value in level if isinstance(value, str)]
+        inner = [value for value in level if isinstance(value, list | dict)]
+        texts += [name for value in inner if isinstance(value, dict) for name in value]
         for text in texts:
             if not text.isascii() and not _is_unicode(text, undecodable):
                 raise ValueError(f"it holds {shown(text)}, which is no Unicode text")
         if not inner:
             return
         level = [
-            one for entry in inner for one in (entry.values() if isinstance(entry, dict) else entry)
+            child
+            for value in inner
+            for child in (value.values() if isinstance(value, dict) else value)
         ]
     raise ValueError("it is nested too deeply")
 
@@ -193,13 +300,13 @@ def _require_shallow(value: Any, undecodable: str) -> None:
 def _is_unicode(text: str, undecodable: str) -> bool:
     try:
         text.encode("utf-8", undecodable)
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
+    except UnicodeEncodeError:  # half of a surrogate pair, as "\\ud800" in JSON
         return False
     return True
 
 
 def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[str, Any]:
-    """Return the object in a JSON file, empty for other JSON; raise `CovcalError` for no JSON."""
+    """Return the object in a JSON file; an empty one for other JSON, `CovcalError` for no JSON."""
     require_file(path, remedy=remedy)
     try:
         content = json_of(path, names_paths=True)
@@ -213,13 +320,14 @@ def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[s
 def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None = None) -> D:
     """Read a document, or those of its keys that `kind` has fields for.
 
-    A field that is missing in the file takes its default, where it has one. `remedy` is what to do
-    about any other file, as ``"make it with covcal calibrate"``, `again` about a damaged document.
+    A field that the file lacks takes its default. Messages say what to do: `remedy` about any other
+    file, such as ``"make it with covcal calibrate"``, and `again` about a damaged document.
 
     Raises
     ------
     CovcalError
-        If the file is missing, no JSON or of another schema, or a field is not what it must be.
+        If the file is missing, is not JSON or has another schema; if its digest does not match; or
+        if a value has the wrong type, is out of range, or does not fit the others.
     """
     content = read_json(path, remedy=remedy, again=again)
     schema = content.get("schema")
@@ -239,13 +347,17 @@ def document_of(kind: type[D], content: Any, path: Path) -> D:
     Raises
     ------
     ValueError
-        If it is of another schema, or a field is not what it must be.
+        If its schema is another, its digest does not match, or a field is refused.
     """
     schema = _checked(dict, content, "").get("schema")
     if schema != kind.schema:
         raise ValueError(f"its schema is {shown(schema)}, not {kind.schema}")
-    found: D = _decoded(kind, content, "", path)
-    return found
+    if DIGEST not in content:
+        raise ValueError(f"{DIGEST} is missing")
+    if content[DIGEST] != digest_of(content):
+        raise ValueError(f"it was changed after covcal wrote it, as {DIGEST} does not match")
+    document: D = _decoded(kind, content, "", path)
+    return document
 
 
 def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
@@ -255,6 +367,11 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
     if kind is Any:
         return value
     origin, inner = _parts(kind)
+    if origin is Annotated:
+        number = _decoded(inner[0], value, place, path)
+        for limit in inner[1:]:
+            limit.require(place, number)
+        return number
     if origin in (UnionType, Union):  # of a kind and None
         return None if value is None else _decoded(inner[0], value, place, path)
     if origin is Literal:
@@ -272,8 +389,8 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         }
     if kind is Path:
         return path.parent / _checked(str, value, place)
-    # A record: every field from where its keys lead to.
-    found = {}
+    # A record: read every field at the place that its keys lead to.
+    values = {}
     for name, keys, hint, needed in _record(kind):
         entry, where = value, place
         for key in keys:
@@ -282,22 +399,25 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
             if entry is _ABSENT:
                 break
         if entry is not _ABSENT:
-            found[name] = _decoded(hint, entry, where, path)
+            values[name] = _decoded(hint, entry, where, path)
         elif needed:
             raise ValueError(f"{where} is missing")
-    return kind(**found)
+    try:
+        return kind(**values)
+    except ValueError as error:  # of its __post_init__
+        raise ValueError(f"{place}: {error}" if place else str(error)) from error
 
 
 @cache
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return what an annotation is of, and of what in turn."""
+    """Return the container that an annotation names, and the annotations of its contents."""
     return get_origin(kind), get_args(kind)
 
 
 @cache
 def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
     """Return the name, keys and annotation of every field of a record, and whether it is needed."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return [
         (
             field.name,
@@ -315,12 +435,12 @@ def _keys(field: Field[Any]) -> list[str]:
 
 
 def _checked(kind: type, value: Any, place: str) -> Any:
-    """Return `value` where it is of the type `kind`; true and false are no numbers."""
+    """Return `value` if its type is `kind`; true and false are not numbers."""
     allowed = int | float if kind is float else kind
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
         if value is None or isinstance(value, bool):
-            found = json.dumps(value)
+            actual = json.dumps(value)
         else:
-            found = "a number" if isinstance(value, int | float) else _WANTED[type(value)]
-        raise ValueError(f"{place or 'the whole'} is {found}, not {_WANTED[kind]}")
+            actual = "a number" if isinstance(value, int | float) else _WANTED[type(value)]
+        raise ValueError(f"{place or 'the whole'} is {actual}, not {_WANTED[kind]}")
     return value

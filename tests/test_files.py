@@ -18,6 +18,7 @@ from covcal_cli.files import (
     as_word,
     atomic_output,
     check_output,
+    leaves_folder_of,
     moved_together,
     relative_to_folder_of,
     require_file,
@@ -237,6 +238,36 @@ class TestInputs:
         """An input is named relative to the document's folder, so that both can move together."""
         assert relative_to_folder_of(tmp_path / "a/b.h5", tmp_path / "c/cal.json") == "../a/b.h5"
         assert relative_to_folder_of(tmp_path / "b.h5", tmp_path / "cal.json") == "b.h5"
+
+    def test_a_link_in_the_folder_is_named_itself(self, tmp_path: Path) -> None:
+        """Another folder's file, linked into this one, is a file of this one."""
+        (tmp_path / "here").mkdir()
+        (tmp_path / "away").mkdir()
+        (tmp_path / "away/b.h5").write_text("b")
+        (tmp_path / "here/b.h5").symlink_to(tmp_path / "away/b.h5")
+        document = tmp_path / "here/cal.json"
+        assert relative_to_folder_of(tmp_path / "here/b.h5", document) == "b.h5"
+        (tmp_path / "link").symlink_to(tmp_path / "away")  # so that link/.. is not what it seems
+        assert relative_to_folder_of(tmp_path / "link/../here/b.h5", document) == "b.h5"
+        assert relative_to_folder_of(tmp_path / "link/b.h5", document) == "../away/b.h5"
+
+    @pytest.mark.parametrize("document", ["cal.json", "a/cal.json", "../cal.json", "/a/cal.json"])
+    @pytest.mark.parametrize(
+        ("named", "leaves"),
+        [
+            ("features.h5", False),
+            ("./b/features.h5", False),
+            ("..features.h5", False),
+            ("../features.h5", True),
+            ("b/../../features.h5", True),
+            ("b/../features.h5", True),  # b may be a link
+            ("/etc/passwd", True),
+            ("..", True),
+        ],
+    )
+    def test_paths_that_leave_the_folder(self, document: str, named: str, leaves: bool) -> None:
+        path = Path(document)
+        assert leaves_folder_of(path.parent / named, path) is leaves
 
 
 WRITING = """

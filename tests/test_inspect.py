@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.files import sha256_of
+from covcal_cli.records import write_document
 from covcal_cli.run.journal import Journal, Said
 from tests.cli_runner import covcal
 
@@ -70,7 +71,9 @@ def test_warnings_of_a_calibration_are_shown(small_files: Path, tmp_path: Path) 
     """Whoever gets a cal.json from somebody else sees what its maker was warned of."""
     content = json.loads((small_files / "temp.json").read_text())
     path = tmp_path / "cal.json"
-    path.write_text(json.dumps(content | {"warnings": ["first", "second"], "notes": ["third"]}))
+    write_document(
+        content | {"warnings": ["first", "second"], "notes": ["third"]}, path, force=True
+    )
     out = covcal("inspect", path).require_success().out
     assert all(word in out for word in ("first", "second", "third"))
 

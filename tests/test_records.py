@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -12,12 +12,21 @@ import pytest
 import covcal_cli
 from covcal_cli.errors import CovcalError
 from covcal_cli.records import (
+    DIGEST,
+    Count,
+    Difference,
     Document,
     Guard,
     Input,
+    Number,
+    Positive,
+    Share,
     at,
+    digest_of,
     parsed_json,
     read_document,
+    require_ascending,
+    require_lengths,
     write_document,
 )
 
@@ -84,13 +93,14 @@ def test_a_document_is_written_key_by_key_and_read_back(
     (tmp_path / "out").mkdir()
     path = Path("out") / "made.json"
     write_document(MADE, path, force=False)
-    assert path.read_text() == json.dumps(CONTENT, indent=2) + "\n"
+    signed = CONTENT | {DIGEST: digest_of(CONTENT)}
+    assert path.read_text() == json.dumps(signed, indent=2) + "\n"
     again = read(path)
     assert again.inputs[0].path.resolve() == MADE.inputs[0].path.resolve()
     assert (again.guards, again.share, again.names) == (MADE.guards, MADE.share, MADE.names)
     assert (again.by_name, again.anything) == (MADE.by_name, MADE.anything)
     write_document(again, path, force=True)
-    assert json.loads(path.read_text()) == CONTENT
+    assert json.loads(path.read_text()) == signed
 
 
 def test_what_a_later_version_adds_is_passed_over_and_what_an_earlier_lacks_filled_in(
@@ -99,7 +109,7 @@ def test_what_a_later_version_adds_is_passed_over_and_what_an_earlier_lacks_fill
     path = tmp_path / "made.json"
     content = CONTENT | {"more": 1, "inside": {"share": 2, "names": [], "more": {}}}
     del content["later"]
-    path.write_text(json.dumps(content))
+    write_document(content, path, force=True)
     found = read(path)
     assert (found.later, found.share) == ("as before", 2.0)
     assert isinstance(found.share, float)
@@ -114,6 +124,7 @@ def test_what_a_later_version_adds_is_passed_over_and_what_an_earlier_lacks_fill
         ({"inside": {"share": 0, "names": [None]}}, "inside.names[0] is null, not a text"),
         ({"inside": {"share": 0}}, "inside.names is missing"),
         ({"inside": {"share": 10**400, "names": []}}, "it holds a number of 401 digits"),
+        ({"kind": None}, "kind is not one of plain, odd"),
         ({"sure": 1}, "sure is a number, not true or false"),
         ({"n": 1.0}, "n is a number, not a whole number"),
         ({"n": False}, "n is false, not a whole number"),
@@ -129,7 +140,7 @@ def test_what_a_later_version_adds_is_passed_over_and_what_an_earlier_lacks_fill
 )
 def test_a_damaged_field_is_named(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = tmp_path / "made.json"
-    path.write_text(json.dumps(CONTENT | change))
+    write_document(CONTENT | change, path, force=True)
     with pytest.raises(CovcalError) as caught:
         read(path)
     assert str(caught.value).startswith(f"{path} is damaged ({words}")
@@ -145,7 +156,7 @@ def test_a_damaged_field_is_named(change: dict[str, Any], words: str, tmp_path: 
         ("[]", "has schema None; this version reads covcal.made/1: make it"),
         ('{"schema": ["covcal.made/1"]}', "has schema ['covcal.made/1']; this version reads"),
         ('{"schema": "covcal.made/2"}', "has schema 'covcal.made/2'; this version reads"),
-        ('{"schema": "covcal.made/1"}', "is damaged (kind is missing): make it again"),
+        ('{"schema": "covcal.made/1"}', "is damaged (content_sha256 is missing): make it again"),
     ],
 )
 def test_any_other_file_is_refused_by_what_it_is(text: str, words: str, tmp_path: Path) -> None:
@@ -160,6 +171,107 @@ def test_a_number_that_json_lacks_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         write_document({"x": float("nan")}, tmp_path / "x.json", force=False)
     assert not list(tmp_path.iterdir())
+
+
+EDITS = {
+    "a number": lambda text: text.replace("0.1", "0.2"),
+    "a text": lambda text: text.replace("before", "after"),
+    "a key": lambda text: text.replace('"later"', '"latest"'),
+    "a list": lambda text: text.replace("1,\n", "2,\n", 1),
+    "the digest": lambda text: text.replace('_sha256": "', '_sha256": "0'),
+    "no digest": lambda text: text.replace(DIGEST, "other"),
+    "more": lambda text: text.replace("{", '{"more": 1,', 1),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_an_edited_document_is_refused(edit: Callable[[str], str], tmp_path: Path) -> None:
+    """Any change of a key or a value, also to another that a document may hold."""
+    path = tmp_path / "made.json"
+    write_document(MADE, path, force=False)
+    text = path.read_text()
+    assert edit(text) != text
+    path.write_text(edit(text))
+    with pytest.raises(
+        CovcalError, match=rf"made.json is damaged \(.*{DIGEST}.*\): make it again$"
+    ):
+        read(path)
+
+
+def test_a_document_may_be_laid_out_anew(tmp_path: Path) -> None:
+    """Spaces, line ends and the order of keys are not content."""
+    path = tmp_path / "made.json"
+    write_document(MADE, path, force=False)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(content.items())), separators=(",", ":")) + "\r\n\n")
+    assert read(path).names == MADE.names
+
+
+@dataclass(frozen=True)
+class Ranged(Document):
+    """A document whose numbers have ranges, and must fit each other."""
+
+    schema: ClassVar[str] = "covcal.ranged/1"
+
+    low: Share = 0.1
+    value: Share = 0.5
+    high: Share | None = 0.9
+    change: Difference = -1.0
+    scale: Positive = 1e-300
+    rows: Number = 1
+    counts: tuple[Count, ...] = (0, 3)
+    by_name: Mapping[str, Share | None] = field(default_factory=lambda: {"a": None, "b": 1.0})
+
+    def __post_init__(self) -> None:
+        require_ascending(low=self.low, value=self.value, high=self.high)
+        require_lengths(2, counts=self.counts)
+
+
+@dataclass(frozen=True)
+class Nested(Document):
+    """A document with a list of ranged records."""
+
+    schema: ClassVar[str] = "covcal.nested/1"
+
+    entries: tuple[Ranged, ...]
+
+
+RANGES = {
+    "low is -0.1, outside 0 to 1": {"low": -0.1},
+    "value is 1.00001, outside 0 to 1": {"value": 1.00001},
+    "high is 100, outside 0 to 1": {"high": 100},
+    "change is -2, outside -1 to 1": {"change": -2},
+    "scale is 0, not above 0": {"scale": 0},
+    "rows is 0, below 1": {"rows": 0},
+    "counts[1] is -1, below 0": {"counts": [0, -1]},
+    "by_name.b is 3.5e+38, outside 0 to 1": {"by_name": {"b": 3.5e38}},
+    "low is 0.6, above value, 0.5": {"low": 0.6},
+    "value is 0.5, above high, 0.4": {"high": 0.4},
+    "counts has 3 entries, not 2": {"counts": [1, 2, 3]},
+}
+
+
+@pytest.mark.parametrize("words", RANGES)
+def test_a_number_out_of_range_is_named(words: str, tmp_path: Path) -> None:
+    """In the document itself, and at its place within another."""
+    path = tmp_path / "ranged.json"
+    keys = {"schema": Ranged.schema} | RANGES[words]
+    write_document(keys, path, force=False)
+    with pytest.raises(CovcalError, match=re.escape(f"is damaged ({words})")):
+        read_document(Ranged, path, remedy="make it")
+    write_document({"schema": Nested.schema, "entries": [keys]}, path, force=True)
+    with pytest.raises(CovcalError, match=rf"is damaged \(entries\[0\](\.|: ){re.escape(words)}\)"):
+        read_document(Nested, path, remedy="make it")
+
+
+def test_numbers_within_their_range_are_read(tmp_path: Path) -> None:
+    """The ends too, and what rounding to 32 bits adds to them."""
+    path = tmp_path / "ranged.json"
+    ranged = Ranged(low=0, value=0, high=None, change=1, by_name={})
+    write_document(ranged, path, force=False)
+    assert read_document(Ranged, path, remedy="make it") == ranged
+    write_document({"schema": Ranged.schema, "high": 1 + 1e-7, "low": 0.5 + 1e-8}, path, force=True)
+    assert read_document(Ranged, path, remedy="make it").high == 1 + 1e-7
 
 
 HOSTILE = {

@@ -25,6 +25,7 @@ from covcal_cli.arrays import Floats, Labels
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
+from covcal_cli.records import write_document
 from tests.cli_runner import command_line, covcal
 from tests.made_files import Arrays, made_domain, write_adapted, write_features
 
@@ -102,7 +103,7 @@ def uncalibrated(file: Path, scale: float = 1.0) -> Path:
     covcal("calibrate", file, "--method", "none", "-q", "-f", "-o", document).require_success()
     content = json.loads(document.read_text())
     content["temperatures"]["forecaster"] = scale
-    document.write_text(json.dumps(content))
+    write_document(content, document, force=True)
     return document
 
 

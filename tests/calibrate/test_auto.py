@@ -15,6 +15,7 @@ from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.inputs import read_inputs
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.records import write_document
 from tests.cli_runner import covcal
 from tests.made_files import (
     Arrays,
@@ -224,7 +225,7 @@ def test_an_older_cal_json_has_neither_guards_nor_candidates(tmp_path: Path) -> 
     assert content["guards"]
     for name in ("guards", "candidates", "target_prior", "used_target_labels", "labelled_rows"):
         del content[name]
-    (tmp_path / "old.json").write_text(json.dumps(content))
+    write_document(content, tmp_path / "old.json", force=True)
     old = read_calibration(tmp_path / "old.json")
     assert (old.guards, old.candidates, old.used_target_labels) == ((), (), False)
     covcal("evaluate", path, "-c", tmp_path / "old.json").require_success()

@@ -11,6 +11,7 @@ import pytest
 from scipy.special import softmax
 
 from covcal_cli.files import sha256_of
+from covcal_cli.records import write_document
 from tests.cli_runner import Argument, covcal, printed_json
 
 
@@ -121,7 +122,7 @@ def test_a_calibration_of_another_model(adapted: Path, small_files: Path) -> Non
     content = json.loads((small_files / "temp.json").read_text())
     content["model"] = {"name": "better.onnx", "sha256": "0" * 64}
     document = adapted.with_name("cal.json")
-    document.write_text(json.dumps(content))
+    write_document(content, document, force=True)
     line = covcal("estimate", adapted, "-c", document).error_line()
     assert "comes from another model than the calibration (made for better.onnx)" in line
 

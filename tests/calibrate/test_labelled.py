@@ -17,7 +17,7 @@ from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.labels.target_labels import random_labels
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import with_offsets
-from covcal_cli.records import encoded, write_document
+from covcal_cli.records import document_text, write_document
 from tests.cli_runner import covcal
 from tests.made_files import Arrays, made_domain, only_rows, write_features
 
@@ -112,7 +112,7 @@ def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
     assert rows["ids"] == sorted(rows["ids"])
     assert rows["sha256"] == hashlib.sha256("\n".join(rows["ids"]).encode()).hexdigest()
     again = read_calibration(tmp_path / "cal.json")
-    assert encoded(again, tmp_path / "cal.json") == content
+    assert json.loads(document_text(again, tmp_path / "cal.json")) == content
     assert "of 50 target rows were used" in covcal("inspect", tmp_path / "cal.json").out
 
 

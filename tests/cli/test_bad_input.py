@@ -17,6 +17,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from covcal_cli.files import sha256_of
+from covcal_cli.records import write_document
 from tests.cli_runner import Argument, Outcome, covcal
 from tests.made_files import made_domain, write_features
 
@@ -383,7 +384,7 @@ def damaged(work: Path, edit: Edit) -> list[Outcome]:
     path = work / "temp.json"
     content = json.loads(path.read_text())
     edit(content)
-    path.write_text(json.dumps(content))
+    write_document(content, path, force=True)
     with untouched(work):
         return [
             covcal(*arguments, cwd=work)

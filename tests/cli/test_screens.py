@@ -16,6 +16,7 @@ import pytest
 from covcal_cli.cli import console
 from covcal_cli.cli.tables import text
 from covcal_cli.progress import Progress
+from covcal_cli.records import write_document
 from covcal_cli.report.tables import Table
 from tests.cli_runner import COMMANDS, command_line, covcal, covcal_process
 
@@ -194,7 +195,7 @@ class TestEncodings:
         names = ["zażółć", "数字", "😀"]
         content = json.loads((small_files / "temp.json").read_text())
         path = tmp_path / "temp.json"
-        path.write_text(json.dumps(content | {"classes": names}))
+        write_document(content | {"classes": names}, path, force=True)
         done = covcal_process("inspect", path, env={"PYTHONIOENCODING": "ascii"})
         (line,) = [line for line in done.out.splitlines() if line.startswith("classes")]
         assert json.loads(f'"{line}"').endswith(", ".join(names))

@@ -21,7 +21,7 @@ from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run, finished
 from covcal_cli.compare.tables import as_csv, as_markdown, as_tex, grids
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.metrics import METRICS
-from covcal_cli.records import Guard
+from covcal_cli.records import Guard, write_document
 from tests.cli_runner import covcal, printed_json
 from tests.made_files import made_domain, write_adapted, write_features
 from tests.short_training import short_training
@@ -148,16 +148,22 @@ def test_seeds_may_have_files_of_their_own(shifts: Path) -> None:
     assert found.seeds == 2
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"schema": "covcal.compare-run/1"}', "other"])
+@pytest.mark.parametrize(
+    "content", ["", "{", '{"schema": "covcal.compare-run/1"}', "other", "edited"]
+)
 def test_a_damaged_or_stale_record_is_made_again(shifts: Path, content: str) -> None:
     """A record counts only for the very file and settings that it was made of."""
     asked = ("compare", "near.h5", "--methods", "temp", "--seeds", 1)
     whole = covcal(*asked, cwd=shifts).require_success()
     record = shifts / "covcal-compare" / "default" / "near-seed0.json"
     kept = json.loads(record.read_text("utf-8"))
-    kept["key"] = "0" * 64
+    if content == "other":
+        kept["key"] = "0" * 64
     kept["metrics"]["temp"]["ece"] = 0.5
-    record.write_text(json.dumps(kept) if content == "other" else content, encoding="utf-8")
+    if content == "other":
+        write_document(kept, record, force=True)
+    else:
+        record.write_text(json.dumps(kept) if content == "edited" else content, encoding="utf-8")
     assert covcal(*asked, cwd=shifts).require_success().out == whole.out
     write_adapted(shifts / "near.h5", shift=1.5)
     assert covcal(*asked, cwd=shifts).require_success().out != whole.out

@@ -17,6 +17,7 @@ from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import read_named
+from covcal_cli.records import write_document
 from tests.cli_runner import Argument, Outcome, covcal, printed_json
 from tests.made_files import made_domain, write_features
 
@@ -291,7 +292,7 @@ class TestCalibrations:
         """Other classes, another model or other networks: refused, saying which differ."""
         content = json.loads((small_files / "fl+temp.json").read_text())
         document = adapted.with_name("cal.json")
-        document.write_text(json.dumps(content | {key: value}))
+        write_document(content | {key: value}, document, force=True)
         line = covcal("evaluate", adapted, "-c", document).error_line()
         assert line.startswith(f"{adapted} {words}")
         assert line.endswith(remedy)
@@ -300,7 +301,7 @@ class TestCalibrations:
         """Where class names differ, the message shows names that differ, not the first ones."""
         content = json.loads((small_files / "temp.json").read_text())
         document = adapted.with_name("cal.json")
-        document.write_text(json.dumps(content | {"classes": ["class 0", "other", "class 2"]}))
+        write_document(content | {"classes": ["class 0", "other", "class 2"]}, document, force=True)
         assert "class 1" in covcal("evaluate", adapted, "-c", document).error_line()
 
     def test_a_features_file_has_no_aligned_forecaster(self, small_files: Path) -> None:
@@ -321,6 +322,7 @@ class TestMetricsFile:
         assert set(found) == {
             "schema",
             "version",
+            "content_sha256",
             "date",
             "name",
             "split",
@@ -586,7 +588,7 @@ def test_an_infinite_loss_is_no_crash(features: Path, small_files: Path) -> None
     content = json.loads((small_files / "temp.json").read_text())
     content["temperatures"]["forecaster"] = 1e-310
     document = features.with_name("cal.json")
-    document.write_text(json.dumps(content))
+    write_document(content, document, force=True)
     covcal("evaluate", features, "-c", document, "-o", "-").error_line()
 
 

@@ -10,6 +10,7 @@ import pytest
 from covcal_cli.cli.gates import junit_report
 from covcal_cli.evaluate.gates import GateResult
 from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.records import write_document
 from tests.cli_runner import Argument, Outcome, covcal
 
 
@@ -26,7 +27,7 @@ def baseline(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 def against(folder: Path, tmp_path: Path, content: dict[str, Any], *arguments: Argument) -> Outcome:
     """Judge temp against a baseline of this content."""
     path = tmp_path / "old.json"
-    path.write_text(json.dumps(content))
+    write_document(content, path, force=True)
     return covcal(
         *("evaluate", "adapted.h5", "-c", "temp.json", "--baseline", path, *arguments),
         *("--confidence", 0),
@@ -199,25 +200,29 @@ class TestRegression:
         assert f"was made with --{option} " in done.error_line()
 
     @pytest.mark.parametrize(
-        ("text", "words"),
+        ("content", "words"),
         [
             ("", "is empty"),
             ("{", "is not JSON"),
             ("[]", "has schema None"),
             ('{"schema": "covcal.calibration/1"}', "has schema 'covcal.calibration/1'"),
-            ('{"schema": "covcal.metrics/1"}', "is damaged (metrics is missing)"),
+            ('{"schema": "covcal.metrics/1"}', "is damaged (content_sha256 is missing)"),
+            ({"schema": "covcal.metrics/1"}, "is damaged (metrics is missing)"),
             (
-                '{"schema": "covcal.metrics/1", "metrics": 1, "split": 1}',
+                {"schema": "covcal.metrics/1", "metrics": 1, "split": 1},
                 "is damaged (metrics is a number, not an object)",
             ),
         ],
     )
     def test_what_is_no_baseline(
-        self, small_files: Path, tmp_path: Path, text: str, words: str
+        self, small_files: Path, tmp_path: Path, content: str | dict[str, Any], words: str
     ) -> None:
         """Any other file is refused in one line that says how to make a baseline."""
         path = tmp_path / "old.json"
-        path.write_text(text)
+        if isinstance(content, str):
+            path.write_text(content)
+        else:
+            write_document(content, path, force=False)
         done = covcal(
             *("evaluate", "adapted.h5", "--baseline", path, "--fail-regression", "ece=0"),
             cwd=small_files,

@@ -8,6 +8,7 @@ import h5py
 import pytest
 
 from covcal_cli.evaluate.paired import LOSSES
+from covcal_cli.records import write_document
 from tests.cli_runner import Argument, covcal, printed_json
 from tests.made_files import clusters_domain, made_domain, write_features
 
@@ -39,7 +40,7 @@ def calibrated(
     covcal("calibrate", *arguments, cwd=folder).require_success()
     content = json.loads((folder / name).read_text())
     content["temperatures"]["forecaster"] *= times
-    (folder / name).write_text(json.dumps(content))
+    write_document(content, folder / name, force=True)
 
 
 def judged(
@@ -209,7 +210,7 @@ class TestSameRows:
         old = baseline(folder, "--bootstrap", 200)
         content = json.loads(old.read_text())
         content["metrics"]["temp"]["nll"] += 0.01
-        old.write_text(json.dumps(content))
+        write_document(content, old, force=True)
         _, found = judged(folder, "--baseline", old, "--fail-regression", "nll=1")
         assert not found["regressions"][0]["same_rows"]
 
@@ -239,7 +240,7 @@ class TestOtherRows:
         content = json.loads(old.read_text())
         for name in ("version", "date", "name", "forecasters", "differences"):
             del content[name]
-        old.write_text(json.dumps(content | {"bootstrap": None, "intervals": {}}))
+        write_document(content | {"bootstrap": None, "intervals": {}}, old, force=True)
         _, without = judged(folder, *gate)
         for end in ("low", "high"):
             first, second = (one["regressions"][0][end] for one in (found, without))
@@ -252,7 +253,7 @@ class TestOtherRows:
         write(folder, seed=1)
         content = json.loads(old.read_text())
         content["bins"]["calibrations"]["temp"]["count"][-1] = count
-        old.write_text(json.dumps(content))
+        write_document(content, old, force=True)
         run = covcal(
             *("evaluate", "features.h5", "-c", "cal.json", "--baseline", old),
             *("--fail-regression", "ece=0"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from covcal_cli.records import write_document
 from covcal_cli.watch.history import read_history
 from tests.examples import EXAMPLES
 from tests.examples.research.forked import forked
@@ -130,7 +131,7 @@ def test_a_job_fails_on_a_calibration_that_got_worse(job: str, repository: Path)
     used = repository / "calibration" / "cal.json"
     document = json.loads(used.read_text())
     document["temperatures"]["forecaster"] *= 0.05
-    used.write_text(json.dumps(document))
+    write_document(document, used, force=True)
     assert run_job(job, repository) == 3
     content = json.loads((repository / "metrics.json").read_text())
     (regression,) = content["regressions"]

@@ -16,6 +16,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.networks import networks_sha256
+from covcal_cli.records import write_document
 from tests.classifiers.onnx.onnx_graphs import D_IN, HIDDEN, Graph, node
 from tests.cli_runner import Outcome, covcal
 from tests.made_files import Arrays, write_adapted, write_features
@@ -189,7 +190,7 @@ def calibrated(
         content["temperatures"]["forecaster"] = temperature
     if temperature is not None or offsets or of_label:
         content |= {"class_offsets": list(offsets), "confidence_offset": of_label}
-        document.write_text(json.dumps(content), encoding="utf-8")
+        write_document(content, document, force=True)
     used = content["temperatures"]
     return Case(model, document, networks, used["forecaster"], offsets, used["aligned"], of_label)
 

@@ -10,6 +10,7 @@ import pytest
 from scipy.special import softmax
 
 from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.records import write_document
 from tests.classifiers.onnx.onnx_graphs import D_IN, HIDDEN, WEIGHTS, Graph, K, node
 from tests.cli_runner import covcal
 from tests.export.export_cases import (
@@ -100,7 +101,7 @@ def test_without_the_features_file_an_older_calibration_asks(tmp_path: Path) -> 
     covcal("export", "model.onnx", "-o", "known.onnx", cwd=tmp_path).require_success()
     content = json.loads((tmp_path / "cal.json").read_text())
     del content["reading"]
-    (tmp_path / "cal.json").write_text(json.dumps(content))
+    write_document(content, tmp_path / "cal.json", force=True)
     line = covcal("export", "model.onnx", cwd=tmp_path).error_line()
     assert line.endswith("choose one with --model-output NAME")
     covcal("export", "model.onnx", "--model-output", "p", cwd=tmp_path).require_success()

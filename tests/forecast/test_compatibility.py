@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.records import write_document
 from tests.calibrate.test_estimate_calibrations import estimated
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import Argument, Outcome, covcal
@@ -103,7 +104,7 @@ class TestPreprocessing:
         else:
             content = json.loads((folder / "cal.json").read_text())
             del content["reading"]
-            (folder / "cal.json").write_text(json.dumps(content))
+            write_document(content, folder / "cal.json", force=True)
         use("apply", folder).require_success()
 
     def test_a_setting_that_is_not_given(self, folder: Path) -> None:
@@ -112,7 +113,7 @@ class TestPreprocessing:
         settings = document["reading"]["preprocessing"]
         nulls = [name for name, value in settings["resize"].items() if value is None]
         del settings["resize"][nulls[0]]
-        (folder / "cal.json").write_text(json.dumps(document))
+        write_document(document, folder / "cal.json", force=True)
         line = use("apply", folder, file="features.h5").error_line()
         assert f"(resize: {nulls[0]} None, not not given)" in line
 
@@ -140,7 +141,7 @@ class TestTail:
     def test_the_model_is_exported_as_it_was_read(self, folder: Path) -> None:
         content = json.loads((folder / "cal.json").read_text())
         content["reading"]["tail"] = "softmax"
-        (folder / "cal.json").write_text(json.dumps(content))
+        write_document(content, folder / "cal.json", force=True)
         line = covcal("export", "model.onnx", "-c", "cal.json", cwd=folder).error_line()
         assert "was fitted with softmax as the output of model.onnx, which is read as none" in line
 
@@ -237,6 +238,6 @@ class TestPrior:
         covcal("calibrate", "--method", "temp", "--force", cwd=folder).require_success()
         content = json.loads((folder / "cal.json").read_text())
         content["target_prior"]["shares"] = shares
-        (folder / "cal.json").write_text(json.dumps(content))
+        write_document(content, folder / "cal.json", force=True)
         line = covcal("report", "features.h5", "-c", "cal.json", cwd=folder).error_line()
         assert "target_prior.shares" in line

@@ -12,6 +12,7 @@ from covcal_cli.forecast.source_accuracy import source_accuracy
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.source_accuracy import SourceAccuracy, mean_auroc
+from covcal_cli.records import write_document
 from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_features
 
@@ -159,6 +160,6 @@ def test_one_that_no_rows_can_have_is_damaged(name: str, value: float, tmp_path:
         covcal(command, "features.h5", "-o", made, cwd=tmp_path).require_success()
         document = json.loads((tmp_path / made).read_text())
         document["source_accuracy"] |= {"rows": 100, "right": 50, "chance": 0.3, name: value}
-        (tmp_path / made).write_text(json.dumps(document))
+        write_document(document, tmp_path / made, force=True)
         line = covcal("inspect", made, cwd=tmp_path).error_line()
         assert line.startswith(f"{made} is damaged (source_accuracy has ")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.formats.features import FeatureFile, columns_text
+from covcal_cli.records import write_document
 from tests.cli_runner import Outcome, covcal
 from tests.extract.named_tables import FEATURES, columns, dataset, model, save
 from tests.made_files import write_features
@@ -91,7 +92,7 @@ def test_arrays_beside_tables_have_none(calibrated: Path) -> None:
 def test_a_calibration_of_an_earlier_version_has_none(calibrated: Path) -> None:
     document = json.loads((calibrated / "cal.json").read_text())
     del document["feature_columns"]
-    (calibrated / "cal.json").write_text(json.dumps(document))
+    write_document(document, calibrated / "cal.json", force=True)
     later(calibrated, table("target", REVERSED)).require_success()
 
 

@@ -19,6 +19,7 @@ import pytest
 from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.forecast.source_accuracy import source_accuracy
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.records import write_document
 from covcal_cli.report.report import report
 from tests.browser import CHROMIUM, FLAGS, needs_browser
 from tests.cli_runner import covcal, printed_json
@@ -61,7 +62,7 @@ def calibrated(
     if changes:
         content = json.loads((folder / name).read_text())
         content["temperatures"] |= changes
-        (folder / name).write_text(json.dumps(content))
+        write_document(content, folder / name, force=True)
     return folder / name
 
 

@@ -1,11 +1,12 @@
 """Unchanged inputs are known again, and anything that changed is not."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.records import write_document
 from covcal_cli.run.journal import Journal, Said, data_digest, step_key
 
 
@@ -87,17 +88,20 @@ def test_the_journal_is_the_same_for_the_same_results(tmp_path: Path) -> None:
     [
         ("not json", "is not JSON: name another folder"),
         ("[]", "has schema None"),
-        (json.dumps({"schema": "covcal.run/1"}), r"is damaged \(begun is missing\): name another"),
-        (
-            json.dumps({"schema": "covcal.run/1", "begun": {}, "results": {"a": 1}}),
-            "results.a is a",
-        ),
-        (json.dumps({"schema": "covcal.run/9", "results": {}}), "this version reads"),
+        ('{"schema": "covcal.run/1"}', r"is damaged \(content_sha256 is missing\): name another"),
+        ({"schema": "covcal.run/1"}, r"is damaged \(begun is missing\): name another"),
+        ({"schema": "covcal.run/1", "begun": {}, "results": {"a": 1}}, "results.a is a"),
+        ({"schema": "covcal.run/9", "results": {}}, "this version reads"),
     ],
 )
-def test_a_file_that_is_no_journal_is_refused(content: str, part: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_journal_is_refused(
+    content: str | dict[str, Any], part: str, tmp_path: Path
+) -> None:
     path = tmp_path / "run.json"
-    path.write_text(content)
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        write_document(content, path, force=False)
     with pytest.raises(CovcalError, match=part):
         Journal(path)
 

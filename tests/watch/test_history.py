@@ -1,5 +1,6 @@
 """The history only grows: duplicates, damaged lines, two writers, full disks and kills."""
 
+import json
 import os
 import random
 import signal
@@ -136,7 +137,12 @@ def test_what_no_period_can_measure_is_damage(written: str, instead: str, tmp_pa
     text = path.read_text()
     assert written in text
     path.write_text(text.replace(written, instead, 1))
+    (edited,) = read_history(path).damaged
+    first, second = text.replace(written, instead, 1).splitlines()
+    path.write_text(f"{line_text(json.loads(first), path)}\n{second}\n")  # with its digest
     (damaged,) = read_history(path).damaged
+    assert "line 1 is damaged" in edited
+    assert "content_sha256 does not match" in edited
     assert "line 1 is damaged" in damaged
     assert ", beyond " in damaged
     assert names(path) == ["w2"]
@@ -228,8 +234,7 @@ def test_a_kill_loses_no_period(tmp_path: Path) -> None:
 def test_a_long_history_is_read_in_time(tmp_path: Path) -> None:
     """10 000 periods in under 2 s of the processor; a fifth of them, with room for a busy one."""
     path = tmp_path / "watch.jsonl"
-    line = line_text(period("w"), path)
-    path.write_text("".join(line.replace('"w"', f'"w{i}"', 1) + "\n" for i in range(2000)))
+    path.write_text("".join(f"{line_text(period(f'w{i}'), path)}\n" for i in range(2000)))
     start = time.process_time()
     assert len(read_history(path).periods) == 2000
     assert time.process_time() - start < 0.8
