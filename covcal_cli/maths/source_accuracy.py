@@ -48,10 +48,7 @@ class SourceAccuracy:
         shares = (self.chance, self.majority, self.auroc, self.permuted)
         in_range = all(share is None or 0 <= share <= 1 for share in shares)
         if not (self.rows >= 1 and 0 <= self.right <= self.rows and in_range):
-            raise ValueError(
-                f"source_accuracy has {self.right} right of {self.rows} rows, {self.chance:g} by "
-                "chance"
-            )
+            raise ValueError(f"{self.right} of {self.rows} rows right, {self.chance:g} by chance")
 
     @classmethod
     def of(

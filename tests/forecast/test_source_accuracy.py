@@ -162,4 +162,4 @@ def test_one_that_no_rows_can_have_is_damaged(name: str, value: float, tmp_path:
         document["source_accuracy"] |= {"rows": 100, "right": 50, "chance": 0.3, name: value}
         write_document(document, tmp_path / made, force=True)
         line = covcal("inspect", made, cwd=tmp_path).error_line()
-        assert line.startswith(f"{made} is damaged (source_accuracy has ")
+        assert line.startswith(f"{made} is damaged (source_accuracy: ")
