@@ -177,7 +177,7 @@ def test_a_file_with_too_few_labelled_rows_allows_none(tmp_path: Path) -> None:
     write_features(tmp_path / "features.h5", source=source, target=target)
     document = json.loads((tmp_path / "cal.json").read_text())
     document["inputs"][0]["sha256"] = sha256_of(tmp_path / "features.h5")
-    (tmp_path / "cal.json").write_text(json.dumps(document))
+    write_document(document, tmp_path / "cal.json", force=True)
     line = covcal("watch", "features.h5", cwd=tmp_path).error_line()
     assert "features.h5 has fewer than 2 labelled source validation rows" in line
 
@@ -246,7 +246,7 @@ def damaged(folder: Path, change: Callable[[Any], None]) -> str:
     path = folder / "cal.reference.json"
     content = json.loads(path.read_text())
     change(content)
-    path.write_text(json.dumps(content))
+    write_document(content, path, force=True)
     line = covcal("watch", "w0.h5", cwd=folder).error_line()
     assert "cal.reference.json is damaged (" in line
     assert "remove it, and covcal watch makes it again from features.h5" in line
