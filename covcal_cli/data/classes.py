@@ -190,8 +190,13 @@ def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None
     )
 
 
+def is_plain_number(name: str) -> bool:
+    """Return whether a name consists of the digits 0 to 9."""
+    return name.isascii() and name.isdigit()
+
+
 def _number(name: str) -> int | None:
-    return int(name) if name.isascii() and name.isdigit() else None
+    return int(name) if is_plain_number(name) else None
 
 
 # ``--classes FILE``: the names of a model's classes in the order of its logits.

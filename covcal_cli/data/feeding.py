@@ -1,8 +1,8 @@
-"""The arrays of a file as the inputs of a model.
+"""Turn the arrays of a file into the inputs of a model.
 
-An array or column called like an input is that input. Otherwise, for a model with one input: x, or
-the only array with several values a row, or all plain columns of numbers of a table side by side.
-Values go in as they are: only their type changes, where that loses nothing but precision.
+An array or column with the name of an input is that input. A model with one input also takes the
+array x, or the only array with several values per row, or all columns of numbers of a table side by
+side. Values stay as they are: only their type changes, if that costs nothing but precision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ _ROWS_NAME = "x"
 
 @dataclass(frozen=True)
 class Feed:
-    """One input of the model and the arrays that it is made of."""
+    """One input of the model, and the arrays that its values come from."""
 
     wanted: ModelInput
-    names: tuple[str, ...]  # of one array, or of the columns that stand side by side
+    names: tuple[str, ...]  # one array, or the columns that stand side by side
     side_by_side: bool = False
 
 
@@ -47,6 +47,7 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     if store.is_table and columns:
         return [Feed(wanted[0], columns, side_by_side=True)]
     if store.is_table:
+        _require_no_commas(store)
         raise store.error(
             f"no column holds numbers, only {listed(list(entries))}: give one column "
             f"per feature, or a column path of images; for a model of texts, {OUTPUTS_AS_TABLE}"
@@ -56,12 +57,12 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
-    """Return the columns that go in side by side, in order; none where nothing does."""
+    """Return the columns that stand side by side in an input, in order."""
     return feeds[0].names if feeds and feeds[0].side_by_side else ()
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return the features of one number a row, or of `several`, in the order of the file."""
+    """Return the arrays of one number per row, or of `several`, in the order of the file."""
     return tuple(
         name
         for name, entry in store.entries.items()
@@ -72,7 +73,7 @@ def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
 
 
 def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
-    """Return what was taken for an input though it is called otherwise, and not x either."""
+    """Return a note for each array that is read as an input of another name."""
     return tuple(
         f"{feed.names[0]} is read as the model's input {feed.wanted.name}"
         for feed in feeds
@@ -81,7 +82,7 @@ def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
 
 
 def check_feed(store: Store, n: int, feed: Feed) -> None:
-    """Refuse arrays that are not what the input wants, naming both."""
+    """Refuse arrays whose shape or type does not fit the input; the error names both."""
     wanted, name = feed.wanted, feed.names[0]
     if feed.side_by_side:
         _check_columns(store, feed)
@@ -119,7 +120,11 @@ def fed(
 ) -> AnyArray:
     """Return one input of the model for some rows, shape (m, ...), in the model's type.
 
-    A value that is missing, not finite or changed by the type is refused, naming row and column.
+    Raises
+    ------
+    CovcalError
+        If a value is missing or not finite, or the model's type cannot hold it; the error names
+        the row and the column.
     """
     dtype = feed.wanted.dtype
     if feed.side_by_side:
@@ -146,8 +151,11 @@ def fed(
 
 
 def _check_columns(store: Store, feed: Feed) -> None:
-    wanted, found = feed.wanted, len(feed.names)
-    if len(wanted.shape) == 2 and wanted.shape[1] in (None, found) and wanted.dtype.kind in "fiub":
+    wanted, width = feed.wanted, len(feed.names)
+    if len(wanted.shape) == 2 and wanted.shape[1] == width and wanted.dtype.kind in "fiub":
+        return
+    _require_no_commas(store)  # else columns would be left out of a model that takes any number
+    if len(wanted.shape) == 2 and wanted.shape[1] is None and wanted.dtype.kind in "fiub":
         return
     texts = [
         name
@@ -156,10 +164,16 @@ def _check_columns(store: Store, feed: Feed) -> None:
     ]
     beside = f"; {listed(texts)} hold texts, which must be encoded to count" if texts else ""
     raise CovcalError(
-        f"{store.path} has {found} columns of numbers ({listed(feed.names)}{beside}) and the model "
+        f"{store.path} has {width} columns of numbers ({listed(feed.names)}{beside}) and the model "
         f"wants {wanted.describe()}: give one column per feature in the model's order, and call a "
         f"column that is no feature {GROUP_PREFIX}NAME"
     )
+
+
+def _require_no_commas(store: Store) -> None:
+    """Refuse a table where some columns are texts only because of their decimal commas."""
+    for message in store.with_commas.values():
+        raise store.error(message)
 
 
 def _has_shape(entry: Entry, wanted: ModelInput) -> bool:
@@ -178,9 +192,9 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if entry.dtype.kind not in "fiub":
         return False
     if wanted.dtype.kind == "f":
-        # Pixels fed as floats without a scale would be a silent guess.
+        # Nothing says how pixels are to be scaled to floats.
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
-    # Columns of CSV are floats whatever they hold: `fed` refuses fractions one by one.
+    # All numbers of a CSV are floats: `fed` refuses fractions one by one.
     return table or entry.dtype.kind in "iub"
 
 
@@ -192,7 +206,7 @@ def _unfit(
     ids: Sequence[str],
     block: AnyArray | None,
 ) -> CovcalError:
-    """Return the error for the first value that `bad` marks; `block` where it is a number."""
+    """Return the error for the first value that `bad` marks; `block` has it if it is a number."""
     where = np.argwhere(bad)[0]
     row = int(rows[where[0]])
     name = feed.names[int(where[1])] if feed.side_by_side else feed.names[0]

@@ -1,4 +1,4 @@
-"""The labels of rows as data gives them: class numbers, or names."""
+"""The labels of rows as the data give them: class numbers, or class names."""
 
 import re
 from collections.abc import Callable
@@ -7,45 +7,46 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Booleans, Labels
-from covcal_cli.data.classes import ClassMap, NumberedNames
+from covcal_cli.data.classes import ClassMap, NumberedNames, is_plain_number
 from covcal_cli.errors import CovcalError
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # what libraries print for no value
 _LARGEST = 1 << 53  # up to here a float64 has every whole number
-_WHOLE = re.compile(r"-?\d+")
-_LIST = re.compile(r"[\[(]\s*[-+.\deE]+([,\s]+[-+.\deE]+)+\s*[\])]")  # several numbers in one text
+_WHOLE = re.compile(r"-?[0-9]+")
+_LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")  # several numbers
 
 
 class RowLabels:
-    """Labels of n rows, not yet classes of a model.
+    """The labels of n rows, before the classes of the model are known.
 
-    Numbers are class indices, unless the classes are themselves called by numbers (angles, -1 and
-    1, or 1 to K); texts are names, unless all are whole numbers and `texts_are_numbers`, as in CSV.
+    Numbers are class indices, unless the classes have numbers as names (angles, -1 and 1, or 1 to
+    K). Texts are class names, unless all of them are whole numbers and `texts_are_numbers` is set,
+    as for CSV.
 
-    What marks an unknown label, -1 or a text such as ``nan``, is a class where the classes name it.
-    Elsewhere -1 means unknown only where the other labels leave no doubt that it is no class.
+    Unknown labels are marked by -1 or by a text such as ``nan``. If the classes have the mark as a
+    name, it is a class. Otherwise -1 means unknown only if it cannot be a class.
     """
 
     def __init__(
         self,
-        # shape (n,): integers, floats that are whole, booleans, or texts. Unknown is -1, NaN, an
-        # empty text or one of `_MISSING`.
+        # shape (n,): integers, whole floats, booleans, or texts; -1, NaN, an empty text or one of
+        # `_MISSING` is an unknown label
         values: AnyArray,
-        path: Path,  # where they lie and what they are called there, for messages
+        path: Path,  # the file and the name of the array, for messages
         key: str,
         *,
         texts_are_numbers: bool = False,
-        # says where a row is in a table, for messages; without it a row is an array's index
+        # returns where a row is in a table, for messages; without it, the row's number is shown
         place: Callable[[int], str] | None = None,
-        # what the numbers stand for, where the data says so
+        # the names that the data give to the numbers 0, 1, ...
         number_names: tuple[str, ...] | None = None,
     ) -> None:
         self._path, self._key, self._place = path, key, place
-        # The distinct names, or what the numbers stand for; None for plain numbers.
+        # The distinct names, or the names of the numbers; None for plain numbers.
         self.names: tuple[str, ...] | None = None
-        self._marked: dict[str, Booleans] = {}  # the rows of each mark of an unknown label
-        self._is_documented = number_names is not None  # whether -1 is known to be one
+        self._marked: dict[str, Booleans] = {}  # the rows with each mark of an unknown label
+        self._is_documented = number_names is not None  # whether -1 certainly means unknown
         if values.dtype.kind in "iub":
             self._require_whole(values, (values > _LARGEST) | (values < -_LARGEST))
             self._codes = values.astype(np.int64)
@@ -58,10 +59,10 @@ class RowLabels:
             raise self._error(f"{key} holds {values.dtype}: save class numbers or names")
         if number_names is not None and self.names is None:
             count = len(number_names)
-            if (one := self._outside(count)) is not None:
+            if (label := self._outside(count)) is not None:
                 raise self._error(
-                    f"{one} and the data names {count} classes: -1 (unknown) and 0 to {count - 1} "
-                    "are allowed"
+                    f"{label} and the data names {count} classes: -1 (unknown) and 0 to "
+                    f"{count - 1} are allowed"
                 )
             self.names = NumberedNames(number_names)
 
@@ -75,74 +76,73 @@ class RowLabels:
         named = {mark: rows for mark, rows in self._marked.items() if mark in classes.names}
         if _MINUS_ONE in self._marked and not (_MINUS_ONE in named or self._is_documented):
             self._require_no_class(classes)
-        found = self._unmarked_indices(classes)
+        indices = self._unmarked_indices(classes)
         for mark, rows in named.items():
-            found = np.where(rows, classes.require(self._path, mark, what=self._key), found)
-        return found
+            indices = np.where(rows, classes.require(self._path, mark, what=self._key), indices)
+        return indices
 
     def _require_no_class(self, classes: ClassMap) -> None:
-        """Refuse labels of which -1 may be a class: -1 and 1, or -1, 0 and 1, or -1 to K-2."""
+        """Refuse labels where -1 may be a class: -1 and 1, or -1, 0 and 1, or -1 to K-2."""
         names, count = self.names, len(classes.names)
         codes = np.unique(self._codes[self._codes != UNKNOWN_LABEL]).tolist()
-        if names is not None and not all(name.isdigit() for name in names):
+        if names is not None and not all(map(is_plain_number, names)):
             return
-        known = set(codes) if names is None else {int(names[code]) for code in codes}
-        one_short = known == set(range(count - 1))
-        signs = count <= len(_SIGNS) and known <= {0, 1} and known != set(range(count))
-        if known and (one_short or signs):
-            numbers = ", ".join(map(str, sorted(known)))
+        numbers = set(codes) if names is None else {int(names[code]) for code in codes}
+        lacks_one = numbers == set(range(count - 1))
+        are_signs = count <= len(_SIGNS) and numbers <= {0, 1} and numbers != set(range(count))
+        if numbers and (lacks_one or are_signs):
             raise self._error(
-                f"{self._key} holds -1, {numbers} and there are {count} classes, so -1 may be a "
-                f"class or mean unknown: write the classes as 0 to {count - 1}, or name them in "
-                "the order of the logits, -1 among them, with --classes FILE; unknown labels can "
-                "be empty, or NaN"
+                f"{self._key} holds -1, {', '.join(map(str, sorted(numbers)))} and there are "
+                f"{count} classes, so -1 may be a class or mean unknown: write the classes as 0 to "
+                f"{count - 1}, or name all classes, -1 too, in the order of the logits with "
+                "--classes FILE; leave unknown labels empty, or write NaN"
             )
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
         distinct = np.unique(self._codes[self._codes != UNKNOWN_LABEL])
-        # Names are looked up among the classes, and so are numbers where classes are called so.
+        # Names are looked up among the classes, and so are numbers if classes have such names.
         if self.names is not None and not self._are_plain_numbers(classes):
-            found = np.full(len(self.names) + 1, UNKNOWN_LABEL)
+            index_of = np.full(len(self.names) + 1, UNKNOWN_LABEL)
             for code in distinct.tolist():
-                found[code] = classes.require(self._path, self.names[code], what=self._key)
-            return found[self._codes]
+                index_of[code] = classes.require(self._path, self.names[code], what=self._key)
+            return index_of[self._codes]
         if not classes.by_number and all(map(_WHOLE.fullmatch, classes.names)):
-            known = [classes.require(self._path, str(n), what=self._key) for n in distinct]
-            lookup = {
-                UNKNOWN_LABEL: UNKNOWN_LABEL,
-                **dict(zip(distinct.tolist(), known, strict=True)),
-            }
-            return np.array([lookup[code] for code in self._codes.tolist()], dtype=np.int64)
+            indices = np.full(len(self._codes), UNKNOWN_LABEL)
+            for code in distinct.tolist():
+                index = classes.require(self._path, str(code), what=self._key)
+                indices[self._codes == code] = index
+            return indices
         # Other numbers are the indices themselves.
         count = len(classes.names)
-        if (one := self._outside(count)) is not None:
+        if (label := self._outside(count)) is not None:
             if distinct.min() == 1 and distinct.max() == count:
                 remedy = f"the labels are 1 to {count}: subtract 1, or give class names as labels"
             else:
                 other = classes.or_name_them("and other labels are named")
                 remedy = f"-1 (unknown) and 0 to {count - 1} are allowed{other}"
-            raise self._error(f"{one} and the model has {count} classes: {remedy}")
+            raise self._error(f"{label} and the model has {count} classes: {remedy}")
         return self._codes
 
     def _outside(self, count: int) -> str | None:
-        """Return where the first number is that is no index of `count` classes, if there is one."""
+        """Name the first label that is no index of `count` classes; None if there is none."""
         outside = np.flatnonzero((self._codes < UNKNOWN_LABEL) | (self._codes >= count))
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
-        """Return whether named numbers meet classes without names, where only numbers can match."""
+        """Return whether only the numbers of named labels can match, as no class has a name."""
         return (
             isinstance(self.names, NumberedNames)
             and classes.by_number
-            and all(name.isdigit() for name in classes.names)
+            and all(map(is_plain_number, classes.names))
             and all(classes.index(name) is None for name in self.names)
         )
 
     def _whole(self, values: AnyArray) -> Labels:
-        known = np.where(np.isnan(values), UNKNOWN_LABEL, values)
+        # float16 has no number as large as `_LARGEST`.
+        numbers = np.where(np.isnan(values), UNKNOWN_LABEL, values).astype(np.float64)
         self._mark(_MINUS_ONE, values == UNKNOWN_LABEL)
-        self._require_whole(values, (known != np.floor(known)) | (abs(known) > _LARGEST))
-        return known.astype(np.int64)
+        self._require_whole(values, (numbers != np.floor(numbers)) | (abs(numbers) > _LARGEST))
+        return numbers.astype(np.int64)
 
     def _require_whole(self, values: AnyArray, wrong: Booleans) -> None:
         """Refuse the first value that is `wrong`."""
@@ -156,18 +156,18 @@ class RowLabels:
     def _read_texts(self, values: AnyArray, texts_are_numbers: bool) -> None:
         distinct, codes = np.unique(values, return_inverse=True)
         texts = [str(text).strip() for text in distinct]
-        known = [text for text in texts if text not in _MISSING and not _is_minus_one(text)]
-        if listed := next((text for text in known if _LIST.fullmatch(text)), None):
+        labels = [text for text in texts if text not in _MISSING and not _is_minus_one(text)]
+        if numbers_in_one := next((text for text in labels if _LIST.fullmatch(text)), None):
             raise self._error(
-                f"{self._key} holds the text {listed[:40]!r}: save class numbers or names, one per "
-                "row, with argmax where they are one-hot"
+                f"{self._key} holds the text {numbers_in_one[:40]!r}: save one class number or "
+                "name per row; of one-hot rows, that is the argmax"
             )
-        if texts_are_numbers and all(map(_is_whole, known)):
-            numbers = {text: int(float(text)) for text in known}
+        if texts_are_numbers and all(map(_is_whole, labels)):
+            numbers = {text: int(float(text)) for text in labels}
             large = [abs(numbers.get(text, 0)) > _LARGEST for text in texts]
             self._require_whole(values, np.array(large, dtype=bool)[codes])
         else:
-            numbers = {name: index for index, name in enumerate(sorted(set(known)))}
+            numbers = {name: index for index, name in enumerate(sorted(set(labels)))}
             self.names = tuple(numbers) or None
         lookup = [numbers.get(text, UNKNOWN_LABEL) for text in texts]
         self._codes = np.array(lookup, dtype=np.int64)[codes]
@@ -189,13 +189,13 @@ class RowLabels:
 
 
 def unlabelled(n: int, path: Path) -> RowLabels:
-    """Return labels that are all unknown."""
+    """Return unknown labels for n rows."""
     return RowLabels(np.full(n, UNKNOWN_LABEL, dtype=np.int64), path, "label")
 
 
 def _is_whole(text: str) -> bool:
-    try:
-        return float(text).is_integer()
+    try:  # Python reads digits of every script, and 1_0
+        return text.isascii() and "_" not in text and float(text).is_integer()
     except ValueError:
         return False
 

@@ -98,7 +98,7 @@ def test_minus_one_is_unknown_where_the_data_name_their_classes() -> None:
 @pytest.mark.parametrize("row", ["[1.0, 0.0]", "[0 1 0]", "(0,1)", "[-1e-3,1]"])
 def test_a_list_in_a_text_is_no_name(row: str) -> None:
     """A one-hot label that a CSV holds as text would sort the classes in another order."""
-    with pytest.raises(CovcalError, match=r"label holds the text .* argmax where they are one-hot"):
+    with pytest.raises(CovcalError, match=r"label holds the text .* that is the argmax"):
         labels([row, "cat"], "text")
 
 
@@ -111,3 +111,21 @@ def test_names_may_have_brackets(name: str) -> None:
 def test_a_number_in_text_that_is_far_too_large(text: str) -> None:
     with pytest.raises(CovcalError, match=r"save class numbers as integers, -1 for unknown"):
         labels(["0", "1", text], "text")
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_labels_of_any_precision_are_read_without_a_warning(kind: str) -> None:
+    values = np.array([0, 2, np.nan, -1, 2047], dtype=kind)
+    read = RowLabels(values, Path("t.npz"), "y")
+    assert read.indices(numbered_classes(3000)).tolist() == [0, 2, -1, -1, 2047]
+    with pytest.raises(CovcalError, match=r"y\[1\] is 0.5: save class numbers as integers"):
+        RowLabels(np.array([0, 0.5], dtype=kind), Path("t.npz"), "y")
+
+
+@pytest.mark.parametrize("digit", ["\uff11", "\u0661", "\u00b2", "1_0"])
+def test_digits_of_other_scripts_are_texts(digit: str) -> None:
+    read = labels([digit, "0", "-1"], "text")
+    assert read.names == ("0", digit)
+    assert read.indices(named_classes(("0", digit))).tolist() == [1, 0, -1]
+    with pytest.raises(CovcalError, match=f"label '{digit}' is not a class of the model"):
+        read.indices(numbered_classes(20))

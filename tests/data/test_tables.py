@@ -14,6 +14,7 @@ from PIL import Image
 from covcal_cli.arrays import ModelInput
 from covcal_cli.data.classes import named_classes, numbered_classes
 from covcal_cli.data.domain import DomainData
+from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.errors import CovcalError
@@ -89,7 +90,7 @@ def test_numbers_in_a_table_are_integers_where_the_model_wants_them(tmp_path: Pa
 BAD: dict[str, tuple[str, str]] = {
     "text among numbers": (
         "a,b\n1,2\n3,red\n",
-        "column b holds 'red' in line 3, where numbers stand before: encode it as a number",
+        "column b holds 'red' in line 3, but numbers before: save it as a number",
     ),
     "empty cell": ("a,b,id\n1,2,p\n3,,q\n", r"column b has no value in line 3 \(q\).*: fill it in"),
     "NA": ("a,b\n1,2\n3,NA\n", "column b has no value in line 3, or NaN or infinity"),
@@ -99,7 +100,13 @@ BAD: dict[str, tuple[str, str]] = {
     "no rows": ("a,b\n", "there are no rows below the first line"),
     "no header": ("1,2\n3,4\n", "the first line holds numbers, not names: add a line that names"),
     "no first line": ("\na,b\n1,2\n", "the first line is empty: name the columns there"),
-    "underscore": ("a,b\n1,2\n3,1_0\n", "column b holds '1_0' in line 3, where numbers stand"),
+    "underscore": ("a,b\n1,2\n3,1_0\n", "column b holds '1_0' in line 3, but numbers"),
+    "other digits": ("a,b\n1,2\n3,\uff11\n", "column b holds '\uff11' in line 3, but numbers"),
+    "other digits first": ("a,b\n1,\u0663\n3,4\n", r"has 1 columns .* b hold texts"),
+    "decimal comma": (
+        "a;b\n1;0,5\n3;0,6\n",
+        "column b holds '0,5' in line 2, with a decimal comma",
+    ),
     "twice": ("a,b,a\n1,2,3\n", "two columns are called 'a': rename one of them"),
     "no numbers": ("a,b\nx,y\n", "no column holds numbers, only a, b: give one column per feature"),
     "too many": (
@@ -158,8 +165,31 @@ def test_missing_values_are_for_models_that_take_them(tmp_path: Path) -> None:
 def test_a_table_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes("a,straße\n1,2\n".encode("latin-1"))
-    with pytest.raises(CovcalError, match="it is not UTF-8 text: save it as UTF-8"):
+    with pytest.raises(CovcalError, match="it is neither UTF-8 nor UTF-16 text: save it as UTF-8"):
         opened(path)
+
+
+@pytest.mark.parametrize("kind", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_a_table_is_read_in_every_unicode_encoding(suffix: str, kind: str, tmp_path: Path) -> None:
+    """Excel's "Unicode text" is UTF-16 with tabs."""
+    path = tmp_path / f"rows{suffix}"
+    content = "größe\tb\tid\n1\t2\tä\n3\t4\tЖ\n".encode(kind)
+    path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    data = opened(path, TWO)
+    assert fed(data).tolist() == [[1, 2], [3, 4]]
+    assert data.ids == ["ä", "Ж"]
+
+
+def test_a_decimal_comma_in_a_column_that_is_not_needed_is_a_text(tmp_path: Path) -> None:
+    data = opened(table(tmp_path, "a;price;b\n1;0,5;2\n3;0,6;4\n"), TWO)
+    assert fed(data).tolist() == [[1, 2], [3, 4]]
+    assert data.columns["price"].tolist() == ["0,5", "0,6"]
+    outputs = table(tmp_path, "price;logit_a;logit_b\n0,5;1;2\n0,6;3;4\n")
+    assert open_outputs(None, outputs, "logits")["target"].columns["price"].tolist() == [
+        "0,5",
+        "0,6",
+    ]
 
 
 def test_a_table_cut_short_between_two_readings_is_named(tmp_path: Path) -> None:

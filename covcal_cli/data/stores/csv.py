@@ -1,9 +1,10 @@
-"""``.csv`` tables: one pass finds rows, kinds and texts; another streams the numbers.
+"""Read ``.csv`` tables: the first pass counts rows and keeps texts, the next streams numbers.
 
-A column's kind is that of its first value: a number, true or false, or a text. Columns of numbers
+The first value of a column decides its kind: numbers, true and false, or texts. Columns of numbers
 are never in memory as a whole.
 """
 
+import codecs
 import csv
 import gzip
 import math
@@ -26,14 +27,13 @@ _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _LONGEST_LINE = 64 << 20  # characters
-_CELL_BYTES = 64  # what Python takes for a short text
+_CELL_BYTES = 64  # the memory that Python needs for a short text
 
 
 class CSVStore(Store):
     """The columns of a CSV file.
 
-    The first line names the columns. Comma, semicolon or tab separates them, whichever comes first
-    in it.
+    The first line names the columns. The first comma, semicolon or tab in it is the separator.
     """
 
     is_table = True
@@ -41,8 +41,9 @@ class CSVStore(Store):
 
     def __init__(self, path: Path, *, of_images: bool = True) -> None:
         self.path = path
-        self._of_images = of_images  # where paths are there, the rest are texts about them
+        self._of_images = of_images  # beside paths of images, all other columns are texts
         self._texts: dict[str, list[str]] = {}
+        self.with_commas: dict[str, str] = {}
         with self._reading() as (_, reader, header):
             self._names = self._checked(header)
             kinds = self._scanned(reader)
@@ -52,7 +53,7 @@ class CSVStore(Store):
         }
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole column: as text where it is text or says something of the rows."""
+        """Return a whole column: texts, also for labels, ids and groups; else numbers."""
         if name in self._texts:
             return np.array(self._texts[name], dtype=str)
         rows = np.arange(self._n, dtype=np.int64)
@@ -78,11 +79,11 @@ class CSVStore(Store):
                 yield chosen, {name: values[:, i] for i, name in enumerate(names)}
 
     def place(self, row: int) -> str:
-        """Return the row's line where it is known, else its number."""
+        """Return the row's line if every row is one line, else the row's number."""
         return f"line {row + 2}" if self._one_line_each else f"row {row}"
 
     def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
-        """Return the records of `rows`, and the number of the next; the first now is `start`."""
+        """Return the records of `rows` and the number of the next; now the next is `start`."""
         taken: list[Any] = []
         stop = int(rows[-1]) + 1
         if len(rows) == stop - int(rows[0]):
@@ -106,9 +107,9 @@ class CSVStore(Store):
                     usecols=columns,
                     ndmin=2,
                 )
-                if len(values) == len(records):  # it passes over lines of blanks
+                if len(values) == len(records):  # NumPy leaves out lines of blanks
                     return values
-            except ValueError:  # an empty cell, a text, a boolean: told apart below
+            except ValueError:  # an empty cell, a text, a boolean: read cell by cell below
                 pass
             records = list(csv.reader(records, delimiter=self._delimiter, strict=True))
         numbers = [
@@ -125,33 +126,31 @@ class CSVStore(Store):
             return _BOOLEANS[cell.strip().lower()]
         if kind == "number":
             return float(cell)
-        self._require_points(cell, self._names[column], self.place(row))
+        name, place = self._names[column], self.place(row)
+        if self._has_comma(cell):
+            raise self.error(_comma_message(name, cell, place))
         raise self.error(
-            f"column {self._names[column]} holds {cell!r} in {self.place(row)}, where numbers "
-            "stand before: encode it as a number, or leave the column out"
+            f"column {name} holds {cell!r} in {place}, but numbers before: save it as a number, or "
+            "leave the column out"
         )
 
-    def _require_points(self, cell: str, name: str, place: str) -> None:
-        """Refuse a number with a decimal comma, which would pass for a text."""
-        if self._delimiter != "," and _WITH_COMMA.fullmatch(cell.strip()):
-            raise self.error(
-                f"column {name} holds {cell!r} in {place}, with a decimal comma: save numbers with "
-                f"a decimal point, or call a column of texts {GROUP_PREFIX}{name}"
-            )
+    def _has_comma(self, cell: str) -> bool:
+        """Return whether a cell is a number with a decimal comma."""
+        return self._delimiter != "," and _WITH_COMMA.fullmatch(cell.strip()) is not None
 
     def _scanned(self, reader: Any) -> dict[str, str]:
-        """Count the rows, keep the texts, and return the kind of every column with a value."""
+        """Count the rows, keep the texts, and return the kind of every column with values."""
         width = len(self._names)
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        # Whatever says something of the rows is kept as text; beside images, that is all.
+        # Labels, ids and groups are kept as texts; beside paths of images, so are all columns.
         kinds = {
             name: "text"
             for name in self._names
             if about_images or name in paths or is_reserved(name)
         }
         self._texts = {name: [] for name in kinds}
-        kept = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
+        columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
         n = 0
         for cells in reader:
@@ -162,7 +161,7 @@ class CSVStore(Store):
                     f"line {reader.line_num} has {len(cells)} cells and the first line names "
                     f"{width} columns: correct or quote it"
                 )
-            # Of the other columns the first value tells the kind; up to a text there was none.
+            # The first value decides the kind of a column; before a first text, cells were empty.
             for index in tuple(undecided):
                 name, kind = self._names[index], _kind(cells[index])
                 if kind is None:
@@ -170,10 +169,12 @@ class CSVStore(Store):
                 undecided.remove(index)
                 kinds[name] = kind
                 if kind == "text":
-                    self._require_points(cells[index], name, f"line {reader.line_num}")
+                    if self._has_comma(cells[index]):
+                        place = f"line {reader.line_num}"
+                        self.with_commas[name] = _comma_message(name, cells[index], place)
                     self._texts[name] = [""] * n
-                    kept.append((self._texts[name], index))
-            for texts, index in kept:
+                    columns.append((self._texts[name], index))
+            for texts, index in columns:
                 texts.append(cells[index])
             n += 1
         if n == 0:
@@ -208,12 +209,12 @@ class CSVStore(Store):
                 reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
                 yield lines, reader, next(reader, [])
         except UnicodeDecodeError as error:
-            raise self.error("it is not UTF-8 text: save it as UTF-8") from error
+            raise self.error("it is neither UTF-8 nor UTF-16 text: save it as UTF-8") from error
         except (csv.Error, OSError, EOFError, zlib.error) as error:
             raise self.error(f"it is not a readable CSV file ({error}): save it again") from error
 
     def _short_lines(self, file: IO[str]) -> Iterator[str]:
-        """Yield the lines of a file that may hold far longer ones than its size lets expect."""
+        """Yield the lines of a compressed file, whose lines may be far longer than the file."""
         while line := file.readline(_LONGEST_LINE):
             if len(line) == _LONGEST_LINE:
                 raise self.error(
@@ -227,13 +228,31 @@ class CSVStore(Store):
         return self.path.suffix.lower() == ".gz"
 
     def _opened(self) -> IO[str]:
-        if self._is_compressed:
-            return gzip.open(self.path, "rt", encoding="utf-8-sig", newline="")
-        return self.path.open(encoding="utf-8-sig", newline="")
+        open_file: Any = gzip.open if self._is_compressed else open
+        with open_file(self.path, "rb") as file:
+            encoding = _encoding(file.read(2))
+        lines: IO[str] = open_file(self.path, "rt", encoding=encoding, newline="")
+        return lines
+
+
+def _encoding(head: bytes) -> str:
+    """Return the encoding of a file by its first two bytes: Excel's "Unicode text" is UTF-16."""
+    if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    if b"\0" not in head:
+        return "utf-8-sig"
+    return "utf-16-be" if head.startswith(b"\0") else "utf-16-le"
+
+
+def _comma_message(name: str, cell: str, place: str) -> str:
+    return (
+        f"column {name} holds {cell!r} in {place}, with a decimal comma: save numbers with a "
+        f"decimal point, or call a column of texts {GROUP_PREFIX}{name}"
+    )
 
 
 def _kind(cell: str) -> str | None:
-    """Return what a cell holds: a number, a bool or a text; None where it is empty."""
+    """Return what a cell holds: a number, a bool or a text; None if it is empty."""
     text = cell.strip().lower()
     if text in _MISSING:
         return None
@@ -243,4 +262,5 @@ def _kind(cell: str) -> str | None:
         float(text)
     except ValueError:
         return "text"
-    return "text" if "_" in text else "number"  # Python reads 12_3 as 123
+    # Python reads 12_3 as 123, and the digits of every script.
+    return "text" if "_" in text or not text.isascii() else "number"

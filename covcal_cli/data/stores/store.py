@@ -4,10 +4,11 @@ Each format has a module with a class that keeps the protocol `Store`. `covcal_c
 feeds models from them, `covcal_cli.data.outputs` reads classifiers' outputs from them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -47,6 +48,8 @@ class Store(Protocol):
     is_table: bool = False  # whether they are columns: then plain columns of numbers are features
     is_typed: bool = True  # whether a text that looks like a number is known to be none
     entries: dict[str, Entry]  # by name, in the order of the file
+    # By name, the error for columns of texts that are numbers with a decimal comma.
+    with_commas: Mapping[str, str] = MappingProxyType({})
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole array: labels, ids, groups; nothing that is wide."""
