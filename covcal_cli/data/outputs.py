@@ -1,10 +1,12 @@
-"""Tables of a classifier's outputs without the classifier: logits or probabilities of every row.
+"""Read a classifier's outputs from tables, without the classifier: logits or probabilities.
 
-Files of arrays hold them as ``logits`` or ``probabilities``, whose columns an array ``classes`` may
-name; tables as one column per class, called as in `LAYOUTS`. Beside them may lie features, labels,
-split, ids and groups. `find_outputs` tells by the names what lies where, `OutputFile` adds what is
-known of the rows, and `OutputTable` is the data of a domain, once both have their classes in one
-order (`open_outputs`). Probabilities become logits by their logarithm.
+Files of arrays hold them as ``logits`` or ``probabilities``; an array ``classes`` may name their
+columns. Tables hold one column per class, named as in `LAYOUTS`. Features, labels, split, ids and
+groups may stand beside them.
+
+`find_outputs` finds the outputs by their names, `OutputFile` adds labels, ids and groups, and
+`open_outputs` brings the classes of both domains into one order. An `OutputTable` then holds the
+data of one domain. The logarithms of probabilities are logits.
 """
 
 import re
@@ -16,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Labels, Rows, Splits
-from covcal_cli.data.classes import ClassMap, listed, read_classes
+from covcal_cli.data.classes import ClassMap, is_plain_number, listed, read_classes
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.feeding import plain_numbers
 from covcal_cli.data.rows import (
@@ -36,11 +38,12 @@ from covcal_cli.data.rows import (
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.data.stores.hdf5 import HDF5Store
 from covcal_cli.data.stores.open import format_of, open_store
-from covcal_cli.data.stores.store import Store, regrouped
+from covcal_cli.data.stores.store import Piece, Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
 from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.output_form import (
+    ABOVE,
     DISTRIBUTIONS,
     EXACT,
     OutputEvidence,
@@ -53,14 +56,14 @@ OutputKind = Literal["logits", "probabilities"]
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of columns, as one tool writes them."""
+    """The names of columns as one tool writes them."""
 
     kind: OutputKind
-    pattern: str  # of a whole name, in any case; its group is the class, where it names one
+    pattern: str  # of a whole name, in upper or lower case; its group is the name of the class
     truth: str = "y_true"  # the column of true classes, beside the usual names
 
 
-# The first that fits holds; after them, columns that are called exactly like the classes.
+# The first layout that fits is used; if none does, columns named exactly like the classes.
 LAYOUTS = {
     "covcal, logits": Layout("logits", r"logits?(?:_(.+))?"),
     "covcal, probabilities": Layout("probabilities", r"prob(?:s|a|ability|abilities)?(?:_(.+))?"),
@@ -68,61 +71,68 @@ LAYOUTS = {
     "H2O": Layout("probabilities", r"p(\d+)"),
     "NannyML": Layout("probabilities", r"y_pred_proba(?:_(.+))?"),
     "Evidently": Layout("probabilities", r"model_score(?:_(.+))?", truth="actual"),
+    "BigQuery": Layout("probabilities", r"predicted_.+_probs()"),
+    "tidymodels": Layout("probabilities", r"\.pred_(?!class$)(.+)"),
+    "Azure": Layout("probabilities", r"scored probabilities(?:_| for class )\"?(.+?)\"?"),
+    "DataRobot": Layout("probabilities", r"target_(.+)_prediction"),
+    "RapidMiner": Layout("probabilities", r"confidence\((.+)\)"),
+    "KNIME": Layout("probabilities", r"p ?\(.+=(.+)\)"),
 }
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"  # of arrays [n, K]
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
-_CLASSES = "classes"  # beside an array of outputs: what its columns stand for
-_ANSWER = ("label", "label_index", "confidence")  # of `covcal apply`
+_CLASSES = "classes"  # beside an array of outputs: the classes of its columns
+_ANSWER = ("label", "label_index", "confidence")  # the classifier's answer in `covcal apply`
 _CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp")
-_FEW_SUMMING = 0.1  # of the rows: those of independent sigmoids sum to 1 by chance
+_FEW_SUMMING = 0.1  # a share of the rows: so many rows of sigmoids sum to 1 by chance
+_MUCH_ELSEWHERE = 0.25  # of the probability
 _ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """Where outputs and features lie in a file, and which classes the outputs are of."""
+    """The arrays of a file that hold outputs and features, and the classes of the outputs."""
 
     outputs: tuple[str, ...]  # one array with two axes, or one column per class
-    width: int  # values of a row; 1 where two classes have one column
-    order: tuple[int, ...]  # by class, its place among the K values of a row
-    names: tuple[str, ...] | None  # of the classes; None where they are numbered 0 to K-1
-    positive: str | None = None  # what the one column of two calls its class
-    features: tuple[str, ...] = ()  # as outputs
-    n_features: int | None = None  # None where there are none
+    width: int  # values per row; 1 if two classes share one column
+    order: tuple[int, ...]  # for each class, its place among the K values of a row
+    names: tuple[str, ...] | None  # of the classes; None if they are numbered 0 to K-1
+    positive: str | None = None  # the class that the name of a single column names
+    features: tuple[str, ...] = ()  # one array with two axes, or one column per feature
+    n_features: int | None = None  # None without features
     named_by: str | None = None  # the array that names the classes
     truth: str = Layout.truth  # a further name of the column of labels
-    notes: tuple[str, ...] = ()  # what was taken for what
+    notes: tuple[str, ...] = ()  # how the names were understood
 
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes, or their numbers."""
         return self.names or tuple(map(str, range(len(self.order))))
 
     def in_order(self, names: tuple[str, ...] | None) -> "OutputColumns":
-        """Return the classes in this order, by name; unchanged where these are others."""
+        """Return the columns with the classes in this order; unchanged if the names differ."""
         if names is None:
             return self
         if self.positive in names and len(names) == 2:
-            note = f"{self.outputs[0]} is taken for the class {self.positive}"
+            note = f"{self.outputs[0]} is read as the class {self.positive}"
             places = (1, 0) if self.positive == names[0] else (0, 1)
             return replace(self, names=names, order=places, notes=(note,))
-        known = self.names
-        if known is None or known == names or set(known) != set(names):
+        own = self.names
+        if own is None or own == names or set(own) != set(names):
             return self
-        note = "the classes stand in another order there: they go by name"
-        order = tuple(self.order[known.index(name)] for name in names)
+        note = "its classes are in another order, so they are matched by name"
+        order = tuple(self.order[own.index(name)] for name in names)
         return replace(self, names=names, order=order, notes=(*self.notes, note))
 
 
 class OutputFile:
-    """A file of outputs as it stands: what lies where, and what it says of its rows."""
+    """A file of outputs: its columns, and the labels, ids and groups of its rows."""
 
-    def __init__(self, path: Path, kind: OutputKind, known: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, kind: OutputKind, classes: Sequence[str] = ()) -> None:
         self.path, self.kind = path, kind
-        # Where outputs and features lie, and that they have a value for every row.
+        # Find outputs and features, and check that they have a value for every row.
         self.store = store = _open(path)
         answer = _without_answer(store)
-        self.columns = columns = find_outputs(store, kind, known)
+        self.columns = columns = find_outputs(store, kind, classes)
         self.n = n = count_rows(store)
         for name in (*columns.outputs, *columns.features):
             shape = store.entries[name].shape
@@ -131,18 +141,17 @@ class OutputFile:
                     f"{path}: {name} has shape {list(shape)} and there are {n} rows: give one row "
                     "per example"
                 )
-        # What the rest says of the rows.
+        # Labels, ids and groups of the rows.
         paths = [name for name in store.entries if name.lower() in PATH_NAMES]
         used = {*columns.outputs, *columns.features, columns.named_by, *paths, DOMAIN}
         truth = (*LABEL_NAMES, columns.truth)
         self.facts = facts = RowFacts(store, n, used, truth)
         if columns.width == 1 and facts.labels.n_classes > 2:
             raise CovcalError(
-                f"{path}: {columns.outputs[0]} is one number a row, the labels show "
-                f"{facts.labels.n_classes} classes, and the outputs of all are needed: give one "
-                "column per class"
+                f"{path}: {columns.outputs[0]} is one number per row, but the labels show "
+                f"{facts.labels.n_classes} classes: give one column of outputs per class"
             )
-        # Numbers that might be features, where none are; groups say that they are none.
+        # Without features, tell the user about numbers that might be some.
         numbers = [
             name
             for name, entry in store.entries.items()
@@ -159,19 +168,21 @@ class OutputFile:
 class OutputTable:
     """The outputs of a classifier for the rows of one domain; see `DomainData`.
 
-    All are read once when it is made: what they are shows in all rows, and no error comes late.
+    It reads all outputs when it is made, because only all rows show their form, and because errors
+    then come early.
     """
 
-    holds_images = False  # outputs are finished
+    holds_images = False
 
     def __init__(self, file: OutputFile, columns: OutputColumns, rows: Rows) -> None:
         self.path = file.path
         self._store, self._kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels = file.facts.labels
-        given = file.facts.given_split
+        split = file.facts.given_split
+        self._lacking: list[int] = []  # rows without the output of some class
         self.ids = [file.facts.ids[row] for row in rows]
         self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
-        self.given_split: Splits | None = None if given is None else given[rows]
+        self.given_split: Splits | None = None if split is None else split[rows]
         self.n_classes = len(columns.order)
         self.n_features = columns.n_features
         self.class_names = columns.names
@@ -197,13 +208,14 @@ class OutputTable:
         size: int,
         threads: int,
     ) -> Generator[Batch, None, None]:
-        """Yield ``logits`` (m, K), and ``features`` (m, d) where there are any, float32."""
+        """Yield ``logits`` (m, K) and any ``features`` (m, d), float32."""
         del pipeline, threads
         outputs, features = self._columns.outputs, self._columns.features
         pieces = self._store.pieces([*outputs, *features], self._rows[rows], size)
         start = 0
         for places, arrays in regrouped(pieces, size):
-            inputs = {"logits": to_float32(self._logits(_stacked(arrays, outputs)))}
+            values = self._completed(_stacked(arrays, outputs), places)
+            inputs = {"logits": to_float32(self._logits(values))}
             if features:
                 values = _stacked(arrays, features)
                 self._require_finite(values, features, places)
@@ -216,23 +228,47 @@ class OutputTable:
         order = self._columns.order
         if self._kind == "probabilities":
             return log_probabilities(values, self._lowest)[:, order]
-        if self._columns.width == 1:  # of two classes, the other has the logit 0
+        if self._columns.width == 1:  # two classes: the other has the logit 0
             values = np.hstack([np.zeros_like(values), values])
         return np.take(values, order, axis=1)
 
     def _checked(self) -> tuple[str, ...]:
-        """Read all outputs, refuse what is not what was asked for, and return notes."""
+        """Read all outputs, refuse those that were not asked for, and return notes."""
         outputs, seen = self._columns.outputs, OutputEvidence()
         for rows, arrays in self._store.pieces(outputs, self._rows, _ROWS_AT_ONCE):
-            values = _stacked(arrays, outputs)
-            self._require_finite(values, outputs, rows)
+            values = self._completed(_stacked(arrays, outputs), rows)
             seen.add(values if values.shape[1] == 1 else np.take(values, self._columns.order, 1))
+        if self._kind == "logits" and self._lacking and seen.high > 0:
+            raise self._not_finite(self._lacking[0])
         self._lowest = seen.lowest
         if self._kind == "logits":
             notes = self._checked_logits(seen)
         else:
             notes = self._checked_probabilities(seen)
-        return (*notes, *seen.doubts())
+        lacking = (
+            f"{len(self._lacking)} of {seen.rows} rows lack the output of some class, as where "
+            "only the likeliest answers are listed: a missing probability counts as half of the "
+            "smallest in its row, or less if the row leaves less"
+        )
+        return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
+
+    def _completed(self, values: AnyArray, rows: Rows) -> AnyArray:
+        """Return outputs (m, w) without missing values, or refuse a value that is not finite.
+
+        Language models list only the likeliest answers. A class that a row does not list is less
+        likely than all that it lists, and their probabilities leave it so much.
+        """
+        with np.errstate(invalid="ignore"):
+            is_missing = np.isnan(values)
+        of_rows = is_missing.any(axis=1) & ~is_missing.all(axis=1)
+        if values.shape[1] > 1 and of_rows.any():
+            some = values[of_rows].astype(np.float64)
+            completed, is_possible = _with_missing(some, logarithms=self._kind == "logits")
+            values = values.astype(np.float64)
+            values[of_rows] = np.where(is_possible[:, None], completed, some)
+            self._lacking += rows[of_rows][is_possible].tolist()
+        self._require_finite(values, self._columns.outputs, rows)
+        return values
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
         """Refuse outputs that all rows show to be probabilities; yield notes on others."""
@@ -261,45 +297,48 @@ class OutputTable:
                 f"{self._place(row)} holds {value:g}, which is no probability: pass --logits where "
                 f"these are logits{percent}"
             )
+        elif seen.is_incomplete:
+            yield from _notes_on_incomplete(seen)
         elif several and off is not None:
             row, total = off
             independent = (
-                ": sigmoids of independent labels are no multi-class output, and each label can "
-                "go in as a table of two classes"
+                ": sigmoids of independent labels are not outputs of one classifier; give each "
+                "label as a table of two classes"
                 if seen.summing < _FEW_SUMMING * seen.rows
                 else ""
             )
             raise self._store.error(
-                f"the probabilities of {self._place(row)} sum to {total:g}, not 1, where "
-                f"{1 - seen.tolerance:g} to {1 + seen.tolerance:g} is taken for rounding: give one "
-                f"column per class, of a softmax, with more digits ({listed(outputs)} were read)"
-                f"{independent}"
+                f"the probabilities of {self._place(row)} sum to {total:g}, not 1 (rounding "
+                f"explains {1 - seen.tolerance:g} to {1 + seen.tolerance:g}): give one column per "
+                f"class of a softmax, with more digits ({listed(outputs)} were read){independent}"
             )
         elif several and max(1 - seen.sums[0], seen.sums[1] - 1) > EXACT:
             yield (
                 f"rounded probabilities: rows sum to {1 - seen.tolerance:g} to "
-                f"{1 + seen.tolerance:g}, and are divided by their sum"
+                f"{1 + seen.tolerance:g}, and each row is divided by its sum"
             )
         if seen.low < seen.lowest:
-            yield "some probabilities are below 0, by no more than rounding, and count as 0"
+            yield "some probabilities are below 0 by rounding and count as 0"
         if seen.low - seen.lowest < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
             yield (
-                "some probabilities are 0 or below 1e-38 and count as 1e-38, as float32 holds "
-                "nothing smaller: where rounding made them 0, give more digits"
+                "some probabilities are below 1e-38 and count as 1e-38, the smallest number of "
+                "float32: if rounding made them 0, give more digits"
             )
 
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         wrong = ~np.isfinite(values)
         if self._kind == "logits" and names == self._columns.outputs:
-            # A logit of -inf rules a class out, as long as it leaves another.
+            # A logit of -inf rules a class out, unless it rules out all classes.
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         if not wrong.any():
             return
         row, column = np.argwhere(wrong)[0]
-        name = names[column] if len(names) > 1 else names[0]
-        raise self._store.error(
-            f"{name} of {self._store.place(int(rows[row]))} is missing, NaN or infinite: every "
-            "value must be a finite number"
+        raise self._not_finite(int(rows[row]), names[column] if len(names) > 1 else names[0])
+
+    def _not_finite(self, row: int, name: str = "an output") -> CovcalError:
+        return self._store.error(
+            f"{name} of {self._store.place(row)} is missing, NaN or infinite: give a finite "
+            "number, or leave the row out"
         )
 
     def _place(self, row: int) -> str:
@@ -314,21 +353,21 @@ def open_outputs(
     Parameters
     ----------
     source : Path or None
-        None for the target alone, or where its column ``domain`` has rows of both.
+        None for the target alone, or if a column ``domain`` of the target tells the domains apart.
     target : Path
     kind : {"logits", "probabilities"}
     classes : Path, optional
-        What names the classes in order; see `covcal_cli.data.classes.read_classes`.
+        The file that names the classes in order; see `covcal_cli.data.classes.read_classes`.
 
     Raises
     ------
     CovcalError
-        If a table does not hold what is asked for, or the two do not agree.
+        If a table does not hold outputs of the kind, or the two tables do not agree.
     """
-    # The source's classes help to find columns of the target that are called like them.
+    # The target's columns may be named exactly like the source's classes.
     files = {} if source is None else {"source": OutputFile(source, kind)}
-    known = files["source"].columns.class_names() if source is not None else ()
-    files["target"] = OutputFile(target, kind, known)
+    source_classes = files["source"].columns.class_names() if source is not None else ()
+    files["target"] = OutputFile(target, kind, source_classes)
     shared = source is None and holds_both_domains(files["target"].store)
     if shared:
         files = dict.fromkeys(DOMAINS, files["target"])
@@ -336,7 +375,7 @@ def open_outputs(
         others = {"source": target, "target": source}
         for name, file in files.items():
             require_domain(file.store, name, others[name], outputs=True)
-    # Classes go by name: in one order, and by the same names.
+    # Match the classes by name.
     order = _class_order(list(files.values()), classes)
     columns = {name: file.columns.in_order(order) for name, file in files.items()}
     _require_one_classifier(list(files.values()), list(columns.values()))
@@ -349,139 +388,154 @@ def open_outputs(
     return tables
 
 
-def find_outputs(store: Store, kind: OutputKind, known: Sequence[str]) -> OutputColumns:
-    """Find outputs and features by the names of the arrays; `known` are another file's classes."""
-    found, truth = _of_kind(store, kind)
-    if not found and not store.is_table:
-        found = _only_matrix(store)
-    if not found and store.is_table and kind == "probabilities":
-        found = _called_like_classes(store, known)
-    if not found:
-        raise _nothing_found(store, kind)
-    for name in found:
+def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> OutputColumns:
+    """Find outputs and features by the names of the arrays, or by the `classes` of another file."""
+    class_of, truth = _of_kind(store, kind)
+    if not class_of and not store.is_table:
+        class_of = _only_matrix(store)
+    if not class_of and store.is_table and kind == "probabilities":
+        class_of = _named_like_classes(store, classes)
+    if not class_of:
+        raise _no_outputs(store, kind)
+    for name in class_of:
         if store.entries[name].is_text:
-            text = store.texts(name)[0].strip()
-            remedy = f"give one column of numbers {_COLUMN[kind]} per class"
-            if text.endswith("%"):
-                remedy = "save numbers without the sign, divided by 100"
-            raise store.error(
-                f"{name} holds the text {text[:40]!r}: {remedy}, or call it {GROUP_PREFIX}{name} "
-                f"where it holds no {kind}"
-            )
-    array = next((name for name in found if len(store.entries[name].shape) == 2), None)
-    outputs = tuple(found) if array is None else (array,)
+            _refuse_texts(store, name, kind)
+    array = next((name for name in class_of if len(store.entries[name].shape) == 2), None)
+    outputs = tuple(class_of) if array is None else (array,)
     if array is not None:
-        width = store.entries[array].shape[1]
-        columns = OutputColumns(outputs, width, tuple(range(max(2, width))), None)
-        columns = _named_by_array(store, columns)
+        width, names = store.entries[array].shape[1], store.entries[array].class_names
+        order = tuple(range(max(2, width)))
+        if names is not None:
+            order, names = _numbered_first(names)
+        columns = _named_by_array(store, OutputColumns(outputs, width, order, names))
     elif len(outputs) == 1:
-        note = f"{outputs[0]} is taken for the {kind} of class 1 of two"
-        positive = found[outputs[0]] or None
+        note = f"{outputs[0]} is read as the {kind} of class 1 of two"
+        positive = class_of[outputs[0]] or None
         columns = OutputColumns(outputs, 1, (0, 1), None, positive, notes=(note,))
     else:
-        order, names = _numbered_first([of or name for name, of in found.items()])
+        order, names = _numbered_first([label or name for name, label in class_of.items()])
         columns = OutputColumns(outputs, len(outputs), order, names)
     features, n_features = _features(store)
     return replace(columns, features=features, n_features=n_features, truth=truth)
 
 
+def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
+    text = store.texts(name)[0].strip()
+    remedy = f"give one column of numbers {_COLUMN[kind]} per class"
+    if text.endswith("%"):
+        remedy = "save numbers without the sign, divided by 100"
+    elif name in store.with_commas:
+        remedy = "save numbers with a decimal point instead of a comma"
+    raise store.error(
+        f"{name} holds the text {text[:40]!r}: {remedy}, or rename it to {GROUP_PREFIX}{name} if "
+        f"it holds no {kind}"
+    )
+
+
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the one array of outputs by a name that fits both kinds, or none, as in .npy."""
-    matching = _matching(store, _ANY_OUTPUTS)
-    found = [name for name in matching if len(store.entries[name].shape) == 2]
-    if tuple(store.entries) == ("x",):
-        found = ["x"]
-    return {found[0]: ""} if len(found) == 1 else {}
+    """Return the one array of outputs under a name that fits both kinds, or without a name."""
+    names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
+    if tuple(store.entries) == ("x",):  # of a .npy file
+        names = ["x"]
+    return {names[0]: ""} if len(names) == 1 else {}
 
 
 def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
-    """Return the arrays of outputs, with the classes that they name, and the name of the truth."""
+    """Return the class of each array of outputs, by name, and the name of the true labels."""
     for layout in LAYOUTS.values():
-        found = _matching(store, layout.pattern) if layout.kind == kind else {}
-        if found:
-            return found, layout.truth
+        class_of = _matching(store, layout.pattern) if layout.kind == kind else {}
+        if class_of:
+            return class_of, layout.truth
     return {}, Layout.truth
 
 
 def _matching(store: Store, pattern: str) -> dict[str, str]:
-    """Return the columns, and the arrays of all classes, that a pattern fits, with its group."""
-    found = {}
+    """Return the columns and the arrays of all classes that fit a pattern, with its group."""
+    class_of = {}
     for name, entry in store.entries.items():
         match = re.fullmatch(pattern, name, re.IGNORECASE)
         axes = len(entry.shape)
-        plain = axes == 1 or (axes == 2 and entry.shape[1] and match and not match[1])
-        if match and plain and entry.dtype.kind in "fiubSUO":
-            found[name] = match[1] or ""
-    return found
+        fits = axes == 1 or (axes == 2 and entry.shape[1] and match and not match[1])
+        if match and fits and entry.dtype.kind in "fiubSUO":
+            class_of[name] = match[1] or ""
+    return class_of
 
 
-def _called_like_classes(store: Store, known: Sequence[str]) -> dict[str, str]:
-    """Return the columns called like all classes of the labels, as in pandas' ``predict_proba``."""
+def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
+    """Return the columns named like the `classes`, or like all classes of the labels.
+
+    A pandas table of ``predict_proba`` has such columns.
+    """
     numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
     texts = store.texts(label) if label is not None else []
     labels = {text.strip().removesuffix(".0") for text in texts} - {"", "-1", "nan"}
-    for names in (set(known), labels):
+    for names in (set(classes), labels):
         if len(names) > 1 and names <= numbers:
             return {name: name for name in store.entries if name in names}
     return {}
 
 
-def _nothing_found(store: Store, kind: OutputKind) -> CovcalError:
+def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
     other: OutputKind = "logits" if kind == "probabilities" else "probabilities"
     others, _ = _of_kind(store, other)
     if others:
         return CovcalError(
             f"{store.path} holds no {kind} but {listed(list(others))}: pass --{other}, or name "
-            f"them {_COLUMN[kind]} where they are {kind}"
+            f"them {_COLUMN[kind]} if they are {kind}"
         )
     single = [name for name in store.entries if name.lower() in _CONFIDENCES]
     only = listed(list(store.entries)) or "nothing"
-    of_one = f" ({listed(single)} is of one class a row)" if single else ""
+    of_one = f" ({listed(single)} is of one class per row)" if single else ""
     return CovcalError(
         f"{store.path} holds no {kind}, only {only}{of_one}: name the outputs {_COLUMN[kind]}, one "
-        f"column per class (of two classes, one will do), or give an array {kind} [n, K]"
+        f"column per class (one is enough for two classes), or give an array {kind} [n, K]"
     )
 
 
-def _named_by_array(store: Store, found: OutputColumns) -> OutputColumns:
-    """Return the outputs in an array with the names that an array ``classes`` gives its columns."""
-    entry = store.entries.get(_CLASSES)
-    rows = store.entries[found.outputs[0]].shape[:1]
-    if entry is None or found.width < 2:
-        return found
-    if entry.shape != (found.width,) and entry.is_text and entry.shape != rows:
+def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
+    """Return the columns with the class names of the array ``classes``, if there is one."""
+    entry, width = store.entries.get(_CLASSES), columns.width
+    rows = store.entries[columns.outputs[0]].shape[:1]
+    if entry is None or width < 2:
+        return columns
+    if entry.shape != (width,) and entry.is_text and entry.shape != rows:
         raise store.error(
-            f"{_CLASSES} has shape {list(entry.shape)} and {found.outputs[0]} has "
-            f"{found.width} columns: give one name per column"
+            f"{_CLASSES} has shape {list(entry.shape)} and {columns.outputs[0]} has {width} "
+            "columns: give one name per column"
         )
-    if entry.shape != (found.width,) or not (entry.is_text or entry.dtype.kind in "iu"):
-        return found  # something of the rows
-    given = store.texts(_CLASSES)
-    if len(set(given)) < len(given):
-        return replace(found, named_by=_CLASSES)
-    order, names = _numbered_first(given)
-    return replace(found, order=order, names=names, named_by=_CLASSES)
+    if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iu"):
+        return columns  # one value per row, which names no class
+    labels = store.texts(_CLASSES)
+    if len(set(labels)) < len(labels):
+        return replace(columns, named_by=_CLASSES)
+    order, names = _numbered_first(labels)
+    return replace(columns, order=order, names=names, named_by=_CLASSES)
 
 
 def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
-    matching = _matching(store, _FEATURES)
-    found = {name: of for name, of in matching.items() if not store.entries[name].is_text}
-    for name in found:
+    """Return the arrays that hold features, in order, and the number of features."""
+    number_of = {
+        name: number
+        for name, number in _matching(store, _FEATURES).items()
+        if not store.entries[name].is_text
+    }
+    for name in number_of:
         if len(store.entries[name].shape) == 2:
             return (name,), store.entries[name].shape[1]
-    columns = tuple(found)
-    order, _ = _numbered_first([of or name for name, of in found.items()])
+    columns = tuple(number_of)
+    order, _ = _numbered_first([number or name for name, number in number_of.items()])
     return tuple(columns[place] for place in order), len(columns) or None
 
 
 def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
-    """Return the places of names in order, and them: by number where all are, else as they stand.
+    """Return the order of names, as places, and the names in that order.
 
-    In place of the numbers 0 to K-1 comes None.
+    Names that are all numbers are sorted; other names keep their order. The names are None if they
+    are the numbers 0 to K-1.
     """
     places = list(range(len(names)))
-    if all(name.isascii() and name.isdigit() for name in names):
+    if all(map(is_plain_number, names)):
         places.sort(key=lambda place: int(names[place]))
         if [int(names[place]) for place in places] == list(range(len(names))):
             return tuple(places), None
@@ -492,39 +546,39 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     """Return a note on numbers that might be features."""
     wide = [name for name in numbers if len(store.entries[name].shape) == 2]
     if wide:
-        call = "it" if len(wide) == 1 else "the one that holds them"
-        return (f"{listed(wide)} is not read as features: call {call} features",)
+        array = "it" if len(wide) == 1 else "the array of features"
+        return (f'{listed(wide)} not used as features: rename {array} to "features" to use it',)
     if len(numbers) < 2:  # a single number, such as an age, is a group
         return ()
-    call = "call features feature_0, feature_1, ..."
-    return (f"columns of numbers {listed(numbers)} are not read as features: {call}",)
+    remedy = "rename features to feature_0, feature_1, ..."
+    return (f"columns of numbers {listed(numbers)} are not used as features: {remedy}",)
 
 
 def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[OutputColumns]) -> None:
-    """Refuse tables with other classes, of which the probabilities would not sum to 1."""
-    one, two = columns[0], columns[-1]
-    for what, ours, theirs in (
-        ("class names", one.names, two.names),
-        ("classes", len(one.order), len(two.order)),
-        ("features", one.n_features, two.n_features),
+    """Refuse two tables whose classes or features differ."""
+    first, last = columns[0], columns[-1]
+    for noun, ours, theirs in (
+        ("class names", first.names, last.names),
+        ("classes", len(first.order), len(last.order)),
+        ("features", first.n_features, last.n_features),
     ):
         if ours != theirs:
             raise CovcalError(
-                f"{files[0].path} and {files[-1].path} differ in their {what} ({_said(ours)} and "
-                f"{_said(theirs)}): give outputs of the same classifier"
+                f"{files[0].path} and {files[-1].path} differ in their {noun} ({_in_words(ours)} "
+                f"and {_in_words(theirs)}): give outputs of the same classifier"
             )
 
 
 def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str, ...] | None:
-    """Return the names of the classes in the order that holds for all tables, if any are known."""
+    """Return the class names in the order for all tables; None for the classes 0 to K-1."""
     first = files[0].columns
     asked = read_classes(classes, len(first.order)).names if classes is not None else None
-    # Where every table has one column of two classes, other names than its own say which two.
+    # A single column names one of the two classes; --classes or the labels name the other.
     positive = {file.columns.positive for file in files}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
-    for known in (asked, labels, ("0", "1") if labels is None else None):
-        if known is not None and len(known) == 2 and positive <= set(known):
-            return tuple(known)
+    for names in (asked, labels, ("0", "1") if labels is None else None):
+        if names is not None and len(names) == 2 and positive <= set(names):
+            return tuple(names)
     return asked if asked and set(asked) == set(first.names or ()) else first.names
 
 
@@ -532,15 +586,69 @@ def _open(path: Path) -> Store:
     if not path.exists():
         raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
     kind = format_of(path) if path.is_file() else None
-    if kind == ".h5":
-        return _HDF5Outputs(path)
     if kind == ".csv":
         return CSVStore(path, of_images=False)
-    return open_store(path)
+    store = _HDF5Outputs(path) if kind == ".h5" else open_store(path)
+    shapes = [entry.shape for entry in store.entries.values()]
+    return _SqueezedStore(store) if any(_squeezed(shape) != shape for shape in shapes) else store
+
+
+class _SqueezedStore(Store):
+    """A file of arrays without their axes of length 1: models give [N, 1, K] and [1, N, K]."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.path, self.is_table, self.is_typed = store.path, store.is_table, store.is_typed
+        self.entries = {
+            name: replace(entry, shape=_squeezed(entry.shape))
+            for name, entry in store.entries.items()
+        }
+        # Their first axis is not the rows', so they are read whole.
+        self._leading = {
+            name
+            for name, entry in store.entries.items()
+            if len(entry.shape) > 2 and entry.shape[0] == 1
+        }
+
+    def whole(self, name: str) -> AnyArray:
+        return self._store.whole(name)
+
+    def texts(self, name: str) -> list[str]:
+        return self._store.texts(name)
+
+    def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
+        """Yield the chosen rows of the named arrays."""
+        first = np.zeros(1, dtype=np.int64)
+        inner = [name for name in names if name not in self._leading]
+        leading = {
+            name: next(self._store.pieces([name], first, 1))[1][name].reshape(
+                self.entries[name].shape
+            )
+            for name in names
+            if name in self._leading
+        }
+        starts = range(0, len(rows), max(1, size))
+        pieces: Iterator[Piece] = ((rows[start : start + size], {}) for start in starts)
+        if inner:
+            pieces = self._store.pieces(inner, rows, size)
+        for chosen, arrays in pieces:
+            shaped = {
+                name: values.reshape(len(chosen), *self.entries[name].shape[1:])
+                for name, values in arrays.items()
+            }
+            yield chosen, {**shaped, **{name: values[chosen] for name, values in leading.items()}}
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) < 3:
+        return shape
+    if shape[0] == 1:  # [1, N, K]
+        return _squeezed(shape[1:])
+    return (shape[0], *(length for length in shape[1:] if length != 1)) if 1 in shape else shape
 
 
 class _HDF5Outputs(HDF5Store):
-    """A file of others, or one that ``covcal apply`` wrote: none else of covcal's holds data."""
+    """A file of another program, or of ``covcal apply``; covcal's other files hold no outputs."""
 
     def _require_foreign(self, file: Any) -> None:
         schema = str(file.attrs.get("schema", ""))
@@ -556,30 +664,65 @@ class _HDF5Outputs(HDF5Store):
 
 
 def _without_answer(store: Store) -> tuple[str, ...]:
-    """Leave out the answer in rows that ``covcal apply`` wrote, and return a note that says so.
+    """Leave out the classifier's answer in a file of ``covcal apply``, and return a note.
 
-    There the column label is the classifier's answer; read as the truth, it would always be right.
+    The column label of such a file is the answer. Read as the true label, it would always be right.
     """
-    prefixed = any(name.lower().startswith("p_") for name in store.entries)
+    prefixed = any(name.lower().startswith(("p_", "prob_")) for name in store.entries)
     named = not store.is_table and _CLASSES in store.entries
     if not (prefixed or named) or not all(name in store.entries for name in _ANSWER[1:]):
         return ()
     answer = [name for name in _ANSWER if name in store.entries]
-    # An .npz keeps as arrays without axes what it was computed from: domain and split among them.
+    # An .npz keeps the domain, split and inputs of the command as arrays without axes.
     store.entries = {
         name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
     }
     return (
-        f"{listed(answer)} are the answer that covcal apply wrote and no truth, so they are not "
-        f"read: give true classes as {'a column' if store.is_table else 'an array'} y",
+        f"{listed(answer)} are the classifier's answer by covcal apply, so they are not read as "
+        f"true labels: give true labels as {'a column' if store.is_table else 'an array'} y",
     )
 
 
 def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
-    """Return one array (m, w) of the one array or the columns."""
+    """Return one array (m, w) from the one array or from the columns."""
     parts = [arrays[name] for name in names]
     return parts[0] if len(parts) == 1 and parts[0].ndim == 2 else np.stack(parts, axis=1)
 
 
-def _said(value: int | tuple[str, ...] | None) -> str:
+def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArray]:
+    """Return outputs (m, K) with values for NaN, and which rows are probabilities, shape (m,).
+
+    Only probabilities, or their `logarithms`, say how large a missing value can be.
+    """
+    with np.errstate(over="ignore"):
+        parts = np.exp(rows) if logarithms else rows
+    missing = np.isnan(parts)
+    sums = np.nansum(parts, axis=1)
+    is_possible = (np.nanmin(parts, axis=1) >= 0) & (sums <= 1 + ABOVE) & (sums > 0)
+    left = np.where(sums < 1 - 1e-6, 1 - sums, 0)
+    most = np.minimum(np.nanmin(parts, axis=1), left / missing.sum(axis=1)) / 2
+    completed = np.where(missing, most[:, None], parts)
+    if logarithms:
+        with np.errstate(divide="ignore"):
+            completed = np.where(missing, np.log(completed), rows)
+    return completed, is_possible
+
+
+def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
+    """Yield notes on rows that sum to less than 1, as those of a language model's answers do."""
+    elsewhere = 1 - seen.mean_sum
+    yield (
+        f"rows sum to {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}: on average, "
+        f"{100 * elsewhere:.0f} % of the probability is on answers that are no class; each row is "
+        "divided by its sum"
+    )
+    if elsewhere >= _MUCH_ELSEWHERE:
+        yield (
+            f"the classes have only {100 * seen.mean_sum:.0f} % of the probability: after the "
+            "division, confidence says little about rows where other answers were likely (or are "
+            "these sigmoids of independent labels, which are not outputs of one classifier?)"
+        )
+
+
+def _in_words(value: int | tuple[str, ...] | None) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value or "none")

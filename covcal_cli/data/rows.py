@@ -24,6 +24,7 @@ LABEL_NAMES = (
     *("y", "label", "labels", "target", "targets", "class"),
     *("y_true", "true_label", "ground_truth"),
 )
+_CHOICE = "choice"
 ID_NAMES = ("id", "ids")
 PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
@@ -83,7 +84,7 @@ class RowFacts:
         used: Collection[str | None],
         label_names: tuple[str, ...] = LABEL_NAMES,
     ) -> None:
-        self._store, self._n = store, n
+        self._store, self._n, self._label_names = store, n, label_names
         self.path_name = path_column(store)
         groups = [
             name
@@ -94,6 +95,7 @@ class RowFacts:
             and name not in used
             and name != self.path_name
             and name.lower() not in label_names
+            and name != self._choice()
             and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
         # Texts to classify, say: kept with every row as long as the longest, they fill the memory.
@@ -107,7 +109,7 @@ class RowFacts:
             if long
             else ()
         )
-        label = self._only(label_names)
+        label = self._only(label_names) or self._choice()
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
         self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
         # Ids are what is called so, else paths, else an index that pandas saved, else row numbers.
@@ -153,6 +155,13 @@ class RowFacts:
         if len(found) > 1:
             raise self._store.error(f"both {found[0]} and {found[1]} are there: keep one of them")
         return found[0] if found else None
+
+    def _choice(self) -> str | None:
+        """Return the labels that Label Studio exports, if the file has no others."""
+        entries = self._store.entries
+        has_labels = any(name.lower() in self._label_names for name in entries)
+        texts = [name for name, entry in entries.items() if entry.is_text]
+        return None if has_labels else next((t for t in texts if t.lower() == _CHOICE), None)
 
     def _split(self, name: str) -> Splits:
         values = self._column(name)

@@ -69,10 +69,12 @@ def test_classes_go_by_name(kinds: tuple[str, str], tmp_path: Path) -> None:
     label(target, np.array(CLASSES)[truth])
     arguments = ("extract", "--probabilities", source.name, target.name)
     done = covcal(*arguments, cwd=tmp_path).require_success()
-    assert f"{target.name}: the classes stand in another order there: they go by name" in done.err
+    assert (
+        f"{target.name}: its classes are in another order, so they are matched by name" in done.err
+    )
     for path in (source, target):
         assert f"{path.name}: " in done.err
-        assert "are the answer that covcal apply wrote and no truth" in done.err
+        assert "are the classifier's answer by covcal apply" in done.err
     with h5py.File(tmp_path / "features.h5") as file:
         assert [name.decode() for name in file["classes"]] == list(CLASSES)
         logits = {name: file[f"{name}/logits"][:] for name in ("source", "target")}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.data.classes import choose_classes, numbered_classes
+from covcal_cli.data.classes import choose_classes, named_classes, numbered_classes
 from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
 from covcal_cli.errors import CovcalError
 from tests.made_files import write_features
@@ -166,7 +166,38 @@ class TestLayoutsOfTools:
         np.testing.assert_allclose(softmax(read(found)), np.stack([1 - p, p], axis=1), atol=1e-6)
         assert found.labels(numbered_classes(2)).tolist() == hard
         assert (found.n_classes, found.class_names) == (2, None)
-        assert f"{column} is taken for the probabilities of class 1 of two" in found.notes[0]
+        assert f"{column} is read as the probabilities of class 1 of two" in found.notes[0]
+
+    @pytest.mark.parametrize(
+        "pattern",
+        [
+            ".pred_{}",
+            "Scored Probabilities_{}",
+            'Scored Probabilities for Class "{}"',
+            "target_{}_PREDICTION",
+            "confidence({})",
+            "P (species={})",
+        ],
+    )
+    def test_names_of_other_tools(self, pattern: str, tmp_path: Path) -> None:
+        names = ("eel", "a cat", "dog_2")
+        columns: dict[str, Any] = {
+            pattern.format(name): self.P[:, k].tolist() for k, name in enumerate(names)
+        }
+        columns |= {".pred_class": ["eel"] * N, "label": [names[k] for k in LABELS]}
+        table = opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
+        assert table.class_names == names
+        np.testing.assert_allclose(softmax(read(table)), self.P, atol=1e-6)
+
+    def test_the_choice_of_label_studio_is_the_label(self, tmp_path: Path) -> None:
+        columns: dict[str, Any] = {f"prob_{name}": self.P[:, k] for k, name in enumerate("abc")}
+        columns["choice"] = ["abc"[k] for k in LABELS]
+        table = opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
+        assert table.labels(named_classes("abc")).tolist() == (LABELS % K).tolist()
+        columns["label"] = ["a"] * N
+        table = opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
+        assert not table.labels(named_classes("abc")).any()
+        assert table.columns["choice"].tolist() == columns["choice"]
 
     @pytest.mark.parametrize("names", [("c", "a", "b"), ("0", "1", "2")])
     def test_classes_of_the_source_name_the_columns_of_the_target(
@@ -284,6 +315,103 @@ def test_columns_that_may_be_ranks_are_doubted(
     assert any("are the columns ranks" in note for note in opened(path, holds).notes)
 
 
+class TestAnswersOfLanguageModels:
+    """Probability on other tokens is lost, and only the likeliest answers are listed."""
+
+    P = softmax(LOGITS)
+
+    def write(self, kind: str, folder: Path, values: NDArray[Any], holds: OutputKind) -> Path:
+        """Write values with NaN where they are missing; Parquet has null there."""
+        if kind != "parquet":
+            return write(kind, folder, values, holds)
+        names = {"logits": "logit", "probabilities": "prob"}
+        columns = {
+            f"{names[holds]}_{k}": [None if np.isnan(v) else v for v in values[:, k]]
+            for k in range(K)
+        }
+        return write_parquet(folder / "o.parquet", columns)
+
+    @pytest.mark.parametrize("kind", FORMATS)
+    @pytest.mark.parametrize(("lost", "notes"), [(0.1, 1), (0.4, 2)])
+    def test_rows_that_sum_to_less_than_1_are_divided_by_their_sum(
+        self, lost: float, notes: int, kind: str, tmp_path: Path
+    ) -> None:
+        mass = 1 - lost * np.linspace(0.5, 1.5, N)[:, None]
+        table = opened(write(kind, tmp_path, self.P * mass, "probabilities"), "probabilities")
+        np.testing.assert_allclose(softmax(read(table)), self.P, atol=1e-6)
+        assert f"on average, {100 * lost:.0f} % of the probability is on answers" in table.notes[0]
+        assert len(table.notes) == notes
+
+    @pytest.mark.parametrize("kind", FORMATS)
+    @pytest.mark.parametrize("holds", KINDS)
+    def test_an_answer_that_is_not_listed_is_less_likely_than_those_that_are(
+        self, holds: OutputKind, kind: str, tmp_path: Path
+    ) -> None:
+        values = 0.9 * self.P
+        least = values.argmin(axis=1)
+        rows = np.arange(0, N, 2)
+        values[rows, least[rows]] = np.nan
+        outputs = np.log(values) if holds == "logits" else values
+        table = opened(self.write(kind, tmp_path, outputs, holds), holds)
+        assert "20 of 40 rows lack the output of some class" in " ".join(table.notes)
+        p = softmax(read(table))
+        assert (p.argmin(axis=1) == least).all()
+        assert (p > 0).all()
+        known = ~np.isnan(values)
+        ratios = p / p.max(axis=1, keepdims=True)
+        np.testing.assert_allclose(
+            ratios[known], (values / np.nanmax(values, axis=1, keepdims=True))[known], rtol=1e-5
+        )
+
+    def test_a_row_that_lists_everything_but_a_class_leaves_it_nothing(
+        self, tmp_path: Path
+    ) -> None:
+        values = self.P.copy()
+        values[3] = 0.25, np.nan, 0.75
+        table = opened(write("npz", tmp_path, values, "probabilities"), "probabilities")
+        np.testing.assert_allclose(softmax(read(table))[3], [0.25, 0, 0.75], atol=1e-6)
+
+    @pytest.mark.parametrize("kind", FORMATS)
+    @pytest.mark.parametrize("row", [[np.nan] * 3, [np.nan, 0.9, 0.3], [np.inf, 0.5, 0.1]])
+    def test_other_values_that_are_missing_are_errors(
+        self, row: list[float], kind: str, tmp_path: Path
+    ) -> None:
+        values = self.P.copy()
+        values[30] = row
+        with pytest.raises(CovcalError, match="of (row 30|line 32) is missing, NaN or infinite"):
+            opened(write(kind, tmp_path, values, "probabilities"), "probabilities")
+
+
+class TestArraysWithFurtherAxes:
+    """Models give [N, 1, K] and [1, N, K]."""
+
+    @pytest.mark.parametrize("kind", ["npz", "npy", "h5"])
+    @pytest.mark.parametrize("shape", [(N, 1, K), (1, N, K), (N, K, 1, 1), (1, N, 1, K)])
+    def test_axes_of_length_1_are_left_out(
+        self, shape: tuple[int, ...], kind: str, tmp_path: Path
+    ) -> None:
+        values = LOGITS.reshape(shape)
+        path = tmp_path / f"o.{kind}"
+        if kind == "npy":
+            np.save(path, values)
+        else:
+            features = FEATURES.reshape(*shape[:-1], D) if shape[-1] == K else FEATURES
+            arrays: dict[str, Any] = {"logits": values, "features": features, "y": LABELS}
+            np.savez(path, **arrays) if kind == "npz" else write_hdf5(path, arrays)
+        table = opened(path, "logits")
+        np.testing.assert_array_equal(read(table), LOGITS)
+        rows = np.array([0, 5, 39])
+        np.testing.assert_array_equal(read(table, rows, 2), LOGITS[rows])
+        if kind != "npy":
+            assert table.labels(numbered_classes(K)).tolist() == LABELS.tolist()
+            np.testing.assert_array_equal(read(table, name="features"), FEATURES)
+
+    def test_others_are_refused(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "o.npz", logits=np.stack([LOGITS, LOGITS], axis=1))
+        with pytest.raises(CovcalError, match=r"or give an array logits \[n, K\]"):
+            opened(tmp_path / "o.npz", "logits")
+
+
 class TestProbabilitiesGivenAsLogits:
     """What the outputs are shows in all rows, whatever the first ones and the names say."""
 
@@ -323,7 +451,7 @@ def test_probabilities_below_0_by_rounding_count_as_0(below: float, tmp_path: Pa
             opened(tmp_path / "t.npz", "probabilities")
         return
     table = opened(tmp_path / "t.npz", "probabilities")
-    assert "below 0, by no more than rounding, and count as 0" in table.notes[0]
+    assert "are below 0 by rounding and count as 0" in table.notes[0]
     np.testing.assert_allclose(softmax(read(table)), np.clip(values, 0, 1), atol=1e-6)
 
 
@@ -375,7 +503,7 @@ def test_a_row_that_is_no_distribution_is_named(
     values[row] *= 0.9
     path = write(kind, tmp_path, values, "probabilities")
     with pytest.raises(
-        CovcalError, match=rf"probabilities of {place} sum to 0\.9, not 1, where 0.99"
+        CovcalError, match=rf"probabilities of {place} sum to 0\.9, not 1 \(rounding explains"
     ):
         opened(path, "probabilities")
 

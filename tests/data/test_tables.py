@@ -265,7 +265,7 @@ def test_a_parquet_column_of_lists_is_a_wide_array(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "rows.parquet", {"v": [[1.0, 2.0], [3.0, 4.0]], "age": [7, 8]})
     assert fed(opened(path, TWO)).tolist() == [[1, 2], [3, 4]]
     path = write_parquet(tmp_path / "rows.parquet", {"v": [[1.0, 2.0], [3.0]]})
-    with pytest.raises(CovcalError, match="column v has 1 in row 1, where row 0 has 2 values"):
+    with pytest.raises(CovcalError, match="column v has 1 in row 1, but row 0 has 2 values"):
         fed(opened(path, TWO))
 
 

@@ -107,7 +107,7 @@ def test_classes_in_another_order_go_by_name(kind: str, tmp_path: Path) -> None:
     save("csv", tmp_path, "s", {**outputs(prefix=prefix, values=values), **labels})
     save("csv", tmp_path, "t", {**outputs((2, 0, 1), prefix, values), **labels})
     done = covcal("extract", f"--{kind}", "s.csv", "t.csv", cwd=tmp_path).require_success()
-    assert "t.csv: the classes stand in another order there: they go by name" in done.err
+    assert "t.csv: its classes are in another order, so they are matched by name" in done.err
     source, target = (dataset(tmp_path, f"{name}/logits") for name in ("source", "target"))
     np.testing.assert_allclose(target, source, rtol=1e-6)
     labelled, found = (dataset(tmp_path, f"{name}/labels") for name in ("source", "target"))
@@ -158,7 +158,7 @@ def test_a_single_probability_is_of_the_class_that_it_names(
     options = () if order[0] in ("benign", "0") else ("--classes", "names.txt")
     done = covcal("extract", "--probabilities", "s.csv", "t.csv", *options, cwd=tmp_path)
     err = done.require_success().err
-    assert f"prob_{source} is taken for the class {source}" in err
+    assert f"prob_{source} is read as the class {source}" in err
     assert "class 1 of two" not in err
     assert [name.decode() for name in dataset(tmp_path, "classes")] == list(order)
     expected = np.stack([of[name] for name in order], axis=1)
@@ -176,5 +176,5 @@ def test_a_name_that_is_no_class_keeps_the_second_class(tmp_path: Path) -> None:
     save("csv", tmp_path, "s", table)
     save("csv", tmp_path, "t", {"prob_positive": p.tolist()})
     done = covcal("extract", "--probabilities", "s.csv", "t.csv", cwd=tmp_path)
-    expected = "prob_positive is taken for the probabilities of class 1 of two"
+    expected = "prob_positive is read as the probabilities of class 1 of two"
     assert expected in done.require_success().err

@@ -124,7 +124,7 @@ class TestNumbersThatMightBeFeatures:
         save("csv", tmp_path, "s", {**outputs(), **features, "label": NOISY})
         done = covcal("extract", "--logits", "s.csv", "t.csv", cwd=tmp_path).require_success()
         assert (
-            "t.csv: columns of numbers f0, f1, f2 are not read as features: call features "
+            "t.csv: columns of numbers f0, f1, f2 are not used as features: rename features to "
             "feature_0, feature_1, ..." in done.err
         )
         line = covcal("adapt", cwd=tmp_path).error_line()
@@ -133,7 +133,7 @@ class TestNumbersThatMightBeFeatures:
         save("csv", tmp_path, "t", {**outputs(), **renamed, "label": NOISY})
         arguments = ("--logits", "--target", "t.csv", "-f")
         done = covcal("extract", *arguments, cwd=tmp_path).require_success()
-        assert "not read as features" not in done.err
+        assert "not used as features" not in done.err
         np.testing.assert_array_equal(dataset(tmp_path, "target/features"), X["target"])
 
     @pytest.mark.parametrize("name", ["embedding", "features"])
@@ -141,7 +141,9 @@ class TestNumbersThatMightBeFeatures:
         arrays: dict[str, Any] = {"logits": LOGITS, name: X["target"]}
         np.savez(tmp_path / "t.npz", **arrays)
         table = open_outputs(None, tmp_path / "t.npz", "logits")["target"]
-        said = [note for note in table.notes if "not read as features: call it features" in note]
+        said = [
+            note for note in table.notes if 'not used as features: rename it to "features"' in note
+        ]
         assert len(said) == (name == "embedding")
         assert table.n_features == (3 if name == "features" else None)
 
@@ -176,15 +178,15 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
         (
             "--probabilities",
             {"prob": SUREST, "label": NOISY},
-            "prob is one number a row, the labels show 3 classes, and the outputs of all are "
-            "needed: give one column per class",
+            "prob is one number per row, but the labels show 3 classes: give one column of outputs "
+            "per class",
         ),
         (
             "--probabilities",
             {"confidence": SUREST, "prediction": [0] * N},
-            "holds no probabilities, only confidence, prediction (confidence is of one class a "
-            "row): name the outputs prob_NAME, one column per class (of two classes, one will "
-            "do), or give an array probabilities [n, K]",
+            "holds no probabilities, only confidence, prediction (confidence is of one class per "
+            "row): name the outputs prob_NAME, one column per class (one is enough for two "
+            "classes), or give an array probabilities [n, K]",
         ),
         (
             "--logits",
@@ -239,7 +241,7 @@ def test_probabilities_that_float32_cannot_hold_are_said_to_count_as_more(
     save("csv", tmp_path, "t", outputs(prefix="prob", values=values))
     arguments = ("--probabilities", "--target", "t.csv")
     done = covcal("extract", *arguments, cwd=tmp_path).require_success()
-    note = "t.csv: some probabilities are 0 or below 1e-38 and count as 1e-38"
+    note = "t.csv: some probabilities are below 1e-38 and count as 1e-38"
     assert done.err.count(note) == (smallest < 1e-38)
     tiny = float(np.finfo(np.float32).tiny)
     expected = np.log(np.maximum(values, tiny))

@@ -84,6 +84,10 @@ class ParquetStore(Store):
             )
             for field in self._schema
         }
+        for name, entry in self.entries.items():
+            if self._columns.are_pairs(self._schema.field(name).type):
+                names = self._classes_of(name)
+                self.entries[name] = replace(entry, shape=(self._n, len(names)), class_names=names)
         for name in pandas_index(self._schema):
             if name in self.entries:
                 self.entries[name] = replace(self.entries[name], is_index=True)
@@ -131,6 +135,16 @@ class ParquetStore(Store):
     def _all(self, name: str) -> Iterator[AnyArray]:
         rows = np.arange(self._n, dtype=np.int64)
         return (part[name] for _, part in self.pieces([name], rows, 1 << 14))
+
+    def _classes_of(self, name: str) -> tuple[str, ...]:
+        """Return the classes of all rows of a column of pairs (class, number)."""
+        classes: set[str] = set()
+        for path in self._files:
+            with self._opened(path) as file:
+                for batch in file.iter_batches(columns=[name], use_threads=False):
+                    labels, _ = self._columns.pairs(batch.column(0))
+                    classes.update(map(str, labels.unique().to_pylist()))
+        return tuple(sorted(classes))
 
     def _head(self, name: str) -> list[Any]:
         """Return the first values of a column as Python has them."""
@@ -368,14 +382,15 @@ def _partitions(folder: Path) -> list[Path]:
     )
 
 
-# Arrow's columns as NumPy's arrays: what a column is, and its values.
+# Arrow's columns as NumPy's arrays: what a column holds, and its values.
 #
-# Arrow's own conversion to NumPy loads pandas where it is installed, at 50 MB; DLPack does not.
+# Arrow's own conversion to NumPy loads pandas if it is installed, at 50 MB; DLPack does not.
 
 _TEXT = np.dtype(str)
 _OTHER = np.dtype("V1")  # structs, nested lists: there, but neither numbers nor texts
 _BINARY = ("binary", "large_binary", "binary_view")
-_BYTES, _PATH = "bytes", "path"  # what Hugging Face calls the fields of an image
+_BYTES, _PATH = "bytes", "path"  # the fields of an image by Hugging Face
+_VECTOR = ("type", "size", "indices", "values")  # the fields of a vector by Spark
 Head = Callable[[str], list[Any]]  # returns the first values of a column, as Python has them
 
 
@@ -408,10 +423,19 @@ class ArrowColumns:
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
         """Return what is known of a column of `n` rows.
 
-        `head` gives its first values, where the type does not say enough; `feature` is what Hugging
-        Face says of it, if anything.
+        `head` returns its first values, if the type does not say enough. `feature` is what Hugging
+        Face wrote about it.
         """
         types, kind = self.arrow.types, field.type
+        if self.are_pairs(kind):  # the store counts the classes of all rows
+            return Entry((n, 0), np.dtype(np.float64))
+        fields = self._fields(kind)
+        if tuple(fields) == _VECTOR:
+            first = head(field.name)[0] or {}
+            width = first["size"] or len(first["values"] or ()) if first else 0
+            return Entry((n, width), np.dtype(np.float64))
+        if fields and all(types.is_floating(inner) for inner in fields.values()):
+            return Entry((n, len(fields)), np.dtype(np.float64), class_names=tuple(fields))
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
             inner = self._number_type(kind.value_type)
             if inner is None or not (first := head(field.name)[0]):
@@ -422,7 +446,6 @@ class ArrowColumns:
         number = self._number_type(kind)
         if number is not None:
             return Entry((n,), number, class_names=_class_names(feature))
-        fields = self._fields(kind)
         if str(fields.get(_BYTES) if fields else kind) in _BINARY:
             values = head(field.name)
             contents = [value and value[_BYTES] for value in values] if fields else values
@@ -448,16 +471,83 @@ class ArrowColumns:
             return np.array(list(map(_text, column.to_pylist())), dtype=str)
         if len(entry.shape) == 1:
             return self._flat(column)
-        lengths = self._flat(column.value_lengths())
-        wrong = np.flatnonzero(lengths != entry.shape[1])  # NaN, of no list, differs as well
+        width = entry.shape[1]
+        if self.are_pairs(column.type):
+            return self._from_pairs(column, entry)
+        fields = self._fields(column.type)
+        if tuple(fields) == _VECTOR:
+            return self._from_vectors(column, name, width, rows)
+        if fields:
+            return np.stack([self._flat(column.field(field)) for field in fields], axis=1)
+        self._require_length(self._flat(column.value_lengths()), name, width, rows)
+        return self._flat(column.flatten()).reshape(len(column), -1)
+
+    def _require_length(self, lengths: AnyArray, name: str, width: int, rows: Rows) -> None:
+        wrong = np.flatnonzero(lengths != width)  # NaN, where there is no list, differs as well
         if len(wrong):
             length = lengths[wrong[0]]
             raise CovcalError(
                 f"{self.path}: column {name} has {'no list' if length != length else int(length)} "
-                f"in row {rows[wrong[0]]}, where row 0 has {entry.shape[1]} values: give every row "
-                "as many"
+                f"in row {rows[wrong[0]]}, but row 0 has {width} values: give every row as many"
             )
-        return self._flat(column.flatten()).reshape(len(column), -1)
+
+    def _from_vectors(self, column: Any, name: str, width: int, rows: Rows) -> AnyArray:
+        """Return Spark's vectors, dense or sparse, as an array (m, width)."""
+        is_sparse = self._flat(column.field("type")) == 0
+        values, indices = column.field("values"), column.field("indices")
+        lengths = self._flat(values.value_lengths())
+        sizes = np.where(is_sparse, self._flat(column.field("size")), lengths)
+        self._require_length(sizes, name, width, rows)
+        counts = lengths.astype(np.int64)
+        row_of = np.repeat(np.arange(len(column)), counts)
+        places = np.arange(len(row_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        of_sparse = is_sparse[row_of]
+        listed = self._flat(indices.flatten())
+        if len(listed) != of_sparse.sum() or ((listed < 0) | (listed >= width)).any():
+            raise CovcalError(
+                f"{self.path}: column {name} holds sparse vectors whose indices do not fit their "
+                "values: save it again, or as lists with vector_to_array"
+            )
+        places[of_sparse] = listed
+        dense = np.zeros((len(column), width))
+        dense[row_of, places] = self._flat(values.flatten())
+        return dense
+
+    def _from_pairs(self, column: Any, entry: Entry) -> AnyArray:
+        """Return lists of (class, probability) as an array (m, K); NaN for a class not listed."""
+        place_of = {label: place for place, label in enumerate(entry.class_names or ())}
+        values = np.full((len(column), len(place_of)), np.nan)
+        column = self._as_lists(column)
+        counts = np.nan_to_num(self._flat(column.value_lengths())).astype(np.int64)
+        row_of = np.repeat(np.arange(len(column)), counts)
+        labels, numbers = self.pairs(column)
+        places = np.array([place_of[str(label)] for label in labels.to_pylist()], dtype=np.int64)
+        values[row_of, places] = self._flat(numbers)
+        return values
+
+    def pairs(self, column: Any) -> tuple[Any, Any]:
+        """Return the classes and the numbers of all pairs of a column, row after row."""
+        pairs = self._as_lists(column).flatten()
+        return pairs.field(0), pairs.field(1)
+
+    def _as_lists(self, column: Any) -> Any:
+        is_map = self.arrow.types.is_map(column.type)
+        return column.cast(self.arrow.list_(column.type.field(0).type)) if is_map else column
+
+    def are_pairs(self, kind: Any) -> bool:
+        """Return whether a type is lists of (class, number), as BigQuery has, or such a map."""
+        types = self.arrow.types
+        if types.is_map(kind):
+            fields = {"key": kind.key_type, "value": kind.item_type}
+        elif types.is_list(kind) or types.is_large_list(kind):
+            fields = self._fields(kind.value_type)
+        else:
+            return False
+        if len(fields) != 2:
+            return False
+        label, number = fields.values()
+        is_text = types.is_string(label) or types.is_large_string(label)
+        return bool((is_text or types.is_integer(label)) and types.is_floating(number))
 
     def name_field(self, field: Any) -> str | None:
         """Return the field of a column's structs that names image files, if there is one."""

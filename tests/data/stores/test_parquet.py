@@ -263,3 +263,67 @@ def test_a_text_whose_bytes_are_none_is_a_damaged_file(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"row 7", b"row \xd8"))
     with pytest.raises(CovcalError, match=r"rows.parquet is not a readable Parquet file \('utf-8'"):
         open_store(path).texts("id")
+
+
+class TestProbabilitiesInOneColumn:
+    """Vectors of Spark, lists of BigQuery, maps and structs are outputs of all classes."""
+
+    P = np.array([[0.2, 0.3, 0.5], [0.0, 1.0, 0.0], [0.6, 0.0, 0.4], [0.1, 0.7, 0.2]] * 3)
+    NAMES = ("a", "b", "c")
+
+    def column(self, kind: str) -> Any:
+        arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
+        integers = arrow.list_(arrow.int32())
+        vector = arrow.struct(
+            {"type": arrow.int8(), "size": arrow.int32(), "indices": integers}
+            | {"values": arrow.list_(arrow.float64())}
+        )
+        rows = self.P.tolist()
+        dense = [{"type": 1, "size": None, "indices": None, "values": row} for row in rows]
+        sparse = [
+            {"type": 0, "size": 3, "indices": [k for k in range(3) if row[k]]}
+            | {"values": [p for p in row if p]}
+            for row in rows
+        ]
+        named = [dict(zip(self.NAMES, row, strict=True)) for row in rows]
+        order = [sorted(row, key=row.__getitem__)[::-1] for row in named]
+        pair = arrow.struct({"label": arrow.string(), "prob": arrow.float64()})
+        pairs = [
+            [{"label": k, "prob": row[k]} for k in ks if row[k]]
+            for row, ks in zip(named, order, strict=True)
+        ]
+        mapping = arrow.map_(arrow.string(), arrow.float64())
+        return {
+            "dense": lambda: arrow.array(dense, vector),
+            "sparse": lambda: arrow.array(sparse, vector),
+            "mixed": lambda: arrow.array([sparse[0], *dense[1:6], *sparse[6:]], vector),
+            "pairs": lambda: arrow.array(pairs, arrow.list_(pair)),
+            "map": lambda: arrow.array([list(row.items()) for row in named], mapping),
+            "struct": lambda: arrow.array(named),
+        }[kind]()
+
+    @pytest.mark.parametrize("kind", ["dense", "sparse", "mixed", "pairs", "map", "struct"])
+    def test_they_are_read(self, kind: str, tmp_path: Path) -> None:
+        name = "predicted_kind_probs" if kind == "pairs" else "probability"
+        path = write_parquet(tmp_path / "t.parquet", {name: self.column(kind), "label": [1] * 12})
+        table = open_outputs(None, path, "probabilities")["target"]
+        assert table.class_names == (None if kind in ("dense", "sparse", "mixed") else self.NAMES)
+        for rows in (np.arange(12), np.array([2, 7])):
+            (batch,) = table.batches(None, rows, size=20, threads=1)
+            np.testing.assert_allclose(np.exp(batch.inputs["logits"]), self.P[rows], atol=1e-6)
+
+    def test_damaged_vectors_are_named(self, tmp_path: Path) -> None:
+        arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
+        column = self.column("sparse")
+        for place, message in (
+            ({"size": 4}, "has 4 in row 11, but row 0 has 3 values"),
+            ({"indices": [0, 9]}, "sparse vectors whose indices do not fit their values"),
+            ({"indices": [0]}, "sparse vectors whose indices do not fit their values"),
+        ):
+            rows = column.to_pylist()
+            rows[-1] |= place
+            rows[-1] |= {"values": [0.5, 0.5]}
+            table = {"probability": arrow.array(rows, column.type)}
+            path = write_parquet(tmp_path / "t.parquet", table)
+            with pytest.raises(CovcalError, match=message):
+                open_outputs(None, path, "probabilities")
