@@ -378,7 +378,7 @@ class TestAnswersOfLanguageModels:
     ) -> None:
         values = self.P.copy()
         values[30] = row
-        with pytest.raises(CovcalError, match="of (row 30|line 32) is missing, NaN or infinite"):
+        with pytest.raises(CovcalError, match=r"of (row 30|line 32) is missing, NaN or infinite"):
             opened(write(kind, tmp_path, values, "probabilities"), "probabilities")
 
 
