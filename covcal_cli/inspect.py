@@ -20,7 +20,7 @@ from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named
 from covcal_cli.hdf5 import File
-from covcal_cli.labels.draws import NO_MARKS, Marks, read_marks
+from covcal_cli.labels.draws import NO_DRAW, Draw, read_draw
 from covcal_cli.records import Document, Input, parsed_json, read_document, read_json
 from covcal_cli.run.journal import Results
 from covcal_cli.watch.history import read_history
@@ -85,7 +85,7 @@ def _hdf5_lines(path: Path) -> Lines:
         rows = [_domain(domain) for domain in domains]
         labelled = ", ".join(f"{domain.name} {domain.n_labelled}" for domain in domains)
         rows.append(("labelled", labelled or "none"))
-        rows += _marks(read_marks(file) if file.target is not None else NO_MARKS)
+        rows += _batches(read_draw(file) if file.target is not None else NO_DRAW)
         accuracy = source_accuracy(file)
         if accuracy is not None:
             rows.append(("accuracy", str(accuracy)))
@@ -98,20 +98,20 @@ def _hdf5_lines(path: Path) -> Lines:
         return _described(file.schema, file.classes, rows, file.attributes)
 
 
-def _marks(marks: Marks) -> Lines:
-    """Return how many rows were picked to be labelled, and have a label for calibration."""
-    found = []
-    for number, batch in enumerate(marks.batches):
-        labelled = int(np.count_nonzero(marks.labelled[marks.batch == number]))
+def _batches(draw: Draw) -> Lines:
+    """Return a line per batch: how many rows covcal pick drew, and how many have a label."""
+    lines = []
+    for number, batch in enumerate(draw.batches):
+        labelled = int(np.count_nonzero(draw.labelled[draw.batch == number]))
         splits = " and ".join(batch.splits)
-        found.append(
+        lines.append(
             (
                 "marked",
                 f"{labelled} of {batch.drawn} rows picked from {batch.population} ({splits}), "
                 f"seed {batch.seed}, by {batch.score}",
             )
         )
-    return found
+    return lines
 
 
 def _preprocessing(text: object) -> Lines:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from covcal_cli.files import atomic_output
 from covcal_cli.formats.features import ADAPTED_SCHEMA, FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.labels.draws import Marks, write_marked
+from covcal_cli.labels.draws import Draw, write_copy
 
 # The datasets of one domain by name; change an entry to make a file that is odd in one way.
 Arrays = dict[str, NDArray[Any]]
@@ -156,10 +156,10 @@ def write_adapted(
     return _write(path, ADAPTED_SCHEMA, domains, class_names, {**networks, **(attributes or {})})
 
 
-def mark(path: Path, marks: Marks, labels: NDArray[Any]) -> None:
-    """Put marks, and the labels of their rows, into a features or adapted file."""
+def put_in(path: Path, draw: Draw) -> None:
+    """Put a draw with its labels into a features or adapted file."""
     with FeatureFile(path) as file, atomic_output(path, force=True) as partial:
-        write_marked(partial, file, marks, labels)
+        write_copy(partial, file, draw)
 
 
 def only_rows(domain: Arrays, keep: NDArray[Any]) -> Arrays:

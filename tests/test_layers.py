@@ -51,8 +51,8 @@ MARKED_LABELS = "covcal_cli.labels.picked_labels"
 MARKED_READERS = (
     "covcal_cli.pick.label",
     "covcal_cli.labels.joined",
-    "covcal_cli.calibrate.marked",
-    "covcal_cli.watch.labels",
+    "covcal_cli.calibrate.labelled",
+    "covcal_cli.watch.measurement",
 )
 LABEL_READERS = ("covcal_cli.cli.calibrate", "covcal_cli.evaluate.evaluate")
 
@@ -273,7 +273,7 @@ def test_every_part_has_a_floor() -> None:
         ),
         (
             "covcal_cli.pick.pick",
-            "from covcal_cli.labels.picked_labels import marked_rows",
+            "from covcal_cli.labels.picked_labels import labelled_draw",
             "reads marked labels",
         ),
         (

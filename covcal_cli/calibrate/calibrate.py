@@ -10,8 +10,7 @@ from pathlib import Path
 
 from covcal_cli.calibrate import on_prior, on_source, on_target
 from covcal_cli.calibrate.auto import choose
-from covcal_cli.calibrate.labelled import LABELLED, calibrate_labelled
-from covcal_cli.calibrate.marked import marked_for
+from covcal_cli.calibrate.labelled import LABELLED, calibrate_labelled, labels_for
 from covcal_cli.calibrate.methods import (
     AUTO,
     MARKED_LABELS,
@@ -36,7 +35,7 @@ from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
 from covcal_cli.estimators.label_shift import BBSE, given_prior
 from covcal_cli.formats.calibration import Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.labelled_draw import LabelledDraw
+from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.scaling import Forecasters, scaled_by
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import ImportanceWeights
@@ -75,7 +74,7 @@ _AS_IT_COMES = CalibrateSettings()
 def calibrate(
     path: str | Path,
     settings: CalibrateSettings = _AS_IT_COMES,
-    labels: LabelledDraw | None = None,
+    labels: Draw | None = None,
 ) -> Calibration:
     """Fit a method on a features or adapted file.
 
@@ -85,7 +84,7 @@ def calibrate(
     ----------
     path : str or Path
     settings : CalibrateSettings
-    labels : LabelledDraw, optional
+    labels : Draw, optional
         Labelled target rows to fit to instead, as `random_labels` draws them.
 
     Raises
@@ -96,14 +95,14 @@ def calibrate(
     with FeatureFile(Path(path)) as file:
         if labels is not None:
             return _by_labels(file, labels, settings, LABELLED)
-        if settings.method == AUTO and (marked := marked_for(file, settings)) is not None:
+        if settings.method == AUTO and (draw := labels_for(file, settings)) is not None:
             asked = LABELLED if settings.labels == MARKED_LABELS else AUTO
-            return _by_labels(file, marked, settings, asked)
+            return _by_labels(file, draw, settings, asked)
         return calibrate_file(Problem(file, settings, settings.loss), settings)
 
 
 def _by_labels(
-    file: FeatureFile, draw: LabelledDraw, settings: CalibrateSettings, asked: str
+    file: FeatureFile, draw: Draw, settings: CalibrateSettings, asked: str
 ) -> Calibration:
     try:
         problem = Problem(file, settings, settings.loss)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from covcal_cli.calibrate.labelled import LabelledProblem, error_of
-from covcal_cli.calibrate.marked import marked_for
+from covcal_cli.calibrate.labelled import LabelledProblem, error_of, labels_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
 from covcal_cli.errors import TooFewRowsError
@@ -87,7 +86,7 @@ def estimate_file(problem: Problem) -> Estimation:
         notes.append("no estimate by agreement, which would need an adapted file")
     found = panel(inputs, problem.cot)
     estimates = (combined(inputs, found), *found)
-    draw = marked_for(file, settings)
+    draw = labels_for(file, settings)
     if draw is not None:
         fit = LabelledProblem(file, draw, problem).fit()
         unlabelled = replace(estimates[0], name="without labels")
@@ -195,15 +194,14 @@ def expect(
         unscaled = ScaledLogits(UNSCALED)
         before = mean_confidence(target, ESTIMATED, unscaled) if scaled else 0.0
         found = []
-        draw = marked_for(file, EstimateSettings(**settings)) if scaled else None
+        draw = labels_for(file, EstimateSettings(**settings)) if scaled else None
         for name, entry in scaled.items():
-            error = None
-            if draw is not None:
-                error = error_of(target, draw, calibrations[name], entry)
+            ends = None if draw is None else error_of(target, draw, calibrations[name], entry)
             after, scaling = mean_confidence(target, ESTIMATED, entry), entry.scaling
             numbers = (before, after, accuracy, abs(after - accuracy), scaling.aligned_temperature)
-            ends = (error.ece, error.low, error.high) if error else ()
-            found.append(ExpectedCalibration(name, scaling.temperature, rows, *numbers, *ends))
+            found.append(
+                ExpectedCalibration(name, scaling.temperature, rows, *numbers, *(ends or ()))
+            )
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
     return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
 

@@ -1,8 +1,8 @@
 """``covcal calibrate`` with labels: temperature and offset from some labelled target rows.
 
-No label is read here. They are handed in as a `LabelledDraw`: rows that ``covcal label`` marked, or
-as many random ones as the user asked for. Its cal.json names the rows, which ``evaluate`` leaves
-out. `labels.posterior` has the rule, with all constants.
+The labels are those of a `Draw`: rows that you labelled with ``covcal pick`` and ``covcal label``,
+or random rows with known labels, as many as you asked for. cal.json names the rows, and
+``evaluate`` leaves them out. `labels.posterior` has the rule with all constants.
 """
 
 from collections.abc import Sequence
@@ -12,28 +12,31 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Rows
+from covcal_cli.calibrate.methods import MARKED_LABELS
 from covcal_cli.calibrate.problem import (
+    EstimateSettings,
     MethodFit,
     Problem,
     fitted_fields,
     warnings_on_reading,
 )
+from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import sentences_of_failed
 from covcal_cli.estimators.inputs import Estimate
+from covcal_cli.files import as_word
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
-from covcal_cli.labels.accuracy import LabelledSample, labelled
-from covcal_cli.labels.ece import LabelledError, folds, label_ece
-from covcal_cli.labels.labelled_draw import LabelledDraw
+from covcal_cli.labels.accuracy import LEVEL, accuracy_by_labels
+from covcal_cli.labels.draws import Draw
+from covcal_cli.labels.ece import folds, label_ece
+from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.labels.posterior import MAX_FRAME, Posterior, posterior
-from covcal_cli.labels.score import forecast
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
-from covcal_cli.progress import silent
 from covcal_cli.records import Guard
 
 LABELLED = "labelled"
@@ -79,26 +82,32 @@ class LabelledRowsFit:
         )
 
 
-def sample_of(target: Domain, draw: LabelledDraw) -> LabelledSample:
-    """Return in which of the rows the classifier is right."""
-    right = target.logits(draw.rows).argmax(axis=1) == draw.labels
-    return LabelledSample(draw.population, right.astype(np.float64), draw.inclusion, draw.batch)
+def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
+    """Return the rows you labelled for calibration; None where there are none or none are wanted.
+
+    Raises
+    ------
+    CovcalError
+        If they are damaged, or asked for and there are none.
+    """
+    draw = labelled_draw(file) if settings.takes_labels and file.target is not None else None
+    if draw is None and settings.labels == MARKED_LABELS:
+        raise CovcalError(
+            f"{file.path} has no rows that you labelled: draw rows with covcal pick "
+            f"{as_word(file.path)}, and put their labels in with covcal label"
+        )
+    return draw
 
 
 class LabelledProblem:
     """One open file with labels that may be fitted to."""
 
-    def __init__(self, file: FeatureFile, draw: LabelledDraw, problem: Problem | None) -> None:
-        seed = 0 if problem is None else problem.settings.seed
+    def __init__(self, file: FeatureFile, draw: Draw, problem: Problem | None) -> None:
+        self.file, self.draw = file, draw
+        self.seed = 0 if problem is None else problem.settings.seed
         target = file.require_target()
-        self.draw = draw
         self.logits = target.logits(draw.rows)
-        self.frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, seed))
-        self.sample = sample_of(target, draw)
-        self._forecasts = [
-            forecast(file, rows, None, seed=seed, progress=silent).right
-            for rows in (draw.frame, draw.rows)
-        ]
+        self.frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, self.seed))
         self.prior = (
             problem.accuracy
             if problem is not None and problem.missing_for_estimate is None
@@ -109,27 +118,28 @@ class LabelledProblem:
         """Fit to all rows."""
         return LabelledRowsFit(
             self.prior,
-            labelled(self.sample, *self._forecasts),
-            posterior(self.frame, self.logits, self.sample, self.prior),
+            accuracy_by_labels(self.file, self.draw, level=LEVEL, seed=self.seed),
+            posterior(self.frame, self.logits, self.draw, self.prior),
         )
 
     def histories(self) -> list[Posterior]:
         """Return what was known after each batch but the last."""
         batch = self.draw.batch
-        return [self._without(batch > last) for last in range(int(batch.max()))]
+        return [self._without(batch > last) for last in np.unique(batch)[:-1]]
 
-    def ece(self, found: Posterior) -> LabelledError:
-        """Return the ECE of a fit to these rows, by fits that leave some of them out."""
-        held = np.empty(len(self.sample))
+    def ece(self, found: Posterior) -> tuple[float, float, float]:
+        """Return the ECE of a fit to these rows with its interval, by fits without some of them."""
+        held = np.empty(len(self.draw))
         parts, fold = folds(len(held), self.draw.seed)
         for number in range(parts):
             out = fold == number
             held[out] = confidence_of(self.logits[out], self._without(out))
-        return label_ece(confidence_of(self.frame, found), held, self.sample)
+        frame = confidence_of(self.frame, found)
+        return label_ece(frame, held, self.draw, self.draw.right(self.logits))
 
     def _without(self, out: Booleans) -> Posterior:
         """Return the fit to all rows but some."""
-        return posterior(self.frame, self.logits[~out], self.sample.without(out), self.prior)
+        return posterior(self.frame, self.logits[~out], self.draw.without(out), self.prior)
 
 
 def confidence_of(logits: Floats, found: Posterior) -> Float64s:
@@ -139,9 +149,9 @@ def confidence_of(logits: Floats, found: Posterior) -> Float64s:
 
 
 def error_of(
-    target: Domain, draw: LabelledDraw, calibration: Calibration, scaled: ScaledLogits
-) -> LabelledError | None:
-    """Return the ECE of a calibration by labels.
+    target: Domain, draw: Draw, calibration: Calibration, scaled: ScaledLogits
+) -> tuple[float, float, float] | None:
+    """Return the ECE of a calibration by labels, and the ends of its interval.
 
     Of one that was fitted to some of them it is what its own fit found, by folds; None where an
     older one found none.
@@ -151,18 +161,19 @@ def error_of(
         found = calibration.estimates.get(LABELLED)
         if found is None:
             return None
-        return LabelledError(found["ece"], found["ece_low"], found["ece_high"])
+        return found["ece"], found["ece_low"], found["ece_high"]
 
     def confidence(rows: Rows) -> Float64s:
         labels, places = target.logits(rows).argmax(axis=1), np.arange(len(rows))
         return np.asarray(scaled.forecast(target, rows).probabilities[labels, places])
 
     frame = thinned(draw.frame, MAX_FRAME, draw.seed)
-    return label_ece(confidence(frame), confidence(draw.rows), sample_of(target, draw))
+    right = draw.right(target.logits(draw.rows))
+    return label_ece(confidence(frame), confidence(draw.rows), draw, right)
 
 
 def calibrate_labelled(
-    file: FeatureFile, draw: LabelledDraw, problem: Problem | None, *, asked: str, loss: Loss
+    file: FeatureFile, draw: Draw, problem: Problem | None, *, asked: str, loss: Loss
 ) -> Calibration:
     """Fit temperature and offset of the classifier's own logits to labelled target rows.
 
@@ -171,7 +182,7 @@ def calibrate_labelled(
     known = LabelledProblem(file, draw, problem)
     found = known.fit()
     fit = _fit(known, found, loss)
-    errors = len(draw) - int(known.sample.right.sum())
+    errors = len(draw) - int(draw.right(known.logits).sum())
     seed = draw.seed if problem is None else problem.settings.seed
     fitted = fitted_fields(file, fit.scaling, fit, len(draw), errors)
     fitted["estimates"] |= {LABELLED: _estimates(known, found)}
@@ -214,16 +225,16 @@ def _fit(known: LabelledProblem, found: LabelledRowsFit, loss: Loss) -> MethodFi
 
 def _estimates(known: LabelledProblem, found: LabelledRowsFit) -> dict[str, Any]:
     """Return what cal.json says of the accuracy and of the ECE on the rows drawn from."""
-    ece = known.ece(found.posterior)
+    ece, low, high = known.ece(found.posterior)
     return {
         "accuracy": found.posterior.accuracy,
         "accuracy_without_labels": None if found.prior is None else found.prior.accuracy,
         "accuracy_by_labels": found.by_labels.accuracy,
         "accuracy_low": found.accuracy.low,
         "accuracy_high": found.accuracy.high,
-        "ece": ece.ece,
-        "ece_low": ece.low,
-        "ece_high": ece.high,
+        "ece": ece,
+        "ece_low": low,
+        "ece_high": high,
     }
 
 
@@ -243,7 +254,7 @@ def _reason(found: LabelledRowsFit, n: int) -> str:
 def _history(known: LabelledProblem, found: LabelledRowsFit) -> Sequence[str]:
     """Return what each batch of labels changed, in words."""
     before = "" if found.prior is None else f"; without labels {found.prior.accuracy:.1%}"
-    sizes = np.bincount(known.draw.batch)
+    _, sizes = np.unique(known.draw.batch, return_counts=True)
     after = [*known.histories(), found.posterior]
     return [
         f"batch {number} of labels, {total} in all: accuracy {one.accuracy:.1%}, "

@@ -32,8 +32,8 @@ from covcal_cli.formats.features import (
     FeatureFile,
 )
 from covcal_cli.formats.writer import Attribute, HDF5Writer
-from covcal_cli.labels.draws import write_marks
-from covcal_cli.labels.joined import joined_marks
+from covcal_cli.labels.draws import write_draw
+from covcal_cli.labels.joined import joined_draw
 
 _SKIPPED = ("skipped", "skipped_reasons")
 
@@ -67,9 +67,9 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
 
         def marks(writer: HDF5Writer, parts: Mapping[str, Sequence[Part]]) -> None:
             rows = [np.asarray(part.rows) for part in parts.get("target", ())]
-            joined, labels = joined_marks(holding["target"], rows)
-            if joined.batches:
-                write_marks(writer, joined, labels)
+            draw = joined_draw(holding["target"], rows)
+            if draw.batches:
+                write_draw(writer, draw)
 
         return join_domains(files, holding, output, marks, force=force)
 

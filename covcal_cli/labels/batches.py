@@ -6,11 +6,11 @@ join in the order in which they were drawn, and one that did not know of another
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Rows
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.writer import utf8
-from covcal_cli.labels.draws import Marks
+from covcal_cli.labels.draws import Draw
 from covcal_cli.labels.sheet import Sheet, fingerprint
 
 
@@ -41,8 +41,8 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     return np.asarray(order[first], dtype=np.int64)
 
 
-def with_batch(file: FeatureFile, marks: Marks, sheet: Sheet) -> Marks:
-    """Return marks with the batch of a sheet, which may be there already, not labelled.
+def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> Draw:
+    """Return the draw with the batch of a sheet, without labels, unless it has that batch already.
 
     Raises
     ------
@@ -64,42 +64,42 @@ def with_batch(file: FeatureFile, marks: Marks, sheet: Sheet) -> Marks:
             f"{file.path}, and rows were picked from {' and '.join(draw.batch.splits)} alone: a "
             "calibration must not be fitted to rows that evaluate judges"
         )
-    known = len(marks.batches)
+    known = len(before.batches)
     if draw.number > known:
         raise CovcalError(
             f"{sheet.path} is batch {draw.number + 1}, and batch {known + 1} is not in {file.path} "
             "yet: give the sheet of that one first"
         )
     if draw.number < known:
-        same = marks.batches[draw.number] == draw.batch
-        if not same or set(marks.rows[marks.batch == draw.number]) != set(rows):
+        same = before.batches[draw.number] == draw.batch
+        if not same or set(before.rows[before.batch == draw.number]) != set(rows):
             raise CovcalError(
                 f"{sheet.path} is another batch {draw.number + 1} than the one that {file.path} "
                 "holds, and did not know of it: pick again, which goes on after that one"
             )
-        return marks
-    left = target.count(*draw.batch.splits) - len(marks.rows)
-    is_new = not np.isin(rows, marks.rows).any()
+        return before
+    left = target.count(*draw.batch.splits) - len(before.rows)
+    is_new = not np.isin(rows, before.rows).any()
     if (
         draw.batch.population != left
         or not is_new
-        or (known and marks.batches[0].splits != draw.batch.splits)
+        or (known and before.batches[0].splits != draw.batch.splits)
     ):
         raise CovcalError(
             f"{sheet.path} was drawn from {draw.batch.population} rows that other batches had left "
             f"than {file.path} holds, which leave {left}: pick again, which goes on after those"
         )
     m = len(rows)
-    order = np.argsort(np.concatenate([marks.rows, rows]))
+    order = np.argsort(np.concatenate([before.rows, rows]))
 
     def joined(old: AnyArray, new: AnyArray) -> AnyArray:
         return np.concatenate([old, new])[order]
 
-    return Marks(
-        rows=joined(marks.rows, rows),
-        inclusion=joined(marks.inclusion, np.array([row.inclusion for row in sheet.rows])),
-        batch=joined(marks.batch, np.full(m, known)),
-        stratum=joined(marks.stratum, np.array([row.stratum for row in sheet.rows])),
-        labelled=joined(marks.labelled, np.zeros(m, dtype=np.bool_)),
-        batches=(*marks.batches, draw.batch),
+    return Draw(
+        rows=joined(before.rows, rows),
+        inclusion=joined(before.inclusion, np.array([row.inclusion for row in sheet.rows])),
+        batch=joined(before.batch, np.full(m, known)),
+        stratum=joined(before.stratum, np.array([row.stratum for row in sheet.rows])),
+        labels=joined(before.labels, np.full(m, UNKNOWN_LABEL)),
+        batches=(*before.batches, draw.batch),
     )

@@ -1,80 +1,181 @@
-"""Marks: the target rows that `covcal pick` drew to be labelled, and by which design.
+"""Draws of target rows to be labelled, as they are kept in memory and in a file.
 
-Rows are drawn in batches, each from the rows that the earlier ones left, with known probabilities.
-They are kept in ``/marked`` of a features or adapted file once ``covcal label`` has put labels in,
-apart from ``/target/labels``: those are ``evaluate``'s. What the labels are is not told here but by
-`picked_labels`, which nothing imports that was not asked for them.
+`covcal pick` draws rows in batches, each from the rows that the earlier batches left, with known
+probabilities. `covcal label` stores the draw in the group ``/marked`` of a features or adapted
+file, apart from ``/target/labels``, which are for ``evaluate``. `read_draw` gives out no label of
+a row that a person labelled: only `picked_labels` does, and few modules import that.
 
-**What a batch says.** Let U be the N rows of the splits that are drawn from, and U_b those that the
-batches before b left. Batch b drew n_b of U_b, row i with probability pi_i, so that for any numbers
-t_i of rows, such as whether the classifier is right, or by how much a forecast of that is wrong,
+**What a batch tells.** Let U be the N rows of the splits that are drawn from, and U_b the rows that
+the batches before b left. Batch b drew n_b rows of U_b, row i with probability pi_i. For any
+numbers t_i of the rows, such as whether the classifier is right or the error of a forecast,
 
     t(earlier batches) + sum_{i in batch b} t_i / pi_i
 
 is an unbiased estimate of their sum over U, given the earlier batches (Raj 1956; within a batch
-Horvitz & Thompson 1952). So is any mean of these with weights that no label decides, such as in
-proportion to n_b: that is how batches are combined, and each may lean on what the earlier taught.
+Horvitz & Thompson 1952). So is every mean of these estimates whose weights do not depend on labels.
+Batches are combined with weights in proportion to n_b, so a later batch may use what the labels of
+earlier batches taught.
 """
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Booleans, Float64s, Integers, Labels, Rows
+from covcal_cli.arrays import (
+    UNKNOWN_LABEL,
+    AnyArray,
+    Booleans,
+    Float64s,
+    Floats,
+    Integers,
+    Labels,
+    Rows,
+)
 from covcal_cli.errors import CovcalError
+from covcal_cli.formats.calibration import LabelledRows
 from covcal_cli.formats.features import SPLITS, UNMARKED_SHA256, Domain, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.hdf5 import Dataset, Group
 
+MAX_FRAME = 50_000
+# Stands for a label that `read_draw` does not give out; no class has this number.
+HIDDEN_LABEL = int(np.iinfo(np.int64).max)
 MARKED = "marked"  # the group
-LABELS = f"{MARKED}/labels"  # (m,) int64: of a row drawn, -1 until it has one
+LABELS = f"{MARKED}/labels"  # (m,) int64: class of each row drawn, -1 where there is no label yet
 _OWN_ATTRIBUTES = ("schema", "complete")
 _AGAIN = "put the labels in again with covcal label"
 # Kind of number of each dataset; those of rows have shape (m,), those of batches (B,).
 _OF_ROWS = {"rows": "iu", "labels": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
+_NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Batch:
     """One draw of rows, and how it was made."""
 
-    drawn: int  # n_b, how many rows
-    population: int  # N_b, how many it was drawn from: what the earlier batches left
+    drawn: int  # n_b, the number of rows drawn
+    population: int  # N_b, the number of rows it was drawn from: those that earlier batches left
     seed: int
-    splits: tuple[str, ...]  # whose rows it was drawn from, the same for all batches of a file
-    score: str  # in words: the forecast of being right that the probabilities follow
+    splits: tuple[str, ...]  # splits of the rows drawn from, the same for all batches of a file
+    score: str  # the score that the inclusion probabilities follow, in words
 
 
-@dataclass(frozen=True)
-class Marks:
-    """The rows that were drawn, ascending, with and without a label yet."""
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Target rows drawn in batches, m of them in ascending order, and the labels that they have."""
 
-    rows: Rows  # (m,), in the target
-    # (m,), above 0, at most 1: with which its batch drew the row from those that were left.
+    rows: Rows  # (m,), row numbers in the target
+    # (m,), above 0, at most 1: the probability with which its batch drew the row from the rows
+    # that were left.
     inclusion: Float64s
     batch: Integers  # (m,), index into `batches`
-    # (m,), 0 .. n_b - 1: rows lie in order of the score within their batch, and one was drawn of
-    # every stratum (certain rows, of inclusion 1, included): neighbouring strata are alike.
+    # (m,), 0 .. n_b - 1: the rows of a batch lie in the order of their score, and one row was drawn
+    # from each stratum (certain rows, of inclusion 1, included). Neighbouring strata are alike.
     stratum: Integers
-    labelled: Booleans  # (m,)
+    labels: Labels  # (m,), 0 .. K-1; `UNKNOWN_LABEL` where a row has none yet, or `HIDDEN_LABEL`
     batches: tuple[Batch, ...]  # in the order in which they were drawn
+    # Ascending: all rows drawn from, or `MAX_FRAME` random rows that stand for them. Empty in a
+    # draw that was read without its labels.
+    frame: Rows = field(default_factory=lambda: _NO_ROWS)
+    # "marked": drawn by ``covcal pick``; "random": of the rows whose labels the file has anyway.
+    design: Literal["marked", "random"] = "marked"
 
-    def left(self, target: Domain, batch: int) -> Rows:
-        """Return U_b, the rows that a batch was drawn from, ascending, shape (N_b,) int64."""
-        frame = frame_rows(target, self.batches[batch].splits)
-        return np.setdiff1d(frame, self.rows[self.batch < batch], assume_unique=True)
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def labelled(self) -> Booleans:
+        """Whether each row has a label, shape (m,)."""
+        return np.asarray(self.labels != UNKNOWN_LABEL)
+
+    @property
+    def population(self) -> int:
+        """Return N, the number of rows that the first batch was drawn from."""
+        return self.batches[0].population
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the first batch that has rows here."""
+        return self.batches[int(self.batch.min())].seed
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say what the user should know where rows that were drawn are not here."""
+        missing = sum(batch.drawn for batch in self.batches) - len(self)
+        if not missing:
+            return ()
+        return (
+            f"{missing} of the rows that covcal pick drew have no label yet: the rows you labelled "
+            "are assumed to be a random part of their batch, which nothing checks",
+        )
+
+    def right(self, logits: Floats) -> Float64s:
+        """Return 1 where the classifier is right and 0 where it errs, shape (m,).
+
+        `logits` are the classifier's of these rows, shape (m, K).
+        """
+        return np.asarray(logits.argmax(axis=1) == self.labels, dtype=np.float64)
+
+    @property
+    def weights(self) -> Float64s:
+        """Return how many rows of the frame each row stands for, shape (m,): N in sum on average.
+
+        Batches count by their sizes. A row of an earlier batch stands for itself in later ones too.
+        """
+        shares = self._shares
+        later = shares.sum() - np.cumsum(shares)
+        return np.asarray(shares[self.batch] / self.inclusion + later[self.batch])
+
+    @property
+    def variances(self) -> Float64s:
+        """Return what the variance of each row's number adds to that of the sum, shape (m,)."""
+        share = self._shares[self.batch]
+        return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
+
+    @property
+    def _shares(self) -> Float64s:
+        return np.bincount(self.batch) / max(len(self), 1)
+
+    def without(self, out: Booleans) -> "Draw":
+        """Return the draw without some rows.
+
+        Each row that stays counts as drawn with a smaller probability: times the share of its batch
+        that stays.
+        """
+        stays = ~out
+        before = np.bincount(self.batch)
+        share = np.bincount(self.batch[stays], minlength=len(before)) / np.maximum(before, 1)
+        batch = self.batch[stays]
+        return replace(
+            self,
+            rows=self.rows[stays],
+            inclusion=self.inclusion[stays] * share[batch],
+            batch=batch,
+            stratum=self.stratum[stays],
+            labels=self.labels[stays],
+        )
+
+    def recorded(self, target: Domain) -> LabelledRows:
+        """Return what cal.json and estimate.json hold about the rows."""
+        ids = sorted(target.ids(self.rows))
+        sha256 = hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest()
+        sizes = np.bincount(self.batch)
+        return LabelledRows(
+            len(ids),
+            self.seed,
+            sha256,
+            tuple(ids),
+            self.design,
+            self.population,
+            tuple(sizes[sizes > 0].tolist()),
+        )
 
 
-NO_MARKS = Marks(
-    rows=np.empty(0, dtype=np.int64),
-    inclusion=np.empty(0),
-    batch=np.empty(0, dtype=np.int64),
-    stratum=np.empty(0, dtype=np.int64),
-    labelled=np.empty(0, dtype=np.bool_),
-    batches=(),
-)
+NO_DRAW = Draw(_NO_ROWS, np.empty(0), _NO_ROWS, _NO_ROWS, _NO_ROWS, ())
 
 
 def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
@@ -83,50 +184,50 @@ def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
     return np.flatnonzero(np.isin(target.split, wanted)).astype(np.int64)
 
 
-def read_marks(file: FeatureFile) -> Marks:
-    """Return the marks of a file, `NO_MARKS` where there are none.
+def read_draw(file: FeatureFile) -> Draw:
+    """Return the draw that a file holds, with its labels hidden; `NO_DRAW` where there is none.
 
     Raises
     ------
     CovcalError
-        If they are damaged.
+        If the draw is damaged.
     """
     if MARKED not in file.handle:
-        return NO_MARKS
+        return NO_DRAW
     if not isinstance(file.handle[MARKED], Group):
         raise _damaged(file, "are no group")
     values = {name: _values(file, name, kinds) for name, kinds in _OF_ROWS.items()}
     of_batches = {
         name: _values(file, f"batches/{name}", kinds) for name, kinds in _OF_BATCHES.items()
     }
-    counts = {len(entry) for entry in values.values()}, {len(one) for one in of_batches.values()}
-    if any(len(sizes) > 1 for sizes in counts):
-        raise _damaged(file, "have not one entry per row and batch")
+    for columns in (values, of_batches):
+        if len({len(column) for column in columns.values()}) > 1:
+            raise _damaged(file, "have not one entry per row and batch")
     batches = tuple(
         Batch(drawn, population, seed, tuple(_text(splits).split("+")), _text(score))
         for drawn, population, seed, splits, score in zip(
-            *(one.tolist() for one in of_batches.values()), strict=True
+            *(column.tolist() for column in of_batches.values()), strict=True
         )
     )
-    marks = Marks(
+    draw = Draw(
         rows=values["rows"].astype(np.int64),
         inclusion=values["inclusion"].astype(np.float64),
         batch=values["batch"].astype(np.int64),
         stratum=values["stratum"].astype(np.int64),
-        labelled=values["labels"] >= 0,
+        labels=np.where(values["labels"] >= 0, HIDDEN_LABEL, UNKNOWN_LABEL),
         batches=batches,
     )
-    fault = _fault(marks, file.require_target())
+    fault = _fault(draw, file.require_target())
     if fault is not None:
         raise _damaged(file, fault)
-    return marks
+    return draw
 
 
-def write_marked(partial: Path, file: FeatureFile, marks: Marks, labels: Labels) -> None:
-    """Write a copy of `file` with these marks in place of its own to `partial`.
+def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
+    """Write a copy of `file` to `partial`, with this draw in place of the one that it holds.
 
-    `labels` are of the marked rows, shape (m,), -1 where there is none yet. The copy remembers the
-    sha256 of the file that had no marks, which what was made from that one goes by.
+    The copy remembers the sha256 of the file before it had any draw. Calibrations and adapted files
+    that were made from that file go by it.
     """
     kept = {name: file.attributes[name] for name in file.attributes if name not in _OWN_ATTRIBUTES}
     kept[UNMARKED_SHA256] = file.sha256()
@@ -134,49 +235,58 @@ def write_marked(partial: Path, file: FeatureFile, marks: Marks, labels: Labels)
         for place, dataset in file.handle.datasets.items():
             if place != "classes" and not place.startswith(f"{MARKED}/"):
                 dataset.copy_to(writer.handle, place)
-        write_marks(writer, marks, labels)
+        write_draw(writer, draw)
         writer.complete()
 
 
-def write_marks(writer: HDF5Writer, marks: Marks, labels: Labels) -> None:
-    """Write marks and the labels of their rows, shape (m,), into a file that is being written."""
+def write_draw(writer: HDF5Writer, draw: Draw) -> None:
+    """Write a draw and its labels into a file that is being written.
+
+    Raises
+    ------
+    ValueError
+        If its labels are hidden: they would be lost.
+    """
+    if (draw.labels == HIDDEN_LABEL).any():
+        raise ValueError("the labels of the draw are hidden: read it with picked_labels")
     for name in ("rows", "inclusion", "batch", "stratum"):
-        writer.write(f"{MARKED}/{name}", getattr(marks, name))
-    writer.write(LABELS, labels)
+        writer.write(f"{MARKED}/{name}", getattr(draw, name))
+    writer.write(LABELS, draw.labels)
     for name in ("drawn", "population", "seed"):
-        numbers = [getattr(batch, name) for batch in marks.batches]
+        numbers = [getattr(batch, name) for batch in draw.batches]
         writer.write(f"{MARKED}/batches/{name}", np.array(numbers, dtype=np.int64))
-    writer.write(f"{MARKED}/batches/splits", utf8(["+".join(one.splits) for one in marks.batches]))
-    writer.write(f"{MARKED}/batches/score", utf8([batch.score for batch in marks.batches]))
+    splits = ["+".join(batch.splits) for batch in draw.batches]
+    writer.write(f"{MARKED}/batches/splits", utf8(splits))
+    writer.write(f"{MARKED}/batches/score", utf8([batch.score for batch in draw.batches]))
 
 
 def _values(file: FeatureFile, name: str, kinds: str) -> AnyArray:
     """Return the values of one of the datasets of ``/marked``."""
-    found = file.handle[MARKED].get(name)
-    if not isinstance(found, Dataset) or found.dtype.kind not in kinds or found.ndim != 1:
+    dataset = file.handle[MARKED].get(name)
+    if not isinstance(dataset, Dataset) or dataset.dtype.kind not in kinds or dataset.ndim != 1:
         raise _damaged(file, f"lack {name}")
-    return found[:]
+    return dataset[:]
 
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
-def _fault(marks: Marks, target: Domain) -> str | None:
-    """Return what no marks can be like."""
-    rows, m = marks.rows, len(marks.rows)
-    if m and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
-        return "are of rows that the target does not have, or of one twice"
-    if not ((marks.inclusion > 0) & (marks.inclusion <= 1)).all():
-        return "hold an inclusion probability that is none"
-    if not ((marks.batch >= 0) & (marks.batch < len(marks.batches))).all():
+def _fault(draw: Draw, target: Domain) -> str | None:
+    """Return what is wrong with a draw, or None."""
+    rows = draw.rows
+    if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
+        return "are of rows that the target does not have, or of one row twice"
+    if not ((draw.inclusion > 0) & (draw.inclusion <= 1)).all():
+        return "hold an inclusion probability that is not above 0 and at most 1"
+    if not ((draw.batch >= 0) & (draw.batch < len(draw.batches))).all():
         return "are of a batch that is not there"
-    for number, batch in enumerate(marks.batches):
-        if not set(batch.splits) <= set(SPLITS) or batch.splits != marks.batches[0].splits:
+    for number, batch in enumerate(draw.batches):
+        if not set(batch.splits) <= set(SPLITS) or batch.splits != draw.batches[0].splits:
             return "are of other splits than there are"
-        if batch.population != target.count(*batch.splits) - int((marks.batch < number).sum()):
+        if batch.population != target.count(*batch.splits) - int((draw.batch < number).sum()):
             return "are of another number of rows than there are"
-        strata = np.sort(marks.stratum[marks.batch == number])
+        strata = np.sort(draw.stratum[draw.batch == number])
         if batch.drawn != len(strata) or (strata != np.arange(len(strata))).any():
             return "are not of all rows of a batch"
     return None

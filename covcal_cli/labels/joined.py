@@ -1,77 +1,70 @@
-"""The marks of several files, joined as their rows are.
+"""The draws of several files, joined as the rows of the files are.
 
-Batches that were drawn from each of the files make one batch of all of them: a row keeps the
-probability with which it was drawn, and its strata follow those of the files before. Where one
-file has a batch and another has none, rows of the other could not have been drawn: refused.
+Batches that were drawn from each of the files make one batch of the joined file. A row keeps the
+probability with which it was drawn, and its strata follow those of the files before. If one file
+has a batch and another has none, rows of the other file could not have been drawn: that is refused.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Labels, Rows
+from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.draws import NO_MARKS, Batch, Marks, read_marks
-from covcal_cli.labels.picked_labels import marked_labels
+from covcal_cli.labels.draws import NO_DRAW, Batch, Draw
+from covcal_cli.labels.picked_labels import draw_with_labels
 
 
-def joined_marks(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> tuple[Marks, Labels]:
-    """Return the marks of files joined, and the labels of the rows that they mark.
+def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
+    """Return the draws of files joined, with their labels.
 
-    `rows` are the numbers of each file's target rows in all of it, ascending.
+    `rows` are the numbers of each file's target rows in the joined file, ascending.
     """
-    marks = [read_marks(file) for file in files]
-    most = max(marks, key=lambda one: len(one.batches), default=NO_MARKS)
-    if not most.batches:
-        return NO_MARKS, np.empty(0, dtype=np.int64)
-    splits = most.batches[0].splits
-    # Files without a row that could be drawn have nothing to say.
-    held = [
-        (file, found, some)
-        for file, found, some in zip(files, marks, rows, strict=True)
-        if found.batches or file.require_target().count(*splits)
+    draws = [draw_with_labels(file) for file in files]
+    fullest = max(draws, key=lambda draw: len(draw.batches), default=NO_DRAW)
+    if not fullest.batches:
+        return NO_DRAW
+    splits = fullest.batches[0].splits
+    # A file without a row that could be drawn has nothing to add.
+    parts = [
+        (file, draw, np.asarray(numbers))
+        for file, draw, numbers in zip(files, draws, rows, strict=True)
+        if draw.batches or file.require_target().count(*splits)
     ]
-    for file, found, _ in held:
-        if len(found.batches) != len(most.batches) or found.batches[0].splits != splits:
-            whole = files[marks.index(most)].path
+    for file, draw, _ in parts:
+        if len(draw.batches) != len(fullest.batches) or draw.batches[0].splits != splits:
+            whole = next(file.path for file, draw, _ in parts if draw is fullest)
             raise CovcalError(
-                f"{file.path} holds {len(found.batches)} batches of picked rows, and {whole} "
-                f"{len(most.batches)} of its {' and '.join(splits)} rows: pick and label as many "
-                "in each, or merge the files first and pick from the result"
+                f"{file.path} holds {len(draw.batches)} batches of picked rows, and {whole} "
+                f"{len(fullest.batches)} of its {' and '.join(splits)} rows: pick and label as "
+                "many in each, or merge the files first and pick from the result"
             )
-    numbers = np.sort(np.concatenate([np.asarray(some) for some in rows]))
-    places = [np.searchsorted(numbers, np.asarray(some)[found.rows]) for _, found, some in held]
+    everything = np.sort(np.concatenate([np.asarray(numbers) for numbers in rows]))
+    places = [np.searchsorted(everything, numbers[draw.rows]) for _, draw, numbers in parts]
     order = np.argsort(np.concatenate(places))
 
-    def joined(parts: Sequence[AnyArray]) -> AnyArray:
-        return np.concatenate(parts)[order]
+    def joined(columns: Sequence[AnyArray]) -> AnyArray:
+        return np.concatenate(columns)[order]
 
-    # How many rows of a batch the files before drew.
-    drawn = np.cumsum([[0] * len(most.batches), *(_drawn(found) for _, found, _ in held)], axis=0)
-    strata = [
-        found.stratum + before[found.batch]
-        for (_, found, _), before in zip(held, drawn[:-1], strict=True)
-    ]
-    together = Marks(
+    held = [draw for _, draw, _ in parts]
+    # How many rows of each batch the files before drew.
+    sizes = [[batch.drawn for batch in draw.batches] for draw in held]
+    before = np.cumsum([[0] * len(fullest.batches), *sizes], axis=0)[:-1]
+    return Draw(
         rows=joined(places),
-        inclusion=joined([found.inclusion for _, found, _ in held]),
-        batch=joined([found.batch for _, found, _ in held]),
-        stratum=joined(strata),
-        labelled=joined([found.labelled for _, found, _ in held]),
-        batches=tuple(
-            _together(batches) for batches in zip(*(one.batches for _, one, _ in held), strict=True)
+        inclusion=joined([draw.inclusion for draw in held]),
+        batch=joined([draw.batch for draw in held]),
+        stratum=joined(
+            [draw.stratum + first[draw.batch] for draw, first in zip(held, before, strict=True)]
         ),
+        labels=joined([draw.labels for draw in held]),
+        batches=tuple(map(_joined_batch, zip(*(draw.batches for draw in held), strict=True))),
     )
-    return together, joined([marked_labels(file) for file, _, _ in held])
 
 
-def _drawn(marks: Marks) -> list[int]:
-    return [batch.drawn for batch in marks.batches]
-
-
-def _together(batches: Sequence[Batch]) -> Batch:
-    """Return one batch of those that were drawn from parts of the rows."""
+def _joined_batch(batches: Sequence[Batch]) -> Batch:
+    """Return one batch for batches that were drawn from parts of the rows."""
     first = batches[0]
     return Batch(
         drawn=sum(batch.drawn for batch in batches),

@@ -28,7 +28,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
 from covcal_cli.estimators.inputs import Estimate
-from covcal_cli.labels.accuracy import LabelledSample
+from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.masks import masked, spread
 from covcal_cli.maths.odds import sigmoid, top_log_odds
 
@@ -55,9 +55,7 @@ class Posterior:
     accuracy: float
 
 
-def posterior(
-    frame: Floats, logits: Floats, sample: LabelledSample, prior: Estimate | None
-) -> Posterior:
+def posterior(frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None) -> Posterior:
     """Return temperature and offset by labels and a prior.
 
     Parameters
@@ -66,14 +64,15 @@ def posterior(
         The classifier's logits of rows that stand for all that were drawn from; a few thousand do.
     logits : array of shape (n, K)
         Those of the labelled rows.
-    sample : LabelledSample
+    draw : Draw
+        The labelled rows.
     prior : Estimate, optional
         The label-free estimate, with its guard of contradiction. Without it any accuracy is as
         likely as another.
     """
-    n_classes, weights = frame.shape[1], sample.weights
+    n_classes, weights = frame.shape[1], draw.weights
     weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
-    signs = np.where(sample.right == 1, -1.0, 1.0)[:, None]
+    signs = np.where(draw.right(logits) == 1, -1.0, 1.0)[:, None]
     scale = spread(frame, masked(frame)) or 1.0
     reach = _REACH * OFFSET_SPREAD
     ends = [

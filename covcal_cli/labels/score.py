@@ -23,7 +23,7 @@ _MOST_FITTED = 20_000  # source rows; a forecast that is only leant on needs no 
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Scores:
     """What is expected of some target rows."""
 
     predictions: Labels  # (N,), the classifier's labels
@@ -31,14 +31,14 @@ class Forecast:
     score: str  # how it was made, in words
 
 
-def forecast(
+def score(
     file: FeatureFile,
     rows: Rows,
     given: ScaledLogits | None,
     *,
     seed: int,
     progress: ProgressCallback,
-) -> Forecast:
+) -> Scores:
     """Return the forecast of target rows, in memory that holds a few numbers per row.
 
     `given` are the logits of a calibration, if there is one, as they are to be scaled.
@@ -56,7 +56,7 @@ def forecast(
             right[part] += probabilities[predictions[part], np.arange(len(block))] / len(scaled)
         start = part.stop
         progress(Progress("forecast", start, len(rows)))
-    return Forecast(predictions, np.clip(right, 0, 1), _in_words(scaled))
+    return Scores(predictions, np.clip(right, 0, 1), _in_words(scaled))
 
 
 def _forecasters(file: FeatureFile, given: ScaledLogits | None, seed: int) -> list[ScaledLogits]:

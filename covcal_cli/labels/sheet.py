@@ -35,7 +35,7 @@ _DRAW = re.compile(
 
 
 @dataclass(frozen=True)
-class Draw:
+class SheetDraw:
     """The draw of a batch: what every line of its sheet says of it."""
 
     number: int  # of the batch, from 0
@@ -70,7 +70,7 @@ class Sheet:
     """The rows of one draw, all of them."""
 
     path: Path
-    draw: Draw
+    draw: SheetDraw
     rows: Sequence[DrawnRow]
 
 
@@ -129,7 +129,7 @@ def read_sheet(path: Path) -> Sheet:
         batch, row, drawn, seed, population = map(int, found.groups()[:5])
         splits, data, drawn_with, score = found.groups()[5:]
         one = Batch(drawn, population, seed, tuple(splits.split("+")), score)
-        draws.append(Draw(batch - 1, one, data))
+        draws.append(SheetDraw(batch - 1, one, data))
         probability = _probability(path, store.place(number), inclusion, drawn_with)
         rows.append(DrawnRow(known, probability, row - 1, label.strip()))
     sheet = Sheet(path, draws[0], rows)
@@ -159,7 +159,7 @@ def _probability(path: Path, place: str, text: str, drawn: str | None) -> float:
     return float(drawn)
 
 
-def _require_whole(sheet: Sheet, draws: Sequence[Draw]) -> None:
+def _require_whole(sheet: Sheet, draws: Sequence[SheetDraw]) -> None:
     """Refuse what does not hold every row of one draw, once."""
     path, draw = sheet.path, sheet.draw
     other = next((one for one in draws if one != draw), None)

@@ -1,8 +1,8 @@
-"""The one reader of target labels: for ``evaluate``, and ``calibrate --labels N`` alone.
+"""The one reader of target labels, for ``evaluate`` and ``calibrate --labels N`` only.
 
-Nothing else that trains or fits imports this module, and a test keeps it so: covcal's promise is
-that no label of the target reaches ``adapt``, ``estimate`` or ``calibrate`` that a user did not
-mark or ask for (MATHEMATICS, section 10).
+Nothing else that trains or fits imports this module, and a test keeps it so. covcal promises that
+``adapt``, ``estimate`` and ``calibrate`` see no target label, except those of rows that the user
+labelled for them or asked for with ``--labels N`` (MATHEMATICS, section 10).
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import numpy as np
 from covcal_cli.arrays import Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, read_labels, thinned_places
-from covcal_cli.labels.labelled_draw import MAX_FRAME, LabelledDraw
+from covcal_cli.labels.draws import MAX_FRAME, Batch, Draw
 from covcal_cli.records import require_at_least
 
 
@@ -22,8 +22,8 @@ def target_labels(target: Domain, rows: Rows) -> Labels:
     return read_labels(target, rows)
 
 
-def random_labels(path: str | Path, n: int, seed: int = 0) -> LabelledDraw:
-    """Return `n` of a file's labelled target rows of any split, by a seeded draw.
+def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
+    """Draw `n` of a file's labelled target rows, of any split, by a seed.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> LabelledDraw:
         if population == 0:
             raise CovcalError(
                 f"{target.path} has no target labels, and --labels {n} needs some: extract a "
-                "labelled target, or leave --labels out, which needs none"
+                "labelled target, or leave --labels out"
             )
         if population < n:
             raise CovcalError(
@@ -46,30 +46,30 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> LabelledDraw:
                 "--labels"
             )
         rows, frame = (_drawn(target, population, most, seed) for most in (n, MAX_FRAME))
-        return LabelledDraw(
-            population=population,
-            frame=frame,
+        return Draw(
             rows=rows,
-            labels=target_labels(target, rows),
             inclusion=np.full(n, n / population),
             batch=np.zeros(n, dtype=np.int64),
+            stratum=np.arange(n),
+            labels=target_labels(target, rows),
+            batches=(Batch(n, population, seed, SPLITS, "random"),),
+            frame=frame,
             design="random",
-            seed=seed,
         )
 
 
 def _drawn(target: Domain, population: int, most: int, seed: int) -> Rows:
-    """Return at most `most` of the labelled rows by a seeded draw, ascending."""
+    """Return at most `most` of the labelled rows, drawn by a seed, ascending."""
     places = None if population <= most else thinned_places(population, most, seed)
-    found, start = [], 0
+    drawn, start = [], 0
     for block in _labelled(target):
         stop = start + len(block)
         if places is not None:
             first, last = np.searchsorted(places, (start, stop))
             block = block[places[first:last] - start]
-        found.append(block)
+        drawn.append(block)
         start = stop
-    return np.concatenate(found)
+    return np.concatenate(drawn)
 
 
 def _labelled(target: Domain) -> Iterator[Rows]:

@@ -6,7 +6,7 @@ apart from those that ``evaluate`` reads (`covcal_cli.labels.draws`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, FeatureFile
 from covcal_cli.labels.batches import rows_of, with_batch
-from covcal_cli.labels.draws import read_marks, write_marked
-from covcal_cli.labels.picked_labels import marked_labels
+from covcal_cli.labels.draws import write_copy
+from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.sheet import DrawnRow, Sheet, read_sheet
 
 
@@ -71,11 +71,11 @@ def label(
         check_output(output, force=force, inputs=map(Path, sheets))
     read = sorted((read_sheet(Path(one)) for one in sheets), key=lambda one: one.draw.number)
     with atomic_output(output, force=force or is_replaced) as written, FeatureFile(path) as file:
-        target, marks = file.require_target(), read_marks(file)
-        labels = dict(zip(marks.rows.tolist(), marked_labels(file).tolist(), strict=True))
+        target, draw = file.require_target(), draw_with_labels(file)
+        labels = dict(zip(draw.rows.tolist(), draw.labels.tolist(), strict=True))
         new = replaced = 0
         for sheet in read:
-            marks = with_batch(file, marks, sheet)
+            draw = with_batch(file, draw, sheet)
             given = _classes_of(file, sheet, partial=partial)
             for row, line, found in zip(rows_of(target, sheet), sheet.rows, given, strict=True):
                 old = labels.setdefault(int(row), UNKNOWN_LABEL)
@@ -89,10 +89,10 @@ def label(
                     )
                 new, replaced = new + (old == UNKNOWN_LABEL), replaced + (old != UNKNOWN_LABEL)
                 labels[int(row)] = found
-        values = np.array([labels[row] for row in marks.rows.tolist()], dtype=np.int64)
-        write_marked(written, file, marks, values)
+        values = np.array([labels[row] for row in draw.rows.tolist()], dtype=np.int64)
+        write_copy(written, file, replace(draw, labels=values))
         labelled = int(np.count_nonzero(values != UNKNOWN_LABEL))
-        return Labelling(new, replaced, labelled, len(values) - labelled, len(marks.batches))
+        return Labelling(new, replaced, labelled, len(values) - labelled, len(draw.batches))
 
 
 def _classes_of(file: FeatureFile, sheet: Sheet, *, partial: bool) -> list[int]:

@@ -20,9 +20,9 @@ from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.labels.accuracy import NEAREST
 from covcal_cli.labels.batches import rows_of, with_batch
 from covcal_cli.labels.design import drawn, inclusion_probabilities
-from covcal_cli.labels.draws import Batch, Marks, frame_rows, read_marks
-from covcal_cli.labels.score import forecast
-from covcal_cli.labels.sheet import Draw, DrawnRow, Sheet, fingerprint, read_sheet, sheet_text
+from covcal_cli.labels.draws import Batch, Draw, frame_rows, read_draw
+from covcal_cli.labels.score import score
+from covcal_cli.labels.sheet import DrawnRow, Sheet, SheetDraw, fingerprint, read_sheet, sheet_text
 from covcal_cli.pick.page import write_page
 from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
@@ -137,7 +137,7 @@ def pick(
                 f"for at most {left}"
             )
         given = None if calibration is None else _scaled(file, Path(calibration), networks)
-        found = forecast(file, frame, given, seed=settings.seed, progress=progress or silent)
+        found = score(file, frame, given, seed=settings.seed, progress=progress or silent)
         # Probabilities first: they know nothing of the order, nor of chance.
         rows, right = frame[is_left], found.right[is_left]
         predictions = found.predictions[is_left]
@@ -160,7 +160,9 @@ def pick(
             for stratum, row in sorted(enumerate(taken.tolist()), key=lambda _: rng.random())
         ]
         sheet = Sheet(
-            output or _UNWRITTEN, Draw(len(before.batches), batch, fingerprint(file)), drawn_rows
+            output or _UNWRITTEN,
+            SheetDraw(len(before.batches), batch, fingerprint(file)),
+            drawn_rows,
         )
         rows_of(target, sheet)  # refuses ids that are not unique, before anybody labels them
         classes = tuple(file.classes)
@@ -190,7 +192,7 @@ def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> S
     return found
 
 
-def _splits(path: Path, before: Marks, asked: tuple[str, ...]) -> tuple[str, ...]:
+def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
     """Return the splits to draw from: estimates are of the same rows in all batches."""
     if not before.batches:
         return asked or _UNSEEN
@@ -203,12 +205,12 @@ def _splits(path: Path, before: Marks, asked: tuple[str, ...]) -> tuple[str, ...
     return drawn_from
 
 
-def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Marks:
+def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Draw:
     """Return all that was drawn before: the marks of the file, and the rows of earlier sheets."""
-    marks = read_marks(file)
+    draw = read_draw(file)
     for sheet in sorted(sheets, key=lambda one: one.draw.number):
-        marks = with_batch(file, marks, sheet)
-    return marks
+        draw = with_batch(file, draw, sheet)
+    return draw
 
 
 def _order(right: Float64s, predictions: Labels) -> Integers:
@@ -230,7 +232,7 @@ def _variance(right: Float64s, probabilities: Float64s) -> float:
     return float(((1 / probabilities - 1) * right * (1 - right)).sum())
 
 
-def _earlier_variances(before: Marks, frame: Rows, right: Float64s) -> list[tuple[int, float]]:
+def _earlier_variances(before: Draw, frame: Rows, right: Float64s) -> list[tuple[int, float]]:
     """Return size and `_variance` of each earlier batch, estimated from the rows that it drew."""
     found = []
     for number, batch in enumerate(before.batches):

@@ -17,12 +17,13 @@ from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
-from covcal_cli.maths.odds import confidences
+from covcal_cli.labels.accuracy import accuracy_by_labels
+from covcal_cli.labels.picked_labels import labelled_draw
+from covcal_cli.maths.odds import confidences, short_percent
 from covcal_cli.records import write_document
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.cuts import Cut, Every, cuts
-from covcal_cli.watch.labels import accuracy_by_labels
-from covcal_cli.watch.period import Measured
+from covcal_cli.watch.period import Measured, PeriodAccuracy
 from covcal_cli.watch.reference import Moments, Reference, read_reference, reference_path
 from covcal_cli.watch.sketches import (
     CONFIDENCE,
@@ -129,8 +130,8 @@ def measured(
 ) -> Iterator[Measured]:
     """Yield the numbers of each period of a file.
 
-    Labels that were marked count where the file is one period, as they were drawn from all of it;
-    `false_alarms` is how often the interval that they give may miss.
+    Rows you labelled count where the file is one period, because they were drawn from all of it.
+    `false_alarms` is how often the interval that they give may miss the accuracy.
 
     Raises
     ------
@@ -149,9 +150,19 @@ def measured(
         digest = sha256_of(path)
         known = None
         if by is None:
-            known = accuracy_by_labels(file, scaled, false_alarms, standard.calibration.seed)
+            known = _by_labels(file, 1 - false_alarms, standard.calibration.seed)
         for cut in cuts(target, name, by, every):
             yield replace(_of_period(path, digest, target, cut, scaled, standard), measured=known)
+
+
+def _by_labels(file: FeatureFile, level: float, seed: int) -> PeriodAccuracy | None:
+    """Return the accuracy by the rows that a person labelled, as ``estimate`` does, or None."""
+    draw = labelled_draw(file)
+    if draw is None:
+        return None
+    estimate = accuracy_by_labels(file, draw, level=level, seed=seed)
+    of = f"the labels of {len(draw)} rows ({short_percent(level)} interval)"
+    return PeriodAccuracy(estimate.accuracy, estimate.low, estimate.high, of)
 
 
 def _of_period(

@@ -150,7 +150,9 @@ def test_labels_that_contradict_the_estimate_are_named(without: float, failed: l
 
 
 def test_labels_that_are_not_there_are_asked_for(unmarked: Path) -> None:
-    with pytest.raises(CovcalError, match="has no marked labels: draw rows with covcal pick"):
+    with pytest.raises(
+        CovcalError, match="has no rows that you labelled: draw rows with covcal pick"
+    ):
         calibrate(unmarked, CalibrateSettings(labels="marked"))
     line = covcal("estimate", unmarked, "--labels", "marked").error_line()
     assert "covcal label" in line

@@ -8,19 +8,19 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli.labels.draws import Batch, Marks
+from covcal_cli.labels.draws import Batch, Draw
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import covcal
-from tests.made_files import mark
+from tests.made_files import put_in
 from tests.short_training import short_training
 
 STALE = "was not made from"
-MARKS = Marks(
+DRAW = Draw(
     rows=np.array([0, 1]),
     inclusion=np.array([0.5, 0.25]),
     batch=np.zeros(2, dtype=np.int64),
     stratum=np.array([0, 1]),
-    labelled=np.ones(2, dtype=np.bool_),
+    labels=np.array([1, 2]),
     batches=(Batch(2, 150, 0, ("train", "validation", "test"), "confidence"),),
 )
 
@@ -79,7 +79,7 @@ def test_files_that_belong_together(folder: Path, command: str) -> None:
 def test_labels_for_calibration_make_nothing_stale(folder: Path, command: str) -> None:
     """Files that hold labels now are still what the others were made from, and of."""
     for name in ("features.h5", "adapted.h5"):
-        mark(folder / name, MARKS, np.array([1, 2]))
+        put_in(folder / name, DRAW)
     done = covcal(*BARE[command], cwd=folder).require_success()
     assert STALE not in done.err
     assert "has changed" not in done.err

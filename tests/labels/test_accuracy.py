@@ -4,10 +4,14 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, logit
+from scipy.stats import chi2
 
 from covcal_cli.arrays import Float64s, Integers
-from covcal_cli.labels.accuracy import LabelledSample, labelled
+from covcal_cli.labels.accuracy import difference_estimate
 from covcal_cli.labels.design import drawn, inclusion_probabilities
+from covcal_cli.labels.draws import Draw
+from covcal_cli.maths.odds import wilson
+from tests.labels.made_draws import made_draw
 
 N = 600
 
@@ -21,61 +25,59 @@ def rows() -> tuple[Float64s, Float64s]:
     return forecast, right
 
 
-def sample(
-    places: Integers, right: Float64s, inclusion: Float64s | float, batch: Integers | int = 0
-) -> LabelledSample:
-    n = len(places)
-    return LabelledSample(
-        N, right[places], np.broadcast_to(inclusion, n), np.broadcast_to(batch, n)
-    )
-
-
-def draws(
-    forecast: Float64s, right: Float64s, n: int, how_many: int
-) -> list[tuple[LabelledSample, Integers]]:
-    """Return samples with their rows in order of the forecast, by ``pick``'s design."""
+def draws(forecast: Float64s, n: int, how_many: int) -> list[tuple[Draw, Integers]]:
+    """Return draws with their places in the frame, by ``pick``'s design."""
     order = np.argsort(forecast)
     inclusion = inclusion_probabilities(forecast[order], n)
     rng = np.random.default_rng(0)
-    found = (drawn(inclusion, rng) for _ in range(how_many))
-    return [(sample(order[places], right, inclusion[places]), order[places]) for places in found]
+    drawn_places = (drawn(inclusion, rng) for _ in range(how_many))
+    return [(made_draw(N, inclusion[places], n), order[places]) for places in drawn_places]
 
 
 def test_it_is_the_difference_estimator(rows: tuple[Float64s, Float64s]) -> None:
     """The forecast is fitted as an independent optimiser fits it, and corrected by the rows."""
     forecast, right = rows
-    one, places = draws(forecast, right, 40, 1)[0]
-    scores, weights = logit(np.clip(forecast, 0.0025, 0.9975)), 1 / one.inclusion
+    draw, places = draws(forecast, 40, 1)[0]
+    scores, weights = logit(np.clip(forecast, 0.0025, 0.9975)), 1 / draw.inclusion
     on, share = scores[places], weights / weights.mean()
 
     def loss(at: Float64s) -> float:
         odds = at[0] + at[1] * on
-        of_rows = share @ (np.logaddexp(0, odds) - one.right * odds)
+        of_rows = share @ (np.logaddexp(0, odds) - right[places] * odds)
         return float(of_rows + at[0] ** 2 / 8 + 2 * (at[1] - 1) ** 2)
 
     offset, slope = minimize(loss, [0.0, 1.0], tol=1e-12).x
     fitted = expit(offset + slope * scores)
-    expected = fitted.mean() + weights @ (one.right - fitted[places]) / N
-    assert labelled(one, forecast, forecast[places]).accuracy == pytest.approx(expected, abs=1e-6)
+    expected = fitted.mean() + weights @ (right[places] - fitted[places]) / N
+    estimate = difference_estimate(draw, right[places], forecast, forecast[places])
+    assert estimate.accuracy == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("n", [10, 50])
-def test_intervals_cover(rows: tuple[Float64s, Float64s], n: int) -> None:
-    """Over 400 draws the mean estimate is the truth, which 95 % of the intervals hold."""
+@pytest.mark.parametrize(
+    ("n", "level", "least"), [(10, 0.95, 0.92), (50, 0.95, 0.92), (50, 0.8, 0.76)]
+)
+def test_intervals_cover(
+    rows: tuple[Float64s, Float64s], n: int, level: float, least: float
+) -> None:
+    """Over 400 draws the mean estimate is the truth, and as many intervals hold it as they say."""
     forecast, right = rows
     found = [
-        labelled(one, forecast, forecast[places]) for one, places in draws(forecast, right, n, 400)
+        difference_estimate(draw, right[places], forecast, forecast[places], level=level)
+        for draw, places in draws(forecast, n, 400)
     ]
     errors = np.array([one.accuracy for one in found]) - right.mean()
     assert abs(errors.mean()) < 3 * errors.std() / 20 + 0.01
-    assert np.mean([one.low <= right.mean() <= one.high for one in found]) > 0.92
+    assert np.mean([one.low <= right.mean() <= one.high for one in found]) > least
 
 
 def test_they_are_shorter_than_those_of_random_rows(rows: tuple[Float64s, Float64s]) -> None:
     """By a tenth of Wilson's interval at least, with a forecast that tells something."""
     forecast, right = rows
-    found = (labelled(one, forecast, forecast[at]) for one, at in draws(forecast, right, 50, 40))
-    widths = [one.high - one.low for one in found]
+    found = (
+        difference_estimate(draw, right[at], forecast, forecast[at])
+        for draw, at in draws(forecast, 50, 40)
+    )
+    widths = [estimate.high - estimate.low for estimate in found]
     p, size, z = right.mean(), 50, 1.96
     wilson = 2 * z * np.sqrt(p * (1 - p) / size + z**2 / 4 / size**2) / (1 + z**2 / size)
     assert np.mean(widths) < 0.9 * wilson
@@ -83,25 +85,76 @@ def test_they_are_shorter_than_those_of_random_rows(rows: tuple[Float64s, Float6
 
 def test_all_rows_leave_nothing_open(rows: tuple[Float64s, Float64s]) -> None:
     forecast, right = rows
-    found = labelled(sample(np.arange(N), right, 1.0), forecast, forecast)
+    found = difference_estimate(made_draw(N, 1.0, N), right, forecast, forecast)
     assert (found.low, found.accuracy, found.high) == pytest.approx([right.mean()] * 3)
 
 
 @pytest.mark.parametrize(("hits", "low", "high"), [(0, 0.0, 0.35), (20, 0.7, 1.0)])
 def test_all_alike_reaches_the_end(hits: int, low: float, high: float) -> None:
     """20 rows that are all right do not rule out that all are, nor that a few are not."""
-    right = np.full(N, hits / 20)
-    found = labelled(sample(np.arange(20), right, 20 / N), np.full(N, 0.9), np.full(20, 0.9))
+    right, frame = np.full(20, hits / 20), np.full(N, 0.9)
+    found = difference_estimate(made_draw(N, 20 / N, 20), right, frame, frame[:20])
     assert found.low == 0.0 if hits == 0 else low < found.low < 1
     assert found.high == 1.0 if hits else 0 < found.high < high
 
 
-def test_batches_add_up(rows: tuple[Float64s, Float64s]) -> None:
+def test_batches_add_up() -> None:
     """Weights of two batches are those of the unbiased estimate of each, by their sizes."""
-    inclusion, batch = np.array([0.5, 0.2, 0.1]), np.array([0, 0, 1])
-    found = sample(np.array([0, 1, 2]), rows[1], inclusion, batch)
+    found = made_draw(N, np.array([0.5, 0.2, 0.1]), 3, batch=np.array([0, 0, 1]))
     # A row of the first stands for 1 / pi there, and in the second, drawn from the rest, for 1.
     assert found.weights == pytest.approx([2 / 3 * 2 + 1 / 3, 2 / 3 * 5 + 1 / 3, 1 / 3 * 10])
     assert found.variances == pytest.approx([4 / 9 * 2, 4 / 9 * 20, 1 / 9 * 90])
     kept = found.without(np.array([True, False, False]))
     assert kept.inclusion == pytest.approx([0.1, 0.1])
+
+
+def test_two_batches_are_one_estimate() -> None:
+    """It is unbiased as well where the second batch is drawn from what the first left."""
+    rng = np.random.default_rng(1)
+    forecast = rng.uniform(0.4, 0.95, size=120)
+    right = (rng.random(120) < forecast).astype(np.float64)
+    draw = made_draw(
+        120, np.repeat([20 / 120, 30 / 100], [20, 30]), 50, batch=np.repeat([0, 1], [20, 30])
+    )
+    accuracies = []
+    for _ in range(400):
+        first = np.sort(rng.choice(120, 20, replace=False))
+        second = np.sort(rng.choice(np.setdiff1d(np.arange(120), first), 30, replace=False))
+        rows = np.concatenate([first, second])
+        estimate = difference_estimate(draw, right[rows], forecast, forecast[rows])
+        accuracies.append(estimate.accuracy)
+    error = np.mean(accuracies) - right.mean()
+    assert abs(error) < 3 * np.std(accuracies) / np.sqrt(400) + 0.003
+
+
+@pytest.mark.parametrize("events", [1, 2, 3])
+@pytest.mark.parametrize("level", [0.95, 0.999])
+def test_few_errors_reach_as_far_as_the_poisson_distribution(events: int, level: float) -> None:
+    """An accuracy above the upper end would show so many errors in 1 - level of all samples."""
+    n = 400
+    right = np.ones(n)
+    right[:events] = 0
+    frame = np.full(100 * n, 0.99)
+    draw = made_draw(100 * n, 0.01, n)
+    errors, hits = (
+        difference_estimate(draw, values, frame, frame[:n], level=level)
+        for values in (right, 1 - right)
+    )
+    # The sample size at which labels alone would be as precise is about n.
+    assert n * (1 - errors.high) == pytest.approx(chi2.ppf(1 - level, 2 * events) / 2, rel=0.05)
+    assert n * hits.low == pytest.approx(chi2.ppf(1 - level, 2 * events) / 2, rel=0.05)
+    assert 1 - errors.high < 1 - wilson(1 - events / n, n, level)[1]
+
+
+def test_an_estimate_names_its_level(rows: tuple[Float64s, Float64s]) -> None:
+    """The accuracy is the same at every level, and a higher level gives a wider interval."""
+    forecast, right = rows
+    ((draw, places),) = draws(forecast, 40, 1)
+    low, high = (
+        difference_estimate(draw, right[places], forecast, forecast[places], level=level)
+        for level in (0.95, 0.999)
+    )
+    assert low.accuracy == high.accuracy
+    assert high.low < low.low < low.high < high.high
+    assert low.interval.startswith("95 %,")
+    assert high.interval.startswith("99.9 %,")

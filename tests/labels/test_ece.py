@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from covcal_cli.labels.accuracy import LabelledSample
 from covcal_cli.labels.ece import folds, label_ece
+from tests.labels.made_draws import made_draw
 
 N = 20_000
 
@@ -21,9 +21,7 @@ def test_intervals_hold_the_ece_of_all_rows(offset: float, slope: float) -> None
 
     def found(n: int) -> tuple[float, float, float]:
         rows = rng.choice(N, n, replace=False)
-        drawn = LabelledSample(N, right[rows], np.full(n, n / N), np.zeros(n, dtype=int))
-        one = label_ece(confidence, confidence[rows], drawn)
-        return one.ece, one.low, one.high
+        return label_ece(confidence, confidence[rows], made_draw(N, n / N, n), right[rows])
 
     ece, low, high = found(5000)
     assert ece == pytest.approx(expected, abs=0.012)

@@ -1,4 +1,4 @@
-"""Shards whose rows were picked and labelled, merged: the marks go where their rows go."""
+"""Shards whose rows were picked and labelled, merged: labels go where their rows go."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,8 @@ import pytest
 from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.picked_labels import MarkedRows, marked_rows
+from covcal_cli.labels.draws import Draw
+from covcal_cli.labels.picked_labels import labelled_draw
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import covcal
 from tests.pick.labelling import fill, lines_of, truth
@@ -43,11 +44,11 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def marked(path: Path) -> MarkedRows:
+def labelled(path: Path) -> Draw:
     with FeatureFile(path) as file:
-        found = marked_rows(file)
-    assert found is not None
-    return found
+        draw = labelled_draw(file)
+    assert draw is not None
+    return draw
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
@@ -55,15 +56,13 @@ def test_marks_go_with_their_rows(shards: Path, tmp_path: Path, order: tuple[int
     parts = [shards / f"part-{index}.h5" for index in order]
     output = tmp_path / "merged.h5"
     covcal("merge", *parts, "-o", output).require_success()
-    found, known = marked(output), truth(output)
+    found, known = labelled(output), truth(output)
     with FeatureFile(output) as file:
         target = file.require_target()
         ids = target.ids(found.rows)
         assert [file.classes[label] for label in found.labels] == [known[one] for one in ids]
         population = target.count("train", "validation")
-        left = found.left(target, 1)
     assert [batch.population for batch in found.batches] == [population, population - 18]
-    assert len(left) == population - 18
     for batch in (0, 1):
         lines = [line for index in PICKED for line in lines_of(shards / f"{index}-{batch}.csv")]
         inclusion = {line["id"]: float(line["inclusion"]) for line in lines}
@@ -75,7 +74,7 @@ def test_marks_go_with_their_rows(shards: Path, tmp_path: Path, order: tuple[int
     covcal("pick", output, "-n", 9, "-o", tmp_path / "x.csv").require_success()
     fill(tmp_path / "x.csv", output)
     covcal("label", output, tmp_path / "x.csv").require_success()
-    assert len(marked(output).rows) == 18 + 9 + 9
+    assert len(labelled(output).rows) == 18 + 9 + 9
 
 
 def test_shards_of_which_one_was_not_picked_from_are_refused(shards: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,18 @@ from covcal_cli.calibrate import methods
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.evaluate import evaluate as evaluation
 from covcal_cli.formats.features import read_labels
-from covcal_cli.labels.draws import Batch, Marks
+from covcal_cli.labels.draws import Batch, Draw
 from tests.cli_runner import covcal
-from tests.made_files import mark
+from tests.made_files import put_in
 from tests.short_training import TRAINED_STEPS, short_training
 
 METHODS = (AUTO, *methods.METHODS)
-MARKS = Marks(
+DRAW = Draw(
     rows=np.array([3, 5, 210]),
     inclusion=np.array([0.25, 1.0, 0.5]),
     batch=np.zeros(3, dtype=np.int64),
     stratum=np.arange(3),
-    labelled=np.ones(3, dtype=np.bool_),
+    labels=np.zeros(3, dtype=np.int64),
     batches=(Batch(3, 270, 0, ("train", "validation"), "confidence"),),
 )
 GARBAGE = {"all unknown": -1, "all one class": 1, "no class at all": 12345}
@@ -119,7 +120,7 @@ def test_marked_labels_are_for_those_who_ask(
     shutil.copy(small_files / "temp.json", adapted.parent)
     results = []
     for value in (0, 2, -1, 12345):
-        mark(adapted, MARKS, np.full(3, value))
+        put_in(adapted, replace(DRAW, labels=np.full(3, value)))
         arguments = tuple(str(one) for one in arguments)
         done = covcal(*arguments, *(["-f"] if arguments[0] == "pick" else []), cwd=adapted.parent)
         results.append(done.require_success().out)

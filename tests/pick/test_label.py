@@ -11,7 +11,8 @@ import pytest
 
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.picked_labels import MarkedRows, marked_rows
+from covcal_cli.labels.draws import Draw
+from covcal_cli.labels.picked_labels import labelled_draw
 from tests.cli_runner import covcal
 from tests.pick.labelling import Lines, fill, lines_of, truth, write_lines
 from tests.short_training import short_training
@@ -38,11 +39,11 @@ def folder(sheets: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sheets, tmp_path / "work"))
 
 
-def marked(path: Path) -> MarkedRows:
+def labelled(path: Path) -> Draw:
     with FeatureFile(path) as file:
-        found = marked_rows(file)
-    assert found is not None
-    return found
+        draw = labelled_draw(file)
+    assert draw is not None
+    return draw
 
 
 def without_marks(path: Path) -> dict[str, bytes]:
@@ -67,7 +68,7 @@ def test_labels_go_in_by_id_with_the_design(folder: Path) -> None:
     done = covcal("label", path, folder / "first.csv").require_success()
     assert f"put in    {N} labels" in done.out
     assert without_marks(path) == before
-    found, known = marked(path), truth(path)
+    found, known = labelled(path), truth(path)
     with FeatureFile(path) as file:
         ids = file.require_target().ids(found.rows)
         classes = [file.classes[label] for label in found.labels]
@@ -75,7 +76,7 @@ def test_labels_go_in_by_id_with_the_design(folder: Path) -> None:
     assert set(ids) == set(lines)
     assert classes == [known[one] for one in ids]
     assert found.inclusion.tolist() == [float(lines[one]["inclusion"]) for one in ids]
-    assert found.incomplete == 0
+    assert found.notes == ()
     (batch,) = found.batches
     assert (batch.drawn, batch.population, batch.splits) == (N, 270, ("train", "validation"))
 
@@ -93,13 +94,13 @@ def test_the_file_has_the_same_bytes_whatever_the_order(folder: Path) -> None:
             covcal("label", name, *step, "-q", cwd=folder).require_success()
     assert sha256_of(folder / "one.h5") == sha256_of(folder / "two.h5")
     assert sha256_of(folder / "one.h5") == sha256_of(folder / "three.h5")
-    assert np.bincount(marked(folder / "one.h5").batch).tolist() == [N, 10]
+    assert np.bincount(labelled(folder / "one.h5").batch).tolist() == [N, 10]
 
 
 def test_a_sheet_of_what_adapt_made_fits_its_features_file(folder: Path) -> None:
     """The rows are the same; logits that adapt carried over prove it."""
     covcal("label", "features.h5", "first.csv", cwd=folder).require_success()
-    assert len(marked(folder / "features.h5").rows) == N
+    assert len(labelled(folder / "features.h5").rows) == N
 
 
 def test_another_file_can_be_written(folder: Path) -> None:
@@ -107,7 +108,7 @@ def test_another_file_can_be_written(folder: Path) -> None:
     arguments = ("label", "adapted.h5", "first.csv", "-o", "new.h5")
     covcal(*arguments, cwd=folder).require_success()
     assert (folder / "adapted.h5").read_bytes() == before
-    assert len(marked(folder / "new.h5").rows) == N
+    assert len(labelled(folder / "new.h5").rows) == N
     assert "new.h5 exists already" in covcal(*arguments, cwd=folder).error_line()
 
 
@@ -121,10 +122,10 @@ def test_classes_go_by_name_or_number(folder: Path) -> None:
     given = lines_of(sheet)[0]["label"]
     fill(sheet, folder / "adapted.h5", first_label(given.removeprefix("class ")))
     covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
-    first = marked(folder / "adapted.h5").labels.tolist()
+    first = labelled(folder / "adapted.h5").labels.tolist()
     fill(sheet, folder / "adapted.h5", first_label(f" {given} "))
     covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
-    assert marked(folder / "adapted.h5").labels.tolist() == first
+    assert labelled(folder / "adapted.h5").labels.tolist() == first
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t"])
@@ -138,7 +139,7 @@ def test_a_sheet_that_a_spreadsheet_saved(folder: Path, delimiter: str) -> None:
         writer.writeheader()
         writer.writerows(lines)
     covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
-    assert len(marked(folder / "adapted.h5").rows) == N
+    assert len(labelled(folder / "adapted.h5").rows) == N
 
 
 @pytest.mark.parametrize("kind", ["rounded", "of an earlier version"])
@@ -155,7 +156,7 @@ def test_a_probability_that_is_rounded_or_stands_alone(folder: Path, kind: str) 
     assert lines != before
     write_lines(sheet, lines)
     covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
-    found = sorted(marked(folder / "adapted.h5").inclusion)
+    found = sorted(labelled(folder / "adapted.h5").inclusion)
     assert found == sorted(float(line["inclusion"]) for line in before)
 
 
@@ -170,8 +171,9 @@ def test_part_of_a_batch_waits_for_the_rest(folder: Path) -> None:
     fill(sheet, path, emptied)
     done = covcal("label", path, sheet, "--partial").require_success()
     assert "3 rows have no label yet" in done.err
-    found = marked(path)
-    assert (len(found.rows), found.incomplete) == (N - 3, 3)
+    found = labelled(path)
+    assert len(found) == N - 3
+    assert found.notes[0].startswith("3 of the rows that covcal pick drew have no label yet")
     inclusion = {line["id"]: float(line["inclusion"]) for line in whole}
     with FeatureFile(path) as file:
         ids = file.require_target().ids(found.rows)
@@ -182,7 +184,7 @@ def test_part_of_a_batch_waits_for_the_rest(folder: Path) -> None:
     write_lines(sheet, whole)
     done = covcal("label", path, sheet).require_success()
     assert "put in    3 labels" in done.out
-    assert marked(path).incomplete == 0
+    assert labelled(path).notes == ()
 
 
 def test_a_label_is_replaced_when_asked(folder: Path) -> None:
@@ -320,7 +322,7 @@ def test_adapt_hands_the_labels_on(folder: Path) -> None:
     with FeatureFile(folder / "features.h5") as one, FeatureFile(folder / "new.h5") as two:
         assert two.attributes["features_sha256"] == one.sha256()
         assert "unmarked_sha256" not in two.attributes
-    found = [marked(folder / name) for name in ("features.h5", "new.h5")]
+    found = [labelled(folder / name) for name in ("features.h5", "new.h5")]
     assert found[0].labels.tolist() == found[1].labels.tolist()
     assert found[0].batches == found[1].batches
 

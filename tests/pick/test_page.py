@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.draws import read_marks
-from covcal_cli.labels.picked_labels import marked_labels
+from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.sheet import csv_line
 from covcal_cli.pick.page import page
 from covcal_cli.pick.pictures import data_uri, pictures
@@ -270,10 +269,10 @@ def test_a_keyboard_alone_labels_sixty_images(
     (tmp_path / "saved.csv").write_text(content, encoding="utf-8")
     covcal("label", adapted, tmp_path / "saved.csv").require_success()
     with FeatureFile(adapted) as file:
-        target, rows = file.require_target(), read_marks(file).rows
-        held = [file.classes[label] for label in marked_labels(file)]
-        assert held == [known[one] for one in target.ids(rows)]
-        assert len(held) == 60
+        draw = draw_with_labels(file)
+        labels = [file.classes[label] for label in draw.labels]
+        assert labels == [known[row_id] for row_id in file.require_target().ids(draw.rows)]
+        assert len(labels) == 60
 
 
 @pytest.mark.browser

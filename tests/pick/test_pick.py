@@ -10,7 +10,7 @@ import pytest
 
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.score import forecast
+from covcal_cli.labels.score import score
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.pick.pick import PickSettings, pick
 from covcal_cli.progress import silent
@@ -68,9 +68,9 @@ def test_the_confidence_is_the_mean_of_both_forecasters(picked: Path) -> None:
     """Each at the temperature that fits the source; the aligned one where there is one."""
     with FeatureFile(picked / "adapted.h5") as file:
         rows = file.require_target().rows("train")
-        both = forecast(file, rows, None, seed=0, progress=silent)
+        both = score(file, rows, None, seed=0, progress=silent)
         one, other = (
-            forecast(file, rows, given, seed=0, progress=silent).right
+            score(file, rows, given, seed=0, progress=silent).right
             for given in (
                 ScaledLogits(Scaling("original", 1.7)),
                 ScaledLogits(Scaling("aligned", 0.8)),
@@ -94,7 +94,7 @@ def test_a_calibration_takes_the_place_of_its_forecaster(
     with FeatureFile(picked / "adapted.h5") as file:
         given = ScaledLogits(Scaling("aligned" if method == "fl+temp" else "original", 3.25))
         rows = file.require_target().rows("test")
-        found = forecast(file, rows, given, seed=0, progress=silent)
+        found = score(file, rows, given, seed=0, progress=silent)
     assert "(T 3.25)" in found.score
 
 
@@ -160,7 +160,7 @@ def test_what_labels_buy_is_what_they_bring(tmp_path: Path) -> None:
     truth, errors, promises = right[:600].mean(), [], []
     with FeatureFile(path) as file:
         rows = np.arange(600, dtype=np.int64)
-        mean = forecast(file, rows, None, seed=0, progress=silent).right.mean()
+        mean = score(file, rows, None, seed=0, progress=silent).right.mean()
     for seed in range(24):
         found = pick(path, tmp_path / "x.csv", PickSettings(rows=30, seed=seed), force=True)
         residuals = [

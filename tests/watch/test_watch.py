@@ -359,9 +359,19 @@ class TestMarkedLabels:
         target = clusters_domain("later", sizes=WEEK, moved=1.0, seed=10)
         drawn = target["split"] < 2
         right = (target["logits"].argmax(axis=1) == target["labels"])[drawn].mean()
-        assert one["measured"]["of"] == "the labels of 80 rows"
+        assert one["measured"]["of"] == "the labels of 80 rows (99.9 % interval)"
         assert one["measured"]["low"] <= right <= one["measured"]["high"]
         assert found["distance"] == pytest.approx(one["confidence"] - one["measured"]["accuracy"])
+
+    def test_estimate_says_the_same_accuracy(self, labelled: Path) -> None:
+        """The same labels give the same accuracy; each command names the level of its interval."""
+        (period,) = watched(labelled, "moved.h5")["periods"]
+        done = covcal("estimate", "moved.h5", "-o", "-", cwd=labelled).require_success()
+        by_name = {estimate["name"]: estimate for estimate in json.loads(done.out)["estimates"]}
+        estimate, measured = by_name["labels"], period["measured"]["measured"]
+        assert measured["accuracy"] == estimate["accuracy"]
+        assert measured["low"] < estimate["low"] < estimate["high"] < measured["high"]
+        assert estimate["interval"].startswith("95 %")
 
     def test_it_is_said_that_they_are(self, labelled: Path) -> None:
         """In the table, and in the sentence whatever the verdict, with what they allow."""
@@ -387,4 +397,4 @@ class TestMarkedLabels:
         (found,) = watched(labelled, "wrong.h5")["periods"]
         assert not found["alarm"]["raised"]
         assert found["verdict"] == verdict
-        assert "which the labels of 40 rows allow" in found["why"]
+        assert "which the labels of 40 rows (99.9 % interval) allow" in found["why"]

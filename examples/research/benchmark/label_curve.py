@@ -44,10 +44,11 @@ from covcal_cli.estimators.inputs import Estimate, Z  # noqa: E402
 from covcal_cli.estimators.matched_temperature import match_accuracy  # noqa: E402
 from covcal_cli.files import write_text  # noqa: E402
 from covcal_cli.formats.features import FeatureFile  # noqa: E402
-from covcal_cli.labels.accuracy import LabelledSample, labelled  # noqa: E402
+from covcal_cli.labels.accuracy import difference_estimate  # noqa: E402
 from covcal_cli.labels.design import drawn, inclusion_probabilities  # noqa: E402
+from covcal_cli.labels.draws import Batch, Draw  # noqa: E402
 from covcal_cli.labels.posterior import MAX_FRAME, posterior  # noqa: E402
-from covcal_cli.labels.score import forecast  # noqa: E402
+from covcal_cli.labels.score import score  # noqa: E402
 from covcal_cli.labels.target_labels import target_labels  # noqa: E402
 from covcal_cli.maths.softmax import with_offsets  # noqa: E402
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E402
@@ -106,7 +107,7 @@ def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
             logits,
             labels,
             right.astype(np.float64),
-            forecast(file, rows, None, seed=seed, progress=silent).right,
+            score(file, rows, None, seed=seed, progress=silent).right,
             logits[np.random.default_rng(seed).permutation(len(rows))[:MAX_FRAME]],
             test_logits,
             test_logits.argmax(axis=1) == target_labels(target, test),
@@ -175,11 +176,17 @@ def _picked(
     inclusion = inclusion_probabilities(target.forecast[order], n)
     places = drawn(inclusion, rng)
     rows, truth = order[places], float(target.right.mean())
-    sample = LabelledSample(
-        len(order), target.right[rows], inclusion[places], np.zeros(len(rows), dtype=np.int64)
+    draw = Draw(
+        rows=rows,
+        inclusion=inclusion[places],
+        batch=np.zeros(n, dtype=np.int64),
+        stratum=np.arange(n),
+        labels=target.labels[rows],
+        batches=(Batch(n, len(order), 0, ("train", "validation"), "confidence"),),
     )
-    found = posterior(target.frame, target.logits[rows], sample, prior)
-    alone = labelled(sample, target.forecast, target.forecast[rows])
+    found = posterior(target.frame, target.logits[rows], draw, prior)
+    forecast = target.forecast
+    alone = difference_estimate(draw, target.right[rows], forecast, forecast[rows])
     measured["ece " + LABELLED].append(target.ece(found.temperature, found.offset))
     measured["error " + LABELLED].append(abs(found.accuracy - truth))
     measured["covered"].append(float(alone.low - 1e-9 <= truth <= alone.high + 1e-9))
