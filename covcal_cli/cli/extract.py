@@ -21,11 +21,12 @@ from covcal_cli.cli.tables import aligned
 from covcal_cli.errors import LimitExceededError, StoppedError
 
 if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
+    from covcal_cli.extract.domain import DomainReport
     from covcal_cli.extract.dry_run import DryRun
     from covcal_cli.extract.extract import ExtractReport
 
+_SHOWN_FILES = 3
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
-_SHOWN_CLASSES = 8
 
 
 @takes_extract_options()
@@ -84,11 +85,15 @@ def extract(
         from covcal_cli.extract.dry_run import dry_run as run_some_batches
 
         planned = run_some_batches(*inputs, output, settings, force=force)
+        console.screen(_dry_run_summary(planned))
+        console.detail(f"last layer: {planned.head}")
+        for domain in planned.domains:
+            console.detail(f"{domain.name} splits: {domain.splits}")
+        console.detail(f"batch: {planned.batch} rows; threads: {planned.threads}")
+        console.warn(planned.warnings)
         for note in planned.notes:
             console.note(note)
         _note_on_one_table(alone, [domain.name for domain in planned.domains], console)
-        console.warn(planned.warnings)
-        console.screen(_dry_run_summary(planned))
         return
 
     from covcal_cli.extract.extract import extract
@@ -110,8 +115,8 @@ def extract(
             kept = f"what was done for {output} is kept beside it; --resume goes on"
             raise StoppedError(kept) from None
         raise
-    _note_on_one_table(alone, [domain.name for domain in report.domains], console)
     _show(report, console)
+    _note_on_one_table(alone, [domain.name for domain in report.domains], console)
     if expect_accuracy is not None:
         try:
             require_accuracy(report.source_accuracy, expect_accuracy, output)
@@ -122,12 +127,25 @@ def extract(
 
 
 def _show(report: "ExtractReport", console: Console) -> None:
+    console.screen(aligned(report.facts))
+    for name, text in report.details.items():
+        console.detail(f"{name}: {text}")
+    console.warn(text for domain in report.domains if (text := _skipped(domain)))
+    console.warn(report.warnings)
     for note in report.notes:
         console.note(note)
-    console.warn(report.warnings)
-    for domain in report.domains:
-        console.warn(f"skipped {name}: {reason}" for name, reason in domain.skipped)
-    console.screen(aligned(report.facts))
+
+
+def _skipped(domain: "DomainReport") -> str | None:
+    """Return a warning that names the first files that could not be read."""
+    if not domain.skipped:
+        return None
+    named = "; ".join(f"{name} ({reason})" for name, reason in domain.skipped[:_SHOWN_FILES])
+    more = len(domain.skipped) - _SHOWN_FILES
+    rest = f"; and {more} more, listed in the group {domain.name}/skipped" if more > 0 else ""
+    n = len(domain.skipped)
+    files = f"{n} {'file' if n == 1 else 'files'} of {domain.path} could not be read and"
+    return f"{files} {'was' if n == 1 else 'were'} skipped: {named}{rest}"
 
 
 def _following(report: "ExtractReport", shard: str | None) -> str:
@@ -141,34 +159,30 @@ def _following(report: "ExtractReport", shard: str | None) -> str:
         return f"evaluate {quoted} -c cal.json"
     if len(report.domains) == 1:
         return f"apply {quoted} -c cal.json"
-    # An adaptation learns from training rows of both.
-    if report.has_features and all(domain.rows["train"] for domain in report.domains):
-        return f"adapt {quoted}"
     return f"calibrate {quoted}"
 
 
 def _note_on_one_table(table: Path | None, domains: list[str], console: Console) -> None:
     if table is not None and domains == ["target"]:
         console.note(
-            f"{table} is read as the target: it has no column domain with rows of both; --target "
-            "says so without this note, and SOURCE TARGET gives both"
+            f"{table} is read as the target, because it has no column domain that names the source "
+            "rows. Give SOURCE TARGET to calibrate, or --target to leave out this note"
         )
 
 
 def _dry_run_summary(plan: "DryRun") -> str:
     """Return what ``covcal extract`` would do."""
-    shown = ", ".join(plan.classes[:_SHOWN_CLASSES])
-    more = len(plan.classes) - _SHOWN_CLASSES
+    from covcal_cli.extract.plan import class_list
+
     seconds = "unknown" if plan.seconds is None else _duration(plan.seconds)
+    images = {"images": plan.preprocessing} if plan.holds_images else {}
     return aligned(
         {
-            "model": plan.head,
-            "input": plan.preprocessing,
-            "classes": f"{shown}, and {more} more" if more > 0 else shown,
             **{domain.name: str(domain) for domain in plan.domains},
-            "batch": f"{plan.batch} rows, threads {plan.threads}",
-            "size": f"{_size(plan.size)} on disk, twice that while running",
-            "time": f"{seconds}, from a few batches",
+            "model": plan.reading,
+            **images,
+            "classes": class_list(plan.classes),
+            "needs": f"{seconds} and {_size(plan.size)} of disk, twice that while it runs",
         }
     )
 

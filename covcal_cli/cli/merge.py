@@ -1,4 +1,4 @@
-"""``covcal merge``: one features file of the shards of a run, or of source and target apart."""
+"""``covcal merge``: join shards, or a source and a target, into one features file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +7,7 @@ import typer
 
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import Force, Quiet, Verbose, output
+from covcal_cli.cli.tables import aligned
 
 
 def merge(
@@ -14,7 +15,7 @@ def merge(
         list[Path],
         typer.Argument(
             metavar="PART...",
-            help="Features files: every shard of a run, or source and target apart.",
+            help="Features files: all shards of a run, or one of the source and one of the target.",
             show_default=False,
         ),
     ],
@@ -23,25 +24,30 @@ def merge(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Merge the features files of parts of the data; the result is that of one run over all of it.
+    """Join features files of parts of the data into one file.
 
-    Parts of different models, classes, preprocessing, fractions or seeds are refused.
+    The result is the same as from one run over all data. All parts must come from the same model,
+    with the same classes, preprocessing, fractions and seed.
 
     \b
     Examples:
       covcal merge shard-1.h5 shard-2.h5 shard-3.h5 -o features.h5
       covcal merge source.h5 target.h5
     """
+    from covcal_cli.extract.domain import skipped_words
     from covcal_cli.extract.merge import merge
     from covcal_cli.files import as_word
 
     console = Console(quiet=quiet, verbose=verbose)
     report = merge(parts, output, force=force)
-    lines = [f"merged    {len(parts)} files"]
+    facts = {
+        name: f"{sum(counts.values())} rows from {report.files[name]} "
+        f"{'file' if report.files[name] == 1 else 'files'}{skipped_words(report.skipped[name])}"
+        for name, counts in report.rows.items()
+    }
+    console.screen(aligned(facts))
     for name, counts in report.rows.items():
-        rows = ", ".join(f"{split} {count}" for split, count in counts.items())
-        skipped = f"; {report.skipped[name]} files skipped" if report.skipped[name] else ""
-        lines.append(f"{name:<8}  {sum(counts.values())} rows ({rows}){skipped}")
-    console.screen("\n".join(lines))
+        splits = ", ".join(f"{split} {count}" for split, count in counts.items())
+        console.detail(f"{name} splits: {splits}")
     both = {"source", "target"} <= report.rows.keys()
-    console.wrote(output, f"covcal {'adapt' if both else 'inspect'} {as_word(output)}")
+    console.wrote(output, f"covcal {'calibrate' if both else 'inspect'} {as_word(output)}")

@@ -46,10 +46,16 @@ class DomainReport:
     skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
 
     def __str__(self) -> str:
-        """Return what was read in words."""
-        rows = ", ".join(f"{name} {count}" for name, count in self.rows.items())
-        skipped = f"; {len(self.skipped)} files skipped" if self.skipped else ""
-        return f"{sum(self.rows.values())} rows ({rows}), {self.labelled} labelled{skipped}"
+        """Return how many rows were read, and how many of them are labelled."""
+        n = sum(self.rows.values())
+        labelled = "all labelled" if self.labelled == n else f"{self.labelled or 'none'} labelled"
+        use = ", for covcal evaluate only" if self.name == "target" and self.labelled else ""
+        return f"{n} rows, {labelled}{use}{skipped_words(len(self.skipped))}"
+
+    @property
+    def splits(self) -> str:
+        """The rows of each split, in words."""
+        return ", ".join(f"{name} {count}" for name, count in self.rows.items())
 
 
 @dataclass(eq=False)
@@ -249,6 +255,11 @@ class DomainExtraction:
                 f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
                 f"check {remedy} and the model"
             )
+
+
+def skipped_words(count: int) -> str:
+    """Return how many files were skipped, to be added to a count of rows; empty for none."""
+    return f"; {count} {'file' if count == 1 else 'files'} skipped" if count else ""
 
 
 def rows_per_split(split: Splits) -> dict[str, int]:

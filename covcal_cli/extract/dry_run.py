@@ -21,8 +21,10 @@ _TIMES = 8
 class DryRun:
     """What an extraction would do."""
 
+    reading: str  # as in `ExtractReport`
     head: str  # the last linear layer and its proof on one batch
     preprocessing: str  # what is done to every image, in one line
+    holds_images: bool
     classes: tuple[str, ...]  # in the order of the logits
     domains: tuple[DomainReport, ...]  # rows to run, per split; source first
     batch: int  # rows per run of the model
@@ -53,8 +55,10 @@ def dry_run(
     seconds = _seconds(plan, seen)
     plan.classifier.outputs.settle(seen)
     return DryRun(
+        reading=plan.reading(),
         head=plan.classifier.describe(),
         preprocessing=plan.preprocessing(),
+        holds_images=plan.pipeline is not None,
         classes=plan.classes.names,
         domains=tuple(domain.report() for domain in domains),
         batch=plan.runner.size,

@@ -29,7 +29,7 @@ from covcal_cli.extract.agreement import require_same_settings
 from covcal_cli.extract.domain import DomainReport, proof_attributes
 from covcal_cli.extract.doubts import doubt_on_rows, is_one_place, once
 from covcal_cli.extract.parts import DomainSpool, content_sha256, open_spool
-from covcal_cli.extract.plan import ExtractPlan, prepare
+from covcal_cli.extract.plan import ExtractPlan, class_list, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import CONTENT, FEATURES_SCHEMA, FeatureFile
@@ -46,24 +46,34 @@ class ExtractReport:
     """What extraction found and wrote."""
 
     output: Path
+    reading: str  # how the classifier's output is read, in plain words
     head: str  # the last linear layer and its proof, in one line
     preprocessing: str  # what was done to every image, in one line
+    holds_images: bool  # whether anything was done to images
     classes: tuple[str, ...]  # in the order of the logits
     domains: tuple[DomainReport, ...]  # source first
-    # None without labelled source rows; that of the target is for ``covcal evaluate`` alone.
+    # None without labelled source rows; the accuracy on the target is for ``covcal evaluate``.
     source_accuracy: SourceAccuracy | None
     warnings: tuple[str, ...]  # what a user should look into, one line each
     notes: tuple[str, ...]  # what a user should know, one line each
-    has_features: bool  # without which nothing can be adapted
+    has_features: bool  # adapt needs them
 
     @property
     def facts(self) -> dict[str, str]:
-        """What was run and read, by what it is about."""
-        facts = {"model": self.head, "input": self.preprocessing}
-        facts |= {domain.name: str(domain) for domain in self.domains}
+        """What a user wants to know first, by its subject: at most six lines."""
+        facts = {domain.name: str(domain) for domain in self.domains}
         if self.source_accuracy is not None:
             facts["accuracy"] = str(self.source_accuracy)
-        return facts
+        facts["model"] = self.reading
+        if self.holds_images:
+            facts["images"] = self.preprocessing
+        return facts | {"classes": class_list(self.classes)}
+
+    @property
+    def details(self) -> dict[str, str]:
+        """What shows how the model and the data were read, by its subject."""
+        splits = {f"{domain.name} splits": domain.splits for domain in self.domains}
+        return {"last layer": self.head, **splits}
 
 
 def extract(
@@ -128,8 +138,10 @@ def extract(
     found = (t for one in domains.values() for t in one.warnings(has_features=has_features))
     return ExtractReport(
         output=output,
+        reading=plan.reading(),
         head=plan.classifier.describe(),
         preprocessing=plan.preprocessing(),
+        holds_images=plan.pipeline is not None,
         classes=plan.classes.names,
         domains=tuple(domain.report() for domain in domains.values()),
         source_accuracy=domains["source"].accuracy if "source" in domains else None,

@@ -42,6 +42,7 @@ _SKIPPED = ("skipped", "skipped_reasons")
 class MergeReport:
     """What was merged."""
 
+    files: Mapping[str, int]  # how many files hold rows of each domain
     rows: Mapping[str, Mapping[str, int]]  # per split of each domain, by name
     skipped: Mapping[str, int]  # rows of each domain that could not be read
 
@@ -154,6 +155,7 @@ def join_domains(
             content = content_sha256(joins, first.classes, attributes | found)
             writer.complete(**found, **{CONTENT: content})
         return MergeReport(
+            files={name: len(parts[name]) for name in domains},
             rows={name: domain.rows for name, domain in domains.items()},
             skipped={name: len(domain.skipped) for name, domain in domains.items()},
         )

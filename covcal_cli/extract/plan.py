@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +45,16 @@ _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
 _LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory
 _AS_THEY_ARE = "none: the rows go in as they are"
+_SHOWN_CLASSES = 8
+# How the output is read, by what makes it of the logits (`Classifier.tail`).
+_READINGS = {
+    None: "no row was run, so nothing shows what its output is",
+    "none": "its output is read as logits",
+    "softmax": "its output is the softmax of the logits",
+    "log_softmax": "its output is the log-softmax of the logits",
+    "sigmoid": "its output is the sigmoid of the logits",
+    "argmax": "its output is the class of the highest logit",
+}
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,22 @@ class ExtractPlan:
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
         return self.pipeline.describe() if self.pipeline else _AS_THEY_ARE
+
+    def reading(self) -> str:
+        """Return what the output is read as, and which features are kept, in plain words."""
+        classifier, outputs = self.classifier, self.settings.outputs
+        if outputs is not None:
+            read = f"none, the tables hold {outputs}"
+        elif classifier.outputs.are_logged:
+            read = "its output is probabilities, so logits are their logarithms"
+        else:
+            read = _READINGS[classifier.tail]
+        if classifier.n_features is None:
+            return f"{read}; no features"
+        kind = "features"
+        if classifier.weight is not None:
+            kind = "features, what its last layer reads"
+        return f"{read}; {classifier.n_features} {kind}"
 
     def attributes(self) -> dict[str, Attribute]:
         """Return the root attributes of the features file that are known beforehand."""
@@ -152,6 +178,13 @@ class ExtractPlan:
             "--shard": str(settings.selection.shard or "none"),
             **{name: _listing(domain.data) for name, domain in self.domains.items()},
         }
+
+
+def class_list(classes: Sequence[str]) -> str:
+    """Return how many classes there are, and the names of the first."""
+    shown = ", ".join(classes[:_SHOWN_CLASSES])
+    more = len(classes) - _SHOWN_CLASSES
+    return f"{len(classes)}: {shown}{f', and {more} more' if more > 0 else ''}"
 
 
 def prepare(

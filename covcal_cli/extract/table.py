@@ -1,7 +1,6 @@
 """A table of outputs in the place of a classifier, for ``extract --logits``.
 
-It shares everything else with an extraction that runs a model: choice of rows, shards, splits,
-labels, statistics and the file.
+Choice of rows, shards, splits, labels, statistics and the file are the same as with a model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +14,15 @@ from covcal_cli.data.outputs import OutputKind, OutputTable
 
 
 class TableClassifier:
-    """Gives the outputs that it is fed: opened and proved, as there is nothing to be proved.
+    """A classifier whose outputs are read from a table: both `OpenedClassifier` and `Classifier`.
 
-    See `covcal_cli.classifiers.classifier.OpenedClassifier` and `Classifier`.
+    Both protocols are in `covcal_cli.classifiers.classifier`.
     """
 
     name, sha256 = "logits", ""
     logits_tensor = "logits"
     tail: str | None = "none"
-    # The tables have settled what they hold.
+    # Opening the tables has settled what they hold.
     outputs = Outputs("the table", None, is_single=False, has_layer=False)
     fixed_batch: int | None = None
     weight: Float32s | None = None
@@ -40,15 +39,15 @@ class TableClassifier:
         self.metadata: Mapping[str, str] = {}
         self.features_tensor: str | None = None if table.n_features is None else "features"
         self.notes: tuple[str, ...] = (
-            "no model is known: what is fitted to these "
-            f"{kind} holds for tables of the same classifier alone",
-            *(note for one in tables for note in one.index_notes),
+            f"use a calibration of these {kind} only with {kind} of the same classifier: a table "
+            "does not say which model made it",
+            *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
         self._kind = kind
 
     def prove(self, batch: Inputs | None) -> "TableClassifier":
-        """Return itself: the outputs are what is given."""
+        """Return itself: a table needs no proof."""
         del batch
         return self
 
@@ -57,7 +56,7 @@ class TableClassifier:
         return batch.get("features"), batch["logits"]
 
     def describe(self) -> str:
-        """Return what there is, in one line."""
+        """Return what the tables hold, in one line."""
         logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
         width = "no features" if self.n_features is None else f"{self.n_features} features"
         return f"none: {self.n_classes} classes as given{logged}, {width}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Labels, Rows
+from covcal_cli.maths.odds import wilson
 
 FEW_ROWS = 50  # fewer rows may show anything by chance
 # Landis and Koch (1977) call the agreement of two raters slight below this value of Cohen's kappa.
@@ -92,8 +93,12 @@ class SourceAccuracy:
         return self.right / self.rows
 
     def __str__(self) -> str:
-        """Return the accuracy in words."""
-        return f"{self.share:.2%} of {self.rows} labelled source rows outside the train split"
+        """Return the accuracy in words, with its 95 % interval."""
+        low, high = wilson(self.share, self.rows, 0.95)
+        return (
+            f"{100 * self.share:.1f} % ({100 * low:.1f} to {100 * high:.1f} %) of {self.rows} "
+            "labelled source rows outside the train split"
+        )
 
     @property
     def class_order(self) -> str | None:

@@ -57,9 +57,8 @@ def test_without_features(domains: dict[str, Arrays], tmp_path: Path) -> None:
         save(tmp_path / f"{name}.npz", domain)
     arguments = ("extract", "--logits", "source.npz", "target.npz")
     done = covcal(*arguments, cwd=tmp_path).require_success()
-    assert done.out.startswith("model     none: ")
-    assert "no features" in done.out.splitlines()[0]
-    assert "note: no model is known" in done.err
+    assert "model     none, the tables hold logits; no features\n" in done.out
+    assert "note: use a calibration of these logits only with" in done.err
     assert "next: covcal calibrate features.h5" in done.err
     with FeatureFile(tmp_path / "features.h5") as file:
         assert (file.attributes["model_name"], file.attributes["model_sha256"]) == ("logits", "")
@@ -85,7 +84,7 @@ def test_with_features(domains: dict[str, Arrays], tmp_path: Path) -> None:
     for name, domain in domains.items():
         save(tmp_path / f"{name}.npz", domain, features=True)
     done = covcal("extract", "--logits", "source.npz", "target.npz", cwd=tmp_path)
-    assert "next: covcal adapt features.h5" in done.require_success().err
+    assert "next: covcal calibrate features.h5" in done.require_success().err
     with FeatureFile(tmp_path / "features.h5") as file:
         found = file.handle["target/features"][:]
         np.testing.assert_array_equal(found, domains["target"]["features"])

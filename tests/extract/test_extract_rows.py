@@ -111,7 +111,7 @@ def test_sample_and_limit_take_rows_of_the_whole_run(
     for option in ("--sample", "--limit"):
         arguments: list[Argument] = ["extract", *digits_arguments, "-f", option, 100]
         done = covcal(*arguments, cwd=tmp_path).require_success()
-        assert done.out.splitlines()[2].startswith("source    100 rows")
+        assert done.out.startswith("source    100 rows, all labelled\n")
         for domain in ("source", "target"):
             whole = group(tmp_path / "all.h5", domain)
             part = group(tmp_path / "features.h5", domain)
@@ -156,7 +156,7 @@ def test_a_skipped_file_is_named_on_stderr_and_in_the_file(corrupt: Path) -> Non
     arguments = ("extract", "model.onnx", "src", "tgt")
     done = covcal(*arguments, "--on-error", "skip", cwd=corrupt).require_success()
     reason = "not an image, or of an unknown kind"
-    assert done.err.count(f"warning: skipped 1/100.png: {reason}\n") == 2
+    assert done.err.count(f"read and was skipped: 1/100.png ({reason})\n") == 2
     found = group(corrupt / "features.h5", "target")
     assert found["skipped"].tolist() == [b"1/100.png"]
     assert found["skipped_reasons"].tolist() == [reason.encode()]
@@ -276,22 +276,20 @@ class TestDryRun:
         assert not list(tmp_path.iterdir())
         lines = dict(line.split(maxsplit=1) for line in dry.out.splitlines())
         assert list(lines) == [
-            "model",
-            "input",
-            "classes",
             "source",
             "target",
-            "batch",
-            "size",
-            "time",
+            "model",
+            "images",
+            "classes",
+            "needs",
         ]
-        assert "affine error" in lines["model"]
-        assert lines["time"].startswith("about ")
+        assert "last layer reproduced to" in covcal(*arguments, "--dry-run", "-v", cwd=tmp_path).err
+        assert lines["needs"].startswith("about ")
         wet = covcal(*arguments, cwd=tmp_path).require_success()
-        assert wet.out.splitlines()[1:4] == [
-            f"{name:<8}  {lines[name]}" for name in ("input", "source", "target")
-        ]
-        size, unit, *_ = lines["size"].split()
+        assert len(wet.out.splitlines()) == 6
+        for name in ("source", "target", "model", "images", "classes"):
+            assert f"{name:<8}  {lines[name]}" in wet.out.splitlines()
+        size, unit = lines["needs"].partition(" and ")[2].split()[:2]
         assert unit == "kB"
         actual = (tmp_path / "features.h5").stat().st_size
         assert float(size) * 1000 == pytest.approx(actual, rel=0.1)

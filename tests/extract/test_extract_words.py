@@ -29,7 +29,7 @@ def test_ids_that_repeat_or_are_empty_are_named(option: str, tmp_path: Path) -> 
 def test_one_table_is_the_target_aloud_or_as_asked(tmp_path: Path) -> None:
     save("csv", tmp_path, "t", outputs())
     done = covcal("extract", "--logits", "t.csv", cwd=tmp_path).require_success()
-    assert "note: t.csv is read as the target: it has no column domain" in done.err
+    assert "note: t.csv is read as the target, because it has no column domain" in done.err
     done = covcal("extract", "--logits", "--target", "t.csv", "-f", cwd=tmp_path).require_success()
     assert "read as the target" not in done.err
     assert "next: covcal apply features.h5" in done.err
@@ -41,9 +41,9 @@ def test_one_table_is_the_target_aloud_or_as_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "following"),
     [
-        ((), ["next: covcal adapt f.h5"]),
+        ((), ["next: covcal calibrate f.h5"]),
         (("--fractions", "0,1,0"), ["next: covcal calibrate f.h5"]),
-        (("--expect-accuracy", 0.9), ["next: covcal adapt f.h5"]),
+        (("--expect-accuracy", 0.9), ["next: covcal calibrate f.h5"]),
     ],
 )
 def test_what_comes_next_is_what_goes_on(

@@ -93,9 +93,8 @@ def test_source_and_target_apart_give_the_bytes_of_one_run(data: Path, tmp_path:
     extract(model, data / "src", None, tmp_path / "s.h5", ExtractSettings(threads=1))
     extract(model, None, data / "tgt.npz", tmp_path / "t.h5", ExtractSettings(threads=1))
     done = covcal("merge", "t.h5", "s.h5", cwd=tmp_path).require_success()
-    assert done.out.splitlines()[1].startswith("source    102 rows (train ")
-    assert done.out.splitlines()[1].endswith("; 1 files skipped")
-    assert "next: covcal adapt features.h5" in done.err
+    assert done.out.splitlines()[0] == "source  102 rows from 1 file; 1 file skipped"
+    assert "next: covcal calibrate features.h5" in done.err
     assert sha256_of(tmp_path / "features.h5") == sha256_of(whole(data, tmp_path / "one.h5"))
 
 

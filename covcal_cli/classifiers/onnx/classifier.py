@@ -638,7 +638,11 @@ class OnnxClassifier:
         if self.tail is None:
             return text
         text += f", output = {proof.TAIL_TEXT[self.tail]}"
-        return text if self.weight is None else f"{text}, affine error {self.proof.error:.0e}"
+        return (
+            text
+            if self.weight is None
+            else f"{text}, last layer reproduced to {self.proof.error:.0e}"
+        )
 
 
 def _features_tensor(head: Head) -> str | None:

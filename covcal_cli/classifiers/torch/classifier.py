@@ -432,5 +432,5 @@ class TorchClassifier:
         if self.tail is not None:
             parts.append(f"output = {proof.TAIL_TEXT[self.tail]}")
             if self.weight is not None:
-                parts.append(f"affine error {self.proof.error:.0e}")
+                parts.append(f"last layer reproduced to {self.proof.error:.0e}")
         return ", ".join(parts)

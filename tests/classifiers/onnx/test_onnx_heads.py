@@ -387,4 +387,7 @@ def test_what_the_model_declares_is_told(tmp_path: Path) -> None:
     assert (opened.features_tensor, opened.logits_tensor) == ("phi", "z")
     assert opened.prove(None).tail is None
     classifier = opened.prove({"x": dense_rows()})
-    assert "phi 5, 3 classes, output = softmax(logits), affine error" in classifier.describe()
+    assert (
+        "phi 5, 3 classes, output = softmax(logits), last layer reproduced to"
+        in classifier.describe()
+    )
