@@ -6,7 +6,7 @@ is judged by a linear probe fitted from scratch: D-bar can be fooled while a new
 them apart at 99 % (MATHEMATICS, section 5).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,7 +129,9 @@ class Aligner:
                     {"step": self._iteration}
                     | {name: float(values[member]) for name, values in (means | checks).items()}
                 )
-                good[member] = good[member] + 1 if self._enough(trace.losses[-1]) else 0
+                good[member] = (
+                    good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
+                )
                 if self._discriminator_won(trace.losses[-1]):
                     # The networks of the check before are kept; after the first, its own.
                     trace.steps = max(interval, self._iteration - steps)
@@ -181,13 +183,6 @@ class Aligner:
             return {}
         return probe_overlap(self._current()[0], self._rows)
 
-    def _enough(self, check: dict[str, float]) -> bool:
-        least = self._settings.stop_ess
-        if least is None or "ess_share" not in check:
-            return False
-        near_one = abs(check["mean_weight"] - 1.0) <= _MEAN_WEIGHT_TOLERANCE
-        return near_one and check["ess_share"] >= least
-
     def _discriminator_won(self, check: dict[str, float]) -> bool:
         most = self._settings.stop_discriminator_error
         return most is not None and check["training_domain_error"] < most
@@ -202,6 +197,18 @@ class Aligner:
             return (total / len(rows)).cpu()
 
         return (errors(self._rows.source.train, 1.0) + errors(self._rows.target.train, 0.0)) / 2
+
+
+def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
+    """Return whether a check of the probe shows enough overlap to stop.
+
+    The probe's weights must keep the share `least` of effective rows. Their mean must also be near
+    1, as that of the true weights is: the weights of a poor probe are all alike, too.
+    """
+    if least is None or "ess_share" not in check:
+        return False
+    near_one = abs(check["mean_weight"] - 1.0) <= _MEAN_WEIGHT_TOLERANCE
+    return near_one and check["ess_share"] >= least
 
 
 def diverged() -> CovcalError:

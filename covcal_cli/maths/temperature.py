@@ -24,12 +24,16 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
 MIN_ERRORS = 5  # with fewer among the labelled rows a command allows no T below 1
-_GRID_POINTS = 97
+_STEPS_PER_HALVING, _HALVINGS = 3, 27  # 81 points of the grid, from the upper end downwards
+_GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
 _GRID_VALUES = 1_000_000  # bounds the grid's time and memory where there are many classes
 _RANGE = 1e4
+_BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15  # values at a time, as they fit the cache
 _TOLERANCE = 1e-6
-_QUADRATIC = 2e-4  # a Newton step this short leaves an error of about its square
+# A step this short leaves an error below the tolerance: by two derivatives, and by three.
+_SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
+_APART = 1e-3  # nearer curvatures give no third derivative
 _MAX_STEPS = 60
 _TIE = 1e-12
 _FEW_CLASSES = 32  # with fewer, sums across rows are fastest, and float64 costs little
@@ -88,64 +92,96 @@ def fit_temperature(
         raise ValueError(
             "a temperature needs rows with finite, non-negative weights that are not all zero"
         )
-    n_classes = next(block.shape[1] for block in blocks())
-    rows, copies = _sampled_rows(row_weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
-    sample = _sample(blocks, labels, rows)
+    sample = _Sample.drawn(blocks, labels, row_weights, seed)
     # Masks must not stretch the scale of the logits, which the interval is measured in.
-    depth = mask_depth(sample, copies)
-    scale = spread(sample, masked(sample, depth), copies)
+    depth = mask_depth(sample.logits, sample.weights)
+    scale = spread(sample.logits, masked(sample.logits, depth), sample.weights)
     shift = _Shift.within(depth, max(1.0, _RANGE * scale))
-    shifted = [shift(block) for block in blocks_of(sample)()]
-    on_grid = _Objective(lambda: shifted, labels[rows], copies, loss, shift.floor)
-    everything = _Objective(
-        lambda: map(shift, _cache_sized(blocks)), labels, row_weights, loss, shift.floor
+    all_rows = _Objective(
+        lambda: map(shift, (part for block in blocks() for part in _cut(block, _BLOCK))),
+        labels,
+        row_weights,
+        loss,
+        shift.floor,
     )
     if scale == 0:  # every row is a tie between all the classes that it allows
-        _, (loss_at_one,) = everything.at([], [0.0])
-        return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0, everything.ruled_out)
-    # A grid over the whole interval, on few rows, finds where the local minima are.
-    low, high = math.log(scale / _RANGE), math.log(scale * _RANGE)
-    grid = np.linspace(low, high, _GRID_POINTS)
-    values = np.array(on_grid.at([], grid.tolist())[1])
-    # Each is refined on the few rows first, so that the passes over all rows start close by.
-    search = _Search(low, high, float(grid[1] - grid[0]))
-    starts = [float(grid[index]) for index in _interior_minima(values)]
-    near, _ = search.refined(on_grid, starts, [])
-    ends = _lowest_ends(grid, values)
-    interior, (loss_at_one, *at_ends) = search.refined(
-        everything, [point.log_t for point in near], [0.0, *(log_t for log_t, _ in ends)]
-    )
-    limits = [
-        _Point(log_t, value, name) for (log_t, name), value in zip(ends, at_ends, strict=True)
-    ]
-    candidates, at_one = [*interior, *limits], _Point(0.0, loss_at_one)
-    held = False  # without sharpening, T = 1 takes the place of every T below it
-    if not allow_sharpening:
-        allowed = [point for point in candidates if point.log_t >= 0]
-        held = _best(candidates) not in allowed
-        candidates = [*allowed, at_one]
-    best = _best(candidates)
-    if best.loss > loss_at_one:
-        best = at_one
+        _, (loss_at_one,) = all_rows.at([], [0.0])
+        return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0, all_rows.ruled_out)
+    shifted = [shift(block) for block in _cut(sample.logits, _GRID_BLOCK)]
+    few_rows = _Objective(lambda: shifted, sample.labels, sample.weights, loss, shift.floor)
+    search = _Search(math.log(scale / _RANGE), math.log(scale * _RANGE))
+    minima, at_one = search.minima(few_rows, all_rows)
+    best, is_held = _chosen(minima, at_one, allow_sharpening)
     return TemperatureFit(
         math.exp(best.log_t),
         best.loss,
-        loss_at_one,
+        at_one.loss,
         best.limit,
-        held,
-        len(interior),
-        everything.ruled_out,
+        is_held,
+        sum(point.limit is None for point in minima),
+        all_rows.ruled_out,
     )
+
+
+@dataclass(frozen=True)
+class _Point:
+    log_t: float
+    loss: float
+    limit: Limit | None = None
+
+
+def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
+    """Return the point with the lowest loss, and whether a lower one was not allowed.
+
+    Without sharpening, T = 1 takes the place of every T below it.
+    """
+    candidates, is_held = minima, False
+    if not allow_sharpening:
+        allowed = [point for point in minima if point.log_t >= 0]
+        is_held = _best(minima) not in allowed
+        candidates = [*allowed, at_one]
+    best = _best(candidates)
+    return (at_one if best.loss > at_one.loss else best), is_held
 
 
 # The rows of the grid, and all rows in blocks that are ready for exponentials.
 
 
+@dataclass(frozen=True)
+class _Sample:
+    """Some of the rows, each with the weight that it stands for."""
+
+    logits: Floats  # (m, K)
+    labels: Labels
+    weights: Float64s
+
+    @classmethod
+    def drawn(cls, blocks: LogitBlocks, labels: Labels, weights: Float64s, seed: int) -> "_Sample":
+        """Draw rows of all blocks, fewer where there are many classes.
+
+        Raises ValueError if the labels are too many, too few, or no classes of these logits.
+        """
+        n_classes = next(block.shape[1] for block in blocks())
+        rows, copies = _sampled_rows(weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
+        start = 0
+        chosen: list[Floats] = []
+        for block in blocks():
+            stop = start + len(block)
+            inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
+            chosen.append(np.asarray(block)[inside - start])
+            start = stop
+        if start != len(labels):
+            raise ValueError(f"{start} rows of logits for {len(labels)} labels")
+        if labels.min() < 0 or labels.max() >= n_classes:
+            raise ValueError(f"a label is outside 0 .. {n_classes - 1}")
+        return cls(np.concatenate(chosen), labels[rows], copies)
+
+
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
     """Choose at most `most` rows with probability proportional to weight, and their multiplicity.
 
-    Importance weights may put most of the mass on a few rows, which a uniform draw would miss; a
-    stratified draw along the cumulated weights takes every heavy row, as often as it weighs.
+    Importance weights may put most of the mass on a few rows, which a uniform draw would miss. A
+    stratified draw along the cumulated weights takes every heavy row as often as it weighs.
     """
     if len(weights) <= most:
         return np.arange(len(weights)), weights
@@ -156,28 +192,11 @@ def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float6
     return rows, copies.astype(np.float64)
 
 
-def _sample(blocks: LogitBlocks, labels: Labels, rows: Rows) -> Floats:
-    """Return the logits of `rows`, shape (m, K), reading all blocks once.
-
-    Raises ValueError if the labels are too many, too few, or no classes of these logits.
-    """
-    start, classes = 0, 0
-    chosen: list[Floats] = []
-    for block in blocks():
-        stop, classes = start + len(block), block.shape[1]
-        inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
-        chosen.append(np.asarray(block)[inside - start])
-        start = stop
-    if start != len(labels):
-        raise ValueError(f"{start} rows of logits for {len(labels)} labels")
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(f"a label is outside 0 .. {classes - 1}")
-    return np.concatenate(chosen)
-
-
-def _cache_sized(blocks: LogitBlocks) -> Iterator[Floats]:
-    for block in blocks():
-        yield from blocks_of(block)()
+def _cut(logits: Floats, values: int) -> Iterator[Floats]:
+    """Yield blocks of at most so many values, in row order."""
+    rows = max(1, values // logits.shape[1])
+    for start in range(0, len(logits), rows):
+        yield logits[start : start + rows]
 
 
 @dataclass(frozen=True)
@@ -306,7 +325,7 @@ class _Objective:
         floor: float,
     ) -> None:
         self._blocks, self._labels, self._weights = blocks, labels, weights
-        self._of_rows, self._floor = ROW_LOSSES[loss], floor
+        self._loss, self._of_rows, self._floor = loss, ROW_LOSSES[loss], floor
         self._total = float(weights.sum())
         self.ruled_out = 0  # rows whose own class is masked, as the last pass saw
 
@@ -331,15 +350,41 @@ class _Objective:
         of_slopes = [(loss, slope, bend) for loss, slope, bend in means[: len(slopes_at)]]
         return of_slopes, [loss for loss, _, _ in means[len(slopes_at) :]]
 
+    def below(self, highest: float) -> tuple[Float64s, Float64s]:
+        """Return a grid of log T that ends at `highest`, ascending, and the loss at each point.
+
+        Squaring e^(z/T) halves T. So three temperatures are exponentiated and the others squared,
+        in float64, where an error of the last digit grows to 1e-8 at the lowest T.
+        """
+        sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
+        tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)
+        start = 0
+        for block in self._blocks():
+            labels = self._labels[start : start + block.shape[1]]
+            weights = self._weights[start : start + block.shape[1]]
+            start += block.shape[1]
+            own = labels, np.arange(block.shape[1])
+            for place, log_t in enumerate(tops):
+                temperature = math.exp(log_t)
+                powers = np.exp(_wide(block) / temperature)
+                total = np.einsum("km->m", powers)
+                for halving in range(_HALVINGS):
+                    p_y = powers[own] / total
+                    np.multiply(powers, powers, out=powers)
+                    squares = np.einsum("km->m", powers)  # and the next total
+                    if self._loss == "brier":
+                        rows = squares / total**2 - 2 * p_y + 1
+                    else:
+                        u_y = _label_logits(block, labels) * (2**halving / temperature)
+                        rows = np.minimum(np.log(total) - u_y, MOST_NLL)
+                    sums[halving, place] += (weights * rows).sum()
+                    total = squares
+        values = sums.ravel()[::-1] / self._total
+        grid: Float64s = highest - _GRID_STEP * np.arange(values.size)[::-1]
+        return grid, values
+
 
 # The search over log T.
-
-
-@dataclass(frozen=True)
-class _Point:
-    log_t: float
-    loss: float
-    limit: Limit | None = None
 
 
 def _interior_minima(values: Float64s) -> list[int]:
@@ -366,57 +411,87 @@ class _Descent:
     log_t: float
     left: float
     right: float
+    third: float = 0.0  # the third derivative, as two curvatures on the way have it
     loss: float = math.nan
     done: bool = False
+    _last: tuple[float, float] | None = None  # where the curvature was seen last, and its value
 
-    def move(self, derivatives: Derivatives, longest: float) -> None:
-        """Take the next step, at most `longest`, and see whether it was the last."""
+    def move(self, derivatives: Derivatives) -> None:
+        """Take the next step, at most one of the grid, and see whether it was the last."""
         value, slope, curvature = derivatives
         if slope < 0:
             self.left = self.log_t
         else:
             self.right = self.log_t
-        # Where the loss is not convex, the slope gives the direction alone.
-        step = -slope / curvature if curvature > 0 else -math.copysign(longest, slope)
-        step = max(-longest, min(longest, step))
+        if self._last is not None and abs(self.log_t - self._last[0]) > _APART:
+            self.third = (curvature - self._last[1]) / (self.log_t - self._last[0])
+        self._last = self.log_t, curvature
+        if curvature > 0:
+            step = -slope / curvature
+            bend = self.third * step / curvature
+            # Newton's step, and what a third derivative adds to it.
+            step *= 1 - bend / 2 if abs(bend) < 1 else 1
+        else:  # where the loss is not convex, the slope gives only the direction
+            step = -math.copysign(_GRID_STEP, slope)
+        step = max(-_GRID_STEP, min(_GRID_STEP, step))
         newton = curvature > 0 and self.left <= self.log_t + step <= self.right
         if not self.left <= self.log_t + step <= self.right:
             step = (self.left + self.right) / 2 - self.log_t
         self.log_t += step
         self.loss = value + step * (slope + step * curvature / 2)
-        self.done = abs(step) < (_QUADRATIC if newton else _TOLERANCE)
+        short = _SHORT_BY_THREE if self.third else _SHORT
+        self.done = abs(step) < (short if newton else _TOLERANCE)
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The interval in log T, and the distance of two points of the grid."""
+    """The interval in log T."""
 
     low: float
     high: float
-    step: float
 
-    def refined(
-        self, objective: _Objective, starts: Sequence[float], values_at: Sequence[float]
-    ) -> tuple[list[_Point], list[float]]:
-        """Descend from all starts at once; the first pass gives the loss at `values_at` too."""
-        descents = [_Descent(start, self.low, self.high) for start in starts]
-        found, values = objective.at([descent.log_t for descent in descents], values_at)
-        moving = descents
+    def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
+        """Return the local minima on all rows, with ends that are lower, and the point T = 1."""
+        # A grid over the whole interval, on few rows, finds where the local minima are.
+        grid, values = few_rows.below(self.high)
+        starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
+        # Each is refined on the few rows first, so that the passes over all rows start close by.
+        self._refine(few_rows, starts, [])
+        ends = self._lowest_ends(values)
+        descents = [_Descent(near.log_t, self.low, self.high, near.third) for near in starts]
+        loss_at_one, *at_ends = self._refine(all_rows, descents, [0.0, *map(self._end, ends)])
+        points = [_Point(descent.log_t, descent.loss) for descent in descents]
+        points += [
+            _Point(self._end(end), value, end) for end, value in zip(ends, at_ends, strict=True)
+        ]
+        return points, _Point(0.0, loss_at_one)
+
+    def _refine(
+        self, objective: _Objective, descents: Sequence[_Descent], values_at: Sequence[float]
+    ) -> list[float]:
+        """Move all descents to their minima; return the loss at `values_at`, by the first pass."""
+        derivatives, values = objective.at([descent.log_t for descent in descents], values_at)
+        moving = list(descents)
         for _ in range(_MAX_STEPS):
-            for descent, derivatives in zip(moving, found, strict=True):
-                descent.move(derivatives, self.step)
+            for descent, at_descent in zip(moving, derivatives, strict=True):
+                descent.move(at_descent)
             moving = [descent for descent in moving if not descent.done]
             if not moving:
                 break
-            found, _ = objective.at([descent.log_t for descent in moving], [])
-        return [_Point(descent.log_t, descent.loss) for descent in descents], values
+            derivatives, _ = objective.at([descent.log_t for descent in moving], [])
+        return values
 
+    def _end(self, limit: Limit) -> float:
+        return self.low if limit == "lower" else self.high
 
-def _lowest_ends(grid: Float64s, values: Float64s) -> list[tuple[float, Limit]]:
-    """Return the ends of the grid that are its lowest point."""
-    lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
-    ends: list[tuple[int, Limit]] = [(0, "lower"), (len(grid) - 1, "upper")]
-    return [(float(grid[index]), name) for index, name in ends if values[index] <= lowest]
+    def _lowest_ends(self, values: Float64s) -> list[Limit]:
+        """Return the ends of the grid that are its lowest point.
+
+        The grid's first point lies a quarter of a step below the interval.
+        """
+        lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
+        ends: list[tuple[float, Limit]] = [(values[0], "lower"), (values[-1], "upper")]
+        return [limit for value, limit in ends if value <= lowest]
 
 
 def _best(points: list[_Point]) -> _Point:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from covcal_cli.adapt.alignment import balanced_accuracy, probe_logits
+from covcal_cli.adapt.alignment import balanced_accuracy, domains_overlap, probe_logits
 from covcal_cli.adapt.perceptrons import (
     Dropout,
     Perceptrons,
@@ -222,3 +222,23 @@ def test_probe_equals_scikit_learns_regression() -> None:
 
 def test_balanced_accuracy_weighs_domains_alike() -> None:
     assert balanced_accuracy(np.array([1.0, 1.0, -1.0, -1.0]), np.array([-1.0])) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("ess_share", "mean_weight", "enough"),
+    [
+        (0.3, 1.0, True),
+        (0.9, 0.9, True),
+        (0.9, 1.1, True),
+        (0.29, 1.0, False),
+        (0.9, 0.89, False),
+        (0.9, 1.11, False),
+    ],
+)
+def test_training_stops_on_effective_rows_and_a_mean_weight_near_one(
+    ess_share: float, mean_weight: float, enough: bool
+) -> None:
+    check = {"step": 300.0, "ess_share": ess_share, "mean_weight": mean_weight}
+    assert domains_overlap(check, 0.3) is enough
+    assert not domains_overlap(check, None)
+    assert not domains_overlap({"step": 100.0}, 0.3)

@@ -403,6 +403,38 @@ def test_derivatives_equal_finite_differences(loss: Loss, temperature: float) ->
     ] == [found[0].tolist()]
 
 
+def test_t_of_one_wins_where_no_point_of_the_interval_is_better() -> None:
+    """Large logits put T = 1 below the interval; where its loss is the lowest, it is the T."""
+    logits = np.zeros((40, 2))
+    logits[:20, 1], logits[20:, 1] = 2e5, 50.0
+    fit = fit_temperature(logits, np.ones(40, np.int64))
+    assert search_interval(logits)[0] > math.log(5)
+    assert (fit.temperature, fit.at_limit) == (1.0, None)
+    assert fit.loss == fit.loss_at_one == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_capped_log_loss_has_no_slope() -> None:
+    """A row whose class has probability 0 in float64 loses the cap at every T near by."""
+    logits, labels = np.array([[0.0, -1e5], [0.0, -2.0]]), np.array([1, 1])
+    loss, slope, curvature = nll_rows(class_major(logits), labels, 1.5, True)
+    assert loss[0] == pytest.approx(-math.log(np.finfo(np.float64).tiny))
+    assert (slope[0], curvature[0]) == (0.0, 0.0)
+    assert slope[1] != 0
+    assert curvature[1] != 0
+
+
+def test_capped_rows_do_not_move_t() -> None:
+    """Rows of one finite loss at every T leave the T of the others."""
+    logits, labels = made_rows(n=300, classes=2, optimum=2.0)
+    lost = np.array([[0.0, -1e300]] * 20)
+    both = fit_temperature(
+        np.concatenate([logits, lost]), np.append(labels, np.ones(20, np.int64)), loss="nll"
+    )
+    alone = fit_temperature(logits, labels, loss="nll")
+    assert both.temperature == pytest.approx(alone.temperature, rel=1e-5)
+    assert both.ruled_out == 20
+
+
 @pytest.mark.parametrize(
     "weights",
     [np.zeros(300), np.full(300, -1.0), np.where(np.arange(300) == 7, -1e-9, 1.0)],
