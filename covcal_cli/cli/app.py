@@ -67,6 +67,19 @@ class _Command(TyperCommand):
         except UnusedOptionError as error:
             raise typer.BadParameter(error.reason, ctx, param_hint=error.option) from error
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options under their headings (``rich_help_panel``), in the order of each."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            heading = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            heading = getattr(parameter, "rich_help_panel", None) or heading
+            if record is not None:
+                groups.setdefault(heading, []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
 
 class _Group(TyperGroup):
     """The commands, with a word on those that have another name now."""

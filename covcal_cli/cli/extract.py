@@ -20,7 +20,7 @@ from covcal_cli.cli.options import ExpectedAccuracy, Force, Quiet, Verbose, outp
 from covcal_cli.cli.tables import aligned
 from covcal_cli.errors import LimitExceededError, StoppedError
 
-if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
+if TYPE_CHECKING:  # these import NumPy and Pillow, which --help does not need
     from covcal_cli.extract.domain import DomainReport
     from covcal_cli.extract.dry_run import DryRun
     from covcal_cli.extract.extract import ExtractReport
@@ -35,7 +35,7 @@ def extract(
     source: Source = None,
     target: Target = None,
     target_only: Annotated[
-        Path | None, typer.Option("--target", help="The new data, where there is no source.")
+        Path | None, typer.Option("--target", help="The new data, if you give no source.")
     ] = None,
     output: Annotated[Path, output("Features file to write.")] = Path("features.h5"),
     logits: Logits = False,
@@ -44,19 +44,19 @@ def extract(
     options: ExtractOptions,
     expect_accuracy: ExpectedAccuracy = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was killed or interrupted.")
+        bool, typer.Option("--resume", help="Continue a run that was killed or interrupted.")
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Run a few batches, say what would be done, and write nothing."
+            "--dry-run", help="Run a few batches and show what a run would do. Writes nothing."
         ),
     ] = False,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a classifier over source and target; keep its features, logits and labels.
+    """Run a classifier on source and target, and keep features, logits and labels.
 
     \b
     Examples:
@@ -70,17 +70,17 @@ def extract(
       covcal extract model.onnx source/ target/ --sample 50000 --dry-run
       covcal extract model.onnx source/ target/ --shard 1/10 -o shard-1.h5
     """
-    given = Inputs.read(
+    typed = Inputs.read(
         model, source, target, target_only, logits=logits, probabilities=probabilities
     )
-    settings = options.settings(given.outputs)
+    settings = options.settings(typed.outputs)
     console = Console(quiet=quiet, verbose=verbose)
-    tables_alone = given.outputs is not None and given.source is None and target_only is None
-    if expect_accuracy is not None and (dry_run or (given.source is None and not tables_alone)):
-        why = "--dry-run measures none" if dry_run else "there is no source"
+    tables_alone = typed.outputs is not None and typed.source is None and target_only is None
+    if expect_accuracy is not None and (dry_run or (typed.source is None and not tables_alone)):
+        why = "--dry-run measures no accuracy" if dry_run else "give a source as well"
         raise typer.BadParameter(why, param_hint="--expect-accuracy")
-    alone = given.target if tables_alone else None
-    inputs = (given.model, given.source, given.target)
+    alone = typed.target if tables_alone else None
+    inputs = (typed.model, typed.source, typed.target)
     if dry_run:
         from covcal_cli.extract.dry_run import dry_run as run_some_batches
 
@@ -112,8 +112,9 @@ def extract(
             )
     except KeyboardInterrupt:
         if was_stopped(output):
-            kept = f"what was done for {output} is kept beside it; --resume goes on"
-            raise StoppedError(kept) from None
+            raise StoppedError(
+                f"the rows done so far are kept beside {output}; --resume continues"
+            ) from None
         raise
     _show(report, console)
     _note_on_one_table(alone, [domain.name for domain in report.domains], console)
@@ -121,7 +122,7 @@ def extract(
         try:
             require_accuracy(report.source_accuracy, expect_accuracy, output)
         except LimitExceededError:
-            console.wrote(output)  # and what to mend, not how to go on
+            console.wrote(output)  # without a next step: the error says what to mend
             raise
     console.wrote(output, f"covcal {_following(report, options.shard)}")
 

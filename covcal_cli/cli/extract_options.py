@@ -1,7 +1,8 @@
-"""The options that ``covcal extract`` and ``covcal run`` share, and what their texts mean."""
+"""The options that ``covcal extract`` and ``covcal run`` share, and how their texts are read."""
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import wraps
@@ -15,7 +16,7 @@ from covcal_cli.classifiers.kinds import MODEL_HELP
 from covcal_cli.cli.options import ModelOutput, Seed, TrustModel
 from covcal_cli.data.stores.open import SUFFIXES
 
-if TYPE_CHECKING:  # they need NumPy and Pillow, and --help does not
+if TYPE_CHECKING:  # these import NumPy and Pillow, which --help does not need
     from covcal_cli.data.outputs import OutputKind
     from covcal_cli.data.preprocessing.settings import Preprocessing
     from covcal_cli.extract.settings import ExtractSettings
@@ -36,14 +37,26 @@ ResampleName = StrEnum(
 )
 OnErrorName = StrEnum("OnErrorName", ["skip", "fail"])
 Command = Callable[..., None]
+# The headings in ``--help``, and the options under each; all others come first.
+_HEADINGS = {
+    "Model options": (
+        *("weights", "trust_model", "model_output", "phi", "providers", "classes"),
+        *("batch", "threads"),
+    ),
+    "Image options": (
+        *("preprocess", "size", "resize", "crop", "resample", "exif", "color", "layout"),
+        *("scale", "mean", "std", "on_error"),
+    ),
+    "Row options": ("fractions", "sample", "limit", "shard", "seed"),
+}
 
-# The arguments, of which the first is left out with tables of outputs.
+# The arguments. MODEL is left out when the data are tables of outputs.
 
 Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help=f"{MODEL_HELP} Left out with --logits.",
+        help=f"{MODEL_HELP} Leave it out with --logits or --probabilities.",
         show_default=False,
     ),
 ]
@@ -51,31 +64,31 @@ Source = Annotated[
     Path | None,
     typer.Argument(
         metavar="SOURCE",
-        help="Data like the classifier's own, labelled: an image folder, "
+        help="Labelled data like those the classifier was trained on: an image folder, "
         f"{', '.join(SUFFIXES)} or .tar.",
         show_default=False,
     ),
 ]
 Target = Annotated[
     Path | None,
-    typer.Argument(metavar="TARGET", help="The new data; labels are optional.", show_default=False),
+    typer.Argument(metavar="TARGET", help="The new data. Labels are optional.", show_default=False),
 ]
 Logits = Annotated[
     bool,
     typer.Option(
         "--logits",
-        help="The data are tables of logits, and there is no MODEL; one table with a column "
-        "domain serves for both.",
+        help="Read tables of logits instead of running a MODEL. One table with a column named "
+        "domain may hold both SOURCE and TARGET.",
     ),
 ]
 Probabilities = Annotated[
-    bool, typer.Option("--probabilities", help="Likewise, tables of probabilities.")
+    bool, typer.Option("--probabilities", help="Read tables of probabilities instead.")
 ]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The model and the data, as they are typed."""
+    """The model and the data as the user typed them."""
 
     model: str | None  # None where the data are tables of a classifier's outputs
     source: Path | None
@@ -93,9 +106,11 @@ class Inputs:
         logits: bool,
         probabilities: bool,
     ) -> "Inputs":
-        """Read the arguments, whose places depend on whether there is a model."""
+        """Read the arguments. Without a model, the first argument is a table."""
         if logits and probabilities:
-            raise typer.BadParameter("give one of them", param_hint="--logits / --probabilities")
+            raise typer.BadParameter(
+                "give only one of them", param_hint="--logits / --probabilities"
+            )
         if logits or probabilities:
             tables = [Path(path) for path in (model, source, target) if path is not None]
             outputs: OutputKind = "logits" if logits else "probabilities"
@@ -128,11 +143,13 @@ class Inputs:
 
 @dataclass(frozen=True)
 class ExtractOptions:
-    """The options that say how to extract, as they are typed."""
+    """The options that say how to extract, as the user typed them."""
 
     weights: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Weights for the module that module:function returns."),
+        typer.Option(
+            metavar="FILE", help="Weights to load into the module that module:function returns."
+        ),
     ] = None
     trust_model: TrustModel = False
     model_output: ModelOutput = None
@@ -140,30 +157,32 @@ class ExtractOptions:
         str | None,
         typer.Option(
             metavar="NAME|input|none",
-            help="The features to keep, instead of the input of the last linear layer.",
+            help="Which features to keep: a tensor or layer, the model's input, or none. Default: "
+            "what the last linear layer reads.",
         ),
     ] = None
     providers: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Where to compute, in order of preference: cpu, cuda; tensorrt for ONNX models.",
+            help="Where to compute, in order of preference: cpu or cuda, and tensorrt for ONNX.",
         ),
     ] = None
     classes: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Class names in the order of the logits, one a line or JSON; else the model's "
-            "own, else the source's folders.",
+            help="Class names in the order of the logits: JSON, or one a line. Default: the "
+            "model's own names, else the source's folders.",
         ),
     ] = None
     preprocess: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|NAME",
-            help="Settings for images: a preprocessor_config.json, a timm config.json, a "
-            "torchvision preset, ultralytics, module:function or none; the options below override.",
+            help="How images become inputs: a preprocessor_config.json, a timm config.json, a "
+            "torchvision preset, ultralytics, module:function or none. The other image options "
+            "override it.",
         ),
     ] = None
     size: Annotated[str | None, typer.Option(metavar="N|HxW", help="Image size in pixels.")] = None
@@ -171,83 +190,88 @@ class ExtractOptions:
         str | None,
         typer.Option(
             metavar="RULE",
-            help="squash[:N|HxW], short[:N], letterbox[:FILL] or none; squash when left out.",
+            help="How to resize: squash[:N|HxW], short[:N], letterbox[:FILL] or none. Default: "
+            "squash.",
         ),
     ] = None
     crop: Annotated[
-        str | None, typer.Option(metavar="N|HxW", help="Keep the centre after resizing.")
+        str | None, typer.Option(metavar="N|HxW", help="Size of the centre to keep after resizing.")
     ] = None
     resample: Annotated[
         ResampleName | None,
-        typer.Option(help="Pillow's filter for resizing; bilinear when left out."),
+        typer.Option(help="Pillow's filter for resizing. Default: bilinear."),
     ] = None
     exif: Annotated[
         bool | None,
-        typer.Option("--exif/--no-exif", help="Turn images upright; off when left out."),
+        typer.Option("--exif/--no-exif", help="Turn images upright as EXIF says. Default: off."),
     ] = None
     color: Annotated[ColorName | None, typer.Option(help="Colour channels.")] = None
     layout: Annotated[LayoutName | None, typer.Option(help="Order of the axes.")] = None
     scale: Annotated[
-        float | None, typer.Option(help="Factor on pixels from 0 to 255; 1/255 for float inputs.")
+        float | None,
+        typer.Option(help="Factor for pixels from 0 to 255. Default: 1/255 for floats."),
     ] = None
     mean: Annotated[
-        str | None, typer.Option(metavar="A[,B,C]", help="Subtracted, in scaled units.")
+        str | None, typer.Option(metavar="A[,B,C]", help="Mean to subtract from scaled pixels.")
     ] = None
     std: Annotated[
-        str | None, typer.Option(metavar="A[,B,C]", help="Divided by, in scaled units.")
+        str | None, typer.Option(metavar="A[,B,C]", help="Deviation to divide scaled pixels by.")
     ] = None
     fractions: Annotated[
         str | None,
         typer.Option(
             metavar="TRAIN,VAL,TEST",
-            help="Shares of the rows where the data has no train, val and test folders; 0.6,0.4,0 "
-            "for the source (0,1,0 without features) and 0.6,0.2,0.2 for the target when left out.",
+            help="Shares of rows per split, if the data has no train, val and test folders. "
+            "Default: 0.6,0.4,0 for the source (0,1,0 without features), 0.6,0.2,0.2 for the "
+            "target.",
         ),
     ] = None
     sample: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Draw N rows of each domain by the seed."),
+        typer.Option(min=1, metavar="N", help="Draw N rows of each domain at random."),
     ] = None
     limit: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Take the first N rows of each domain."),
+        typer.Option(min=1, metavar="N", help="Take only the first N rows of each domain."),
     ] = None
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Do the I-th of N parts; covcal merge joins them."),
+        typer.Option(metavar="I/N", help="Extract part I of N; covcal merge joins the parts."),
     ] = None
     seed: Seed = 0
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Rows per run of the model; by size when left out.")
+        int | None, typer.Option(min=1, help="Rows per run of the model. Default: by their size.")
     ] = None
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; every core when left out.")
-    ] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: all cores.")] = (
+        None
+    )
     on_error: Annotated[
         OnErrorName,
-        typer.Option(help="Skip files that cannot be read, up to 1 %, or fail at the first."),
+        typer.Option(
+            help="What to do with a file that cannot be read: skip up to 1 % of them, or fail."
+        ),
     ] = OnErrorName.skip
 
     @classmethod
     def of(cls, options: Sequence[str]) -> "ExtractOptions":
-        """Read options as a features file keeps them; a ValueError if they are none of these."""
+        """Read options that a features file stores; raise ValueError for an unknown option."""
         hints = get_type_hints(cls)
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for option in options:
             word, _, text = option.removeprefix("--").partition("=")
             name = word.removeprefix("no-").replace("-", "_")
             if name not in hints:
                 raise ValueError(f"there is no option {word}")
-            kind = next((one for one in get_args(hints[name]) if one is not None), hints[name])
-            given[name] = word == name.replace("_", "-") if kind is bool else kind(text)
-        return cls(**given)
+            kind = next((part for part in get_args(hints[name]) if part is not None), hints[name])
+            values[name] = word == name.replace("_", "-") if kind is bool else kind(text)
+        return cls(**values)
 
     def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
-        """Read the options; `outputs` says what the data holds where there is no model."""
+        """Return the settings; `outputs` says what tables hold if there is no model."""
         from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 
         if self.sample is not None and self.limit is not None:
-            raise typer.BadParameter("give one of them", param_hint="--sample / --limit")
+            raise typer.BadParameter("give only one of them", param_hint="--sample / --limit")
         try:
             shard = None if self.shard is None else Shard.parse(self.shard)
         except ValueError:
@@ -295,35 +319,47 @@ class ExtractOptions:
 
 
 def takes_extract_options(*without: str) -> Callable[[Command], Command]:
-    """Give a command the options of `ExtractOptions` in the place of its parameter ``options``.
+    """Replace a command's parameter ``options`` by one parameter per field of `ExtractOptions`.
 
-    typer reads a command's signature: the one that it is shown has a parameter per field, except
-    for those named in `without`.
+    typer reads the options of a command from its signature, so the signature is extended. Fields
+    named in `without` are left out.
     """
     hints = get_type_hints(ExtractOptions, include_extras=True)
     shared = [
         Parameter(
-            entry.name, Parameter.KEYWORD_ONLY, default=entry.default, annotation=hints[entry.name]
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=_under_heading(field.name, hints[field.name]),
         )
-        for entry in fields(ExtractOptions)
-        if entry.name not in without
+        for field in fields(ExtractOptions)
+        if field.name not in without
     ]
 
     def decorate(command: Command) -> Command:
-        shown: list[Parameter] = []
+        parameters: list[Parameter] = []
         for parameter in signature(command).parameters.values():
-            shown += shared if parameter.name == "options" else [parameter]
+            parameters += shared if parameter.name == "options" else [parameter]
 
         @wraps(command)
-        def gathering(**given: Any) -> None:
-            options = ExtractOptions(**{entry.name: given.pop(entry.name) for entry in shared})
-            command(**given, options=options)
+        def with_options(**arguments: Any) -> None:
+            values = {parameter.name: arguments.pop(parameter.name) for parameter in shared}
+            command(**arguments, options=ExtractOptions(**values))
 
-        gathering.__dict__["__signature__"] = Signature(shown)
-        gathering.__annotations__ = {entry.name: entry.annotation for entry in shown}
-        return gathering
+        with_options.__dict__["__signature__"] = Signature(parameters)
+        with_options.__annotations__ = {item.name: item.annotation for item in parameters}
+        return with_options
 
     return decorate
+
+
+def _under_heading(name: str, annotation: Any) -> Any:
+    """Return the annotation of an option with the heading that help shows it under."""
+    kind, information = get_args(annotation)
+    information = copy(information)
+    headings = (heading for heading, names in _HEADINGS.items() if name in names)
+    information.rich_help_panel = next(headings, None)
+    return Annotated[kind, information]
 
 
 def _size(text: str | None, option: str) -> tuple[int, int] | None:
@@ -343,12 +379,12 @@ def _size(text: str | None, option: str) -> tuple[int, int] | None:
 def _numbers(text: str | None, option: str) -> tuple[float, ...]:
     """Read finite numbers between commas."""
     try:
-        found = tuple(float(part) for part in text.split(",")) if text else ()
+        numbers = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a list of numbers", param_hint=option) from None
-    if not all(map(math.isfinite, found)):
-        raise typer.BadParameter(f"{text!r} holds no finite numbers", param_hint=option)
-    return found
+    if not all(map(math.isfinite, numbers)):
+        raise typer.BadParameter(f"{text!r} holds a number that is not finite", param_hint=option)
+    return numbers
 
 
 def _above_zero(values: tuple[float, ...], option: str) -> tuple[float, ...]:

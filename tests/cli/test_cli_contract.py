@@ -281,7 +281,7 @@ class TestInterrupt:
         code, err = interrupted(hook, "extract", *inputs, cwd=tmp_path)
         assert (code, err) == (
             130,
-            "interrupted: what was done for features.h5 is kept beside it; --resume goes on\n",
+            "interrupted: the rows done so far are kept beside features.h5; --resume continues\n",
         )
         assert names(tmp_path) == [".features.h5.parts"]
 

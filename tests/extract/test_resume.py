@@ -333,7 +333,7 @@ def test_ctrl_c_on_the_command_line(data: Path, tmp_path: Path) -> None:
     arguments += ["-o", "f.h5"]
     code, rest = interrupted(hook, *arguments, cwd=tmp_path)
     assert code == 130
-    assert rest == "interrupted: what was done for f.h5 is kept beside it; --resume goes on\n"
+    assert rest == "interrupted: the rows done so far are kept beside f.h5; --resume continues\n"
     assert [entry.name for entry in tmp_path.iterdir()] == [".f.h5.parts"]
     covcal(*arguments, "--resume", cwd=tmp_path).require_success()
     require_same(data, tmp_path / "f.h5")
