@@ -48,6 +48,11 @@ class Console:
             lines = _ALARMS.sub(rf"{_RED}\g<0>{_PLAIN}", lines)
         self.result(lines)
 
+    def step(self, text: str) -> None:
+        """Print a line on the progress to stderr."""
+        if not self.quiet:
+            _to_stderr(message(text))
+
     def note(self, text: str) -> None:
         """Print a note to stderr."""
         if not self.quiet:

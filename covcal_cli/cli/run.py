@@ -35,11 +35,11 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 if TYPE_CHECKING:
     from covcal_cli.data.outputs import OutputKind
-    from covcal_cli.run.renewal import Renewal
+    from covcal_cli.run.renewal import Comparison, Renewal
     from covcal_cli.run.run import RunReport
     from covcal_cli.run.steps import Step
 
-_STEPS = 6
+_STEPS = 5  # extract, calibrate, evaluate, export or apply, report; without adapt and compare
 
 
 Earlier = Annotated[
@@ -47,7 +47,8 @@ Earlier = Annotated[
     typer.Option(
         "--from",
         metavar="FOLDER",
-        help="Go on from an earlier run's folder with new target data, the only argument then.",
+        help="Start from the folder of an earlier run. The only argument is then the new target "
+        "data.",
     ),
 ]
 
@@ -62,15 +63,30 @@ def run(
     logits: Logits = False,
     probabilities: Probabilities = False,
     method: Method = MethodName.auto,
+    adapt: Annotated[
+        bool,
+        typer.Option(
+            "--adapt",
+            help="Run covcal adapt too. Without this option, run adapts only for a method that "
+            "needs it.",
+        ),
+    ] = False,
     device: Device = DeviceName.auto,
     earlier: Earlier = None,
     history: Annotated[
         Path | None,
         typer.Option(
             metavar="WATCH.JSONL",
-            help="With --from: the history of covcal watch, to which this period is added.",
+            help="With --from: the history of covcal watch. This period is appended to it.",
         ),
     ] = None,
+    replace_unproved: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="With --from: put the new calibration in use if there are no labels to decide.",
+        ),
+    ] = False,
     *,
     options: ExtractOptions,
     expect_accuracy: ExpectedAccuracy = None,
@@ -79,19 +95,22 @@ def run(
         typer.Option(
             "--force",
             "-f",
-            help="Make every result anew, another project's too; with --from, use the new "
-            "calibration whatever the comparison says.",
+            help="Make every result again, even in the folder of another project; with --from, "
+            "put the new calibration in use whatever the labels say.",
         ),
     ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Extract, adapt, calibrate, evaluate, export and report in one folder.
+    """Run all steps in one folder: extract, calibrate, evaluate, export and report.
 
-    A result is made again only when its settings or its inputs changed, so the
-    same command goes on where it was cut off. Without target labels there is no
-    metrics.json, and the report says what is expected. Of tables of outputs, which
-    have no model to export, probs.csv has the calibrated probabilities.
+    A result is made again only if its settings or inputs have changed, so the same
+    command goes on where it was cut off. Without target labels there is no
+    metrics.json, and the report shows estimates. For tables of outputs, probs.csv
+    holds the calibrated probabilities, since there is no model to export.
+
+    With --from the folder's calibration is compared with a new one on the new data.
+    The new one is put in use only if labels prove it better, or with --replace.
 
     \b
     Examples:
@@ -107,70 +126,79 @@ def run(
     from covcal_cli.run.steps import RunSettings
 
     console = Console(quiet=quiet, verbose=verbose)
-    telling = _Telling(console, _STEPS + (earlier is not None))
     if earlier is not None:
         _require_only(context, _RENEWING)
         if model is None or source is not None or target is not None:
             raise typer.BadParameter("give NEWTARGET alone with --from", param_hint="NEWTARGET")
-        folder, found = earlier, _earlier(context, earlier, options)
+        folder, request = earlier, _earlier(context, earlier, options)
     else:
-        if history is not None:
-            raise typer.BadParameter("needs --from", param_hint="--history")
-        given = Inputs.read(model, source, target, logits=logits, probabilities=probabilities)
-        folder, found = output, _Asked(given.model, method.value, options, given.outputs)
+        for name, has_value in (("history", history is not None), ("replace", replace_unproved)):
+            if has_value:
+                raise typer.BadParameter("needs --from", param_hint=f"--{name}")
+        inputs = Inputs.read(model, source, target, logits=logits, probabilities=probabilities)
+        folder, request = output, _Request(inputs.model, method.value, options, inputs.outputs)
     with usage():
         settings = RunSettings(
-            found.options.settings(found.outputs),
-            method=found.method,
+            request.options.settings(request.outputs),
+            method=request.method,
+            adapt=adapt or request.adapt,
             device=device.value,
             expect_accuracy=expect_accuracy,
         )
+    progress_lines = _ProgressLines(console, _STEPS + settings.adapts + (earlier is not None))
     renewal = None
     try:
         with console.progress() as show:
-            progress = telling.progress(show)
+            progress = progress_lines.progress(show)
             if earlier is not None:
                 renewal = renew(
-                    found.model,
+                    request.model,
                     str(model),
                     folder,
                     settings,
-                    tell=telling.tell,
-                    begin=telling.begin,
+                    tell=progress_lines.tell,
+                    begin=progress_lines.begin,
                     history=history,
+                    replace_unproved=replace_unproved,
                     force=force,
                     progress=progress,
                 )
                 report = renewal.report
             else:
                 report = run_steps(
-                    found.model,
-                    given.source,
-                    given.target,
+                    request.model,
+                    inputs.source,
+                    inputs.target,
                     folder,
                     settings,
-                    tell=telling.tell,
-                    begin=telling.begin,
+                    tell=progress_lines.tell,
+                    begin=progress_lines.begin,
                     force=force,
                     progress=progress,
                 )
     except KeyboardInterrupt:
-        stays = f"what was made in {folder} stays; the same command goes on there"
-        raise StoppedError(stays) from None
+        resumes = f"the results in {folder} are kept; the same command goes on there"
+        raise StoppedError(resumes) from None
     except LimitExceededError:
-        console.screen(aligned(telling.facts))
+        console.screen(aligned(progress_lines.facts))
         raise
-    parts = [aligned(telling.facts), _summary(report)]
-    if renewal is not None:
-        parts.append(_in_words(renewal, folder))
-    console.screen("\n\n".join(parts))
-    for path in (*(() if renewal is None else renewal.kept), report.model, report.page):
+    if verbose:
+        console.screen(f"{aligned(progress_lines.facts)}\n")
+    second_names: Sequence[Path] = ()
+    if renewal is not None and renewal.comparison is not None:
+        console.screen(_choice(renewal, renewal.comparison, folder))
+        second_names = renewal.second_names
+    else:
+        console.screen(_summary(report, verbose=verbose))
+        if renewal is not None:
+            console.note(f"{folder} holds the results of these rows already")
+    for path in (*second_names, report.model, report.page):
         console.wrote(path)
 
 
 @dataclass
-class _Telling:
-    """What is said of steps while they are taken."""
+class _ProgressLines:
+    """The lines on steps, printed while the steps are taken."""
 
     console: Console
     steps: int  # in all
@@ -180,61 +208,62 @@ class _Telling:
 
     def begin(self, step: str) -> None:
         self.begun.append(f"step {next(self.numbers)} of {self.steps}: {step}")
-        if step != "extract":  # which tells with its first row: what cannot begin is an error alone
-            self.say_begun()
+        if step != "extract":  # its line comes with the first row, so that a bad input is one line
+            self.print_begun()
 
-    def say_begun(self) -> None:
+    def print_begun(self) -> None:
         while self.begun:
-            self.console.note(self.begun.pop())
+            self.console.step(self.begun.pop())
 
     def tell(self, step: "Step") -> None:
-        self.say_begun()
-        self.facts.update(step.said.facts)
-        for note in step.said.notes:
+        self.print_begun()
+        self.facts.update(step.messages.facts)
+        for note in step.messages.notes:
             self.console.note(note)
-        self.console.warn(step.said.warnings)
-        self.console.note(f"{step.output} {'stands as it was' if step.reused else 'made'}")
+        self.console.warn(step.messages.warnings)
+        self.console.step(f"{step.output} {'is up to date' if step.reused else 'made'}")
 
     def progress(self, show: ProgressCallback) -> ProgressCallback:
         def progress(done: Progress) -> None:
-            self.say_begun()
+            self.print_begun()
             show(done)
 
         return progress
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What to run, and how."""
+class _Request:
+    """The model, the method and the options of a run."""
 
     model: str | None
     method: str
     options: ExtractOptions
     outputs: "OutputKind | None"
+    adapt: bool = False
 
 
-# What changes no row, and is not kept by an earlier run.
+# Options that change no row. An earlier run does not record them.
 _RENEWING = ("batch", "threads", "trust_model")
 
 
 def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
-    """Refuse options of the extraction, which an earlier run has decided."""
+    """Refuse options of the extraction, which the earlier run has set."""
     decided = {entry.name for entry in fields(ExtractOptions)} - {*allowed}
     for name in sorted(decided | {"output", "logits", "probabilities"}):
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             hint = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter("with --from it is as in the earlier run", param_hint=hint)
+            raise typer.BadParameter("the earlier run has set it: leave it out", param_hint=hint)
 
 
-def _earlier(context: typer.Context, folder: Path, given: ExtractOptions) -> _Asked:
-    """Return what an earlier run was asked, with what may be given anew."""
+def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Request:
+    """Return the request of an earlier run, with the options that may be given again."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.run.renewal import earlier_run
 
-    found = earlier_run(folder)
+    earlier = earlier_run(folder)
     outputs: OutputKind | None = None
-    words = list(found.options)
+    words = list(earlier.options)
     for kind in ("logits", "probabilities"):
         if f"--{kind}" in words:
             words.remove(f"--{kind}")
@@ -243,56 +272,70 @@ def _earlier(context: typer.Context, folder: Path, given: ExtractOptions) -> _As
         options = ExtractOptions.of(words)
     except ValueError as error:
         raise CovcalError(
-            f"{found.features} was extracted with options that are none ({error}): run covcal run "
+            f"{earlier.features} was extracted with unknown options ({error}): run covcal run "
             "MODEL SOURCE TARGET with its -o"
         ) from error
-    options = replace(options, **{name: getattr(given, name) for name in _RENEWING})
-    asked = context.get_parameter_source("method")
-    is_asked = asked is not None and asked.name != "DEFAULT"
-    method = context.params["method"] if is_asked else found.method
-    return _Asked(found.model, str(method), options, outputs)
+    options = replace(options, **{name: getattr(new, name) for name in _RENEWING})
+    origin = context.get_parameter_source("method")
+    is_named = origin is not None and origin.name != "DEFAULT"
+    method = context.params["method"] if is_named else earlier.method
+    return _Request(earlier.model, str(method), options, outputs, earlier.is_adapted)
 
 
-def _in_words(renewal: "Renewal", folder: Path) -> str:
-    """Return how the two calibrations compare, and what became of them."""
-    from covcal_cli.cli import tables
-    from covcal_cli.report.tables import Table
-
-    seen = renewal.comparison
-    if seen is None:
-        return f"{folder} is of these rows already"
-    rows = [
-        [name, f"{confidence:.1%}", f"{100 * (confidence - seen.accuracy):+.1f}"]
-        for name, confidence in (("in use", seen.in_use), ("new", seen.new))
-    ]
-    table = tables.text(Table(("calibration", "mean confidence", "gap"), rows))
-    nearer = "new one" if seen.is_nearer else "one in use"
-    lines = [
-        table,
-        "",
-        f"The accuracy on the new rows is estimated as {seen.accuracy:.1%} ({seen.low:.1%} to "
-        f"{seen.high:.1%}), and the {nearer} is nearer.",
-        f"Of the one in use covcal watch says: {seen.verdict}; {seen.why}.",
-    ]
-    if renewal.is_in_use:
-        forced = "" if seen.replaces else ", as --force asks"
-        lines.append(f"The new one is in use{forced}; what it replaced is kept.")
-    else:
+def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
+    """Return which calibration is in use now, with the reason and the numbers."""
+    labels = comparison.by_labels
+    lines = [_decision(renewal, comparison)]
+    if labels is None:
+        accuracy = f"{comparison.accuracy:.0%} estimated"
+        accuracy += f" ({comparison.low:.0%} to {comparison.high:.0%})"
+        lines.append(f"Accuracy    {accuracy} on the new rows")
+    lines.append(f"Confidence  {comparison.old:.0%} by the old, {comparison.new:.0%} by the new")
+    lines.append(f"New rows    {comparison.verdict}: {comparison.why}")
+    if renewal.is_reference_kept:
         lines.append(
-            f"{folder} stays as it was. The new one lies in {renewal.report.page.parent}; the same "
-            "command with --force puts it in place."
+            "The new rows raised the alarm of covcal watch, so it goes on comparing with the "
+            f"rows of before. If the new rows are normal, delete {folder / 'cal.reference.json'}."
+        )
+    if not renewal.is_in_use:
+        option = "--replace" if labels is None else "--force"
+        lines.append(
+            f"{folder} stays as it was. The new results are in {renewal.report.page.parent}; "
+            f"add {option} to put them in use."
         )
     return "\n".join(lines)
 
 
-def _summary(report: "RunReport") -> str:
-    """Return what was fitted, and what was measured where there are labels."""
+def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
+    """Return the first line: which calibration is in use, and why."""
+    labels = comparison.by_labels
+    first = "Put the new one in use" if renewal.is_in_use else "Kept the old one"
+    if labels is None:
+        if renewal.is_in_use:
+            return f"{first}, as you asked: without labels only an estimate supports it"
+        return f"{first}: the new rows have no labels, and only an estimate supports the new one"
+    sides = f"ECE {100 * labels.new:.1f} for {100 * labels.old:.1f} %"
+    measured = f"measured on {labels.labels} labels the new one"
+    if labels.is_better:
+        return f"{first}: {measured} is better ({sides})"
+    asked = ", as you asked" if renewal.is_in_use else ""
+    if labels.is_worse:
+        return f"{first}{asked}: {measured} is worse ({sides})"
+    span = f"difference between {100 * labels.low:+.1f} and {100 * labels.high:+.1f} points"
+    return f"{first}{asked}: {measured} may be worse ({sides}, {span})"
+
+
+def _summary(report: "RunReport", *, verbose: bool) -> str:
+    """Return the estimate, the measurement where there are labels, and what to do next."""
     from covcal_cli.cli.calibrate import calibration_summary
 
-    fitted = calibration_summary(report.calibration, verbose=False)
-    if report.evaluation is None:
-        return fitted
-    from covcal_cli.cli.evaluate import rendered_evaluation
-    from covcal_cli.evaluate.gates import Assessment
-
-    return f"{fitted}\n\n{rendered_evaluation(Assessment(report.evaluation), 'table')}"
+    lines = [calibration_summary(report.calibration, verbose=verbose)]
+    if report.evaluation is not None:
+        metrics = report.evaluation.metrics
+        before, after = metrics["none"], list(metrics.values())[-1]
+        lines.append(
+            f"Measured          accuracy {after.accuracy:.1%}, ECE {before.ece:.1%} before and "
+            f"{after.ece:.1%} after, on {after.n} labelled target rows"
+        )
+    lines.append(f"Next              read {report.page}, then use {report.model}")
+    return "\n".join(lines)

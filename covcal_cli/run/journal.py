@@ -1,184 +1,309 @@
-"""The journal of a run: which results of an earlier one still stand, and what they are of.
+"""The journal of a run: which results of its folder are up to date, and what they were made from.
 
-A result stands when the key of its step (its settings and the hashes of its inputs) is the one it
-was made with and the file is still the one that was made. ``covcal run`` keeps one journal per
-folder, ``run.json``; it is written around every step, so that a run that was cut off goes on there.
+A result is up to date if the key of its step (its settings and the hashes of its inputs) has not
+changed and the file is still the one that was made. ``covcal run`` keeps one journal per folder,
+``run.json``. It is written around every step, so that a run that was cut off goes on there.
+
+A folder may come from somebody else. So run.json may name results by their own names only, and a
+result that is a link to outside the folder is refused.
+
+`place` puts the results of another run, which lie in ``next/`` within the folder, in the place of
+the folder's own. First every result that matters gets a second name with a number. Then each new
+result takes its place, the journal last. The journal lists the second names before the first of
+them is made: after a kill, `finish_placing` goes on, and no calibration in use is ever lost.
 """
 
 import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from covcal_cli.errors import CovcalError
-from covcal_cli.files import sha256_of
+from covcal_cli.errors import CovcalError, shown
+from covcal_cli.files import atomic_output, sha256_of
+from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.lineage import unmarked_sha256
 from covcal_cli.records import Document, read_document, write_document
+from covcal_cli.watch.reference import reference_path
 
-JOURNAL = "run.json"
+JOURNAL, NEXT = "run.json", "next"
+FEATURES, ADAPTED, CALIBRATION, REPORT = "features.h5", "adapted.h5", "cal.json", "report.html"
+REFERENCE = reference_path(Path(CALIBRATION)).name
+METRICS, PROBABILITIES = "metrics.json", "probs.csv"
+_RESULTS = {FEATURES, ADAPTED, CALIBRATION, REFERENCE, METRICS, PROBABILITIES, REPORT}
+_MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)  # the exported model
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a step has to say; told again when its result is reused."""
+class Messages:
+    """The messages of a step, which are shown again when its result is reused."""
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)  # of its result, by what they are about
+    facts: Mapping[str, str] = field(default_factory=dict)  # about its result, by their subject
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One result; fields with a default are younger than others."""
+class Result:
+    """One result; fields with a default were added later."""
 
     key: str  # hash of everything the result depends on
     sha256: str  # of the file
-    warnings: tuple[str, ...]  # `Said`
+    warnings: tuple[str, ...]  # as in `Messages`
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def said(self) -> Said:
-        """What the step had to say."""
-        return Said(self.warnings, self.notes, self.facts)
+    def messages(self) -> Messages:
+        """The messages of the step."""
+        return Messages(self.warnings, self.notes, self.facts)
 
 
 @dataclass(frozen=True)
-class Given:
-    """A model or data that a run was given."""
+class RunInput:
+    """A model or data that the user named for a run."""
 
-    name: str  # a path relative to the folder of the results, or what else was given
+    name: str  # a path relative to the folder of the results, or ``module:function``
     sha256: str
 
 
 @dataclass(frozen=True)
 class Results(Document):
-    """The content of run.json, by the names of the files that the steps make."""
+    """The content of run.json, by the names of the files that the steps make.
+
+    ValueError if it names any other file.
+    """
 
     schema: ClassVar[str] = "covcal.run/1"
 
     begun: Mapping[str, str]  # keys of steps that did not end
-    results: Mapping[str, Entry]
-    given: Mapping[str, Given] = field(default_factory=dict)  # by role: model, source, target
-    # While those of another run take their places: what is kept of these, and under which names.
+    results: Mapping[str, Result]
+    given: Mapping[str, RunInput] = field(default_factory=dict)  # by role: model, source, target
+    # While results of another run take their places: the names under which the old ones are kept.
     kept: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (*self.begun, *self.results, *self.kept):
+            if not _is_result(name):
+                raise ValueError(f"{shown(name)} is not a result of covcal run")
+        for name, second in self.kept.items():
+            number = _number(second)
+            if number < 1 or second != _numbered(name, str(number)):
+                raise ValueError(f"{shown(second)} is not a second name of {name}")
+
+
+def _is_result(name: str) -> bool:
+    return name in _RESULTS or _MODEL.fullmatch(name) is not None
+
+
+def own_path(folder: Path, name: str) -> Path:
+    """Return the path of a file or folder that a run makes in its folder.
+
+    Raises
+    ------
+    CovcalError
+        If it is a link that leads out of the folder: nothing outside is read or replaced.
+    """
+    path = folder / name
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        raise CovcalError(f"{path} is a link that leads out of {folder}: remove it")
+    return path
 
 
 class Journal:
     """The results that a folder holds, by file name.
 
-    `path` is the journal's own file, which may be missing; `CovcalError` if it is something else.
+    run.json may be missing in the `folder`; `CovcalError` if it is damaged or something else.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._entries: dict[str, Entry] = {}
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = own_path(folder, JOURNAL)
+        self._results: dict[str, Result] = {}
         self._begun: dict[str, str] = {}
-        self._given: dict[str, Given] = {}
+        self._given: dict[str, RunInput] = {}
         self._kept: dict[str, str] = {}
-        if path.exists():
+        if self._path.exists():
             remedy = "name another folder, or remove this file to start anew"
-            read = read_document(Results, path, remedy=remedy)
-            self._entries, self._begun = dict(read.results), dict(read.begun)
+            read = read_document(Results, self._path, remedy=remedy)
+            self._results, self._begun = dict(read.results), dict(read.begun)
             self._given, self._kept = dict(read.given), dict(read.kept)
 
     @property
-    def given(self) -> Mapping[str, Given]:
-        """What the results are of, by role."""
+    def given(self) -> Mapping[str, RunInput]:
+        """The model and the data that the results were made from, by role."""
         return self._given
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """What is to be kept of the results, and under which names, while others replace them."""
+        """The results that are kept while others replace them, with their second names."""
         return self._kept
 
     def keep(self, names: Mapping[str, str]) -> None:
-        """Note what is to be kept, and under which names, as others begin to replace it."""
+        """Record the second names of results before others begin to replace them."""
         self._kept = dict(names)
         self._write()
 
-    def take(self, given: Mapping[str, Given], *, force: bool) -> None:
-        """Note whose results the folder is for, refusing those of others unless `force` is true.
+    def take(self, inputs: Mapping[str, RunInput], *, force: bool) -> None:
+        """Record the model and the data of a run; refuse others than before unless `force` is true.
 
-        A model or data are others where neither their name nor their content is the same: data
-        that changed in their place are made results of anew.
+        An input is another one if neither its name nor its content is the same. Data that changed
+        in their place are not others: their results are made again.
         """
-        for role in dict.fromkeys([*self._given, *given]) if self._given and not force else ():
-            old, new = self._given.get(role), given.get(role)
+        for role in dict.fromkeys([*self._given, *inputs]) if self._given and not force else ():
+            old, new = self._given.get(role), inputs.get(role)
             if old == new or (old and new and (old.name == new.name or old.sha256 == new.sha256)):
                 continue
-            names = [one.name if one else "none" for one in (old, new)]
+            names = ["none" if entry is None else entry.name for entry in (old, new)]
             raise CovcalError(
-                f"{self._path.parent} holds results of another {role} ({names[0]}, not "
+                f"{self._folder} holds results of another {role} ({names[0]}, not "
                 f"{names[1]}): name another folder with -o, or pass --force to replace them"
             )
-        self._given = dict(given)
+        self._given = dict(inputs)
 
     def forget_given(self) -> None:
-        """Let any results be replaced by those of other data."""
+        """Allow results of other data to replace the results of the folder."""
         self._given = {}
 
     def discard_others(self, output: Path) -> None:
-        """Remove all results but `output`, on which they rest, if it is not the one recorded."""
+        """Remove all results but `output`, from which they were made, if `output` has changed."""
         if self.is_as_made(output):
             return
-        entry = self._entries.get(output.name)
+        result = self._results.get(output.name)
         for path in self.others(output):
             path.unlink(missing_ok=True)
-        self._entries = {} if entry is None else {output.name: entry}
+        self._results = {} if result is None else {output.name: result}
 
     def others(self, output: Path) -> list[Path]:
-        """Return the recorded results but `output`, beside this journal and nowhere else."""
+        """Return the recorded results but `output`."""
         return [path for path in self.files() if path.name != output.name]
 
     def files(self) -> list[Path]:
-        """Return the recorded results, beside this journal and nowhere else."""
-        return [self._path.with_name(name) for name in self._entries if Path(name).name == name]
+        """Return the recorded results."""
+        return [own_path(self._folder, name) for name in self._results]
 
     def is_as_made(self, output: Path) -> bool:
         """Return whether `output` is recorded, and the file is still the one that was made."""
-        entry = self._entries.get(output.name)
-        return entry is not None and output.is_file() and unmarked_sha256(output) == entry.sha256
+        result = self._results.get(output.name)
+        return result is not None and output.is_file() and unmarked_sha256(output) == result.sha256
 
-    def said(self, output: Path) -> Said:
-        """Return what was said of a recorded result."""
-        return self._entries[output.name].said
+    def messages(self, output: Path) -> Messages:
+        """Return the messages of the step that made a recorded result."""
+        return self._results[output.name].messages
 
-    def standing(self, output: Path, key: str) -> Entry | None:
-        """Return the entry of `output` if it was made with `key` and is unchanged, else None."""
-        entry = self._entries.get(output.name)
-        if entry is None or entry.key != key or not self.is_as_made(output):
+    def current(self, output: Path, key: str) -> Result | None:
+        """Return the result `output` if it was made with `key` and is unchanged, else None."""
+        result = self._results.get(output.name)
+        if result is None or result.key != key or not self.is_as_made(output):
             return None
-        if self._begun.pop(output.name, None) is not None:  # anew, and cut off before it ended
+        if self._begun.pop(output.name, None) is not None:  # a repeated step that was cut off
             self._write()
-        return entry
+        return result
 
     def was_begun(self, output: Path, key: str) -> bool:
         """Return whether the step that makes `output` with `key` was begun and did not end."""
         return self._begun.get(output.name) == key
 
     def begin(self, output: Path, key: str) -> None:
-        """Note that the step that makes `output` with `key` begins."""
+        """Record that the step that makes `output` with `key` begins."""
         self._begun[output.name] = key
         self._write()
 
-    def record(self, output: Path, key: str, said: Said) -> Entry:
-        """Note that `output` was made with `key`, and write the journal."""
-        entry = Entry(key, unmarked_sha256(output), said.warnings, said.notes, said.facts)
-        self._entries[output.name] = entry
+    def record(self, output: Path, key: str, messages: Messages) -> Result:
+        """Record that `output` was made with `key`."""
+        sha256 = unmarked_sha256(output)
+        result = Result(key, sha256, messages.warnings, messages.notes, messages.facts)
+        self._results[output.name] = result
         self._begun.pop(output.name, None)
         self._write()
-        return entry
+        return result
 
     def _write(self) -> None:
-        content = Results(self._begun, dict(sorted(self._entries.items())), self._given, self._kept)
+        content = Results(self._begun, dict(sorted(self._results.items())), self._given, self._kept)
         write_document(content, self._path, force=True)
 
 
-# What a key is made of.
+# Putting the results of another run in place.
+
+
+def place(folder: Path) -> list[Path]:
+    """Put the results in ``next/`` in the place of the folder's, and return the old ones kept.
+
+    All results are kept but the rows, which can be extracted again. Rows are kept if they have
+    labels that people put in, or networks that the calibration needs.
+    """
+    journal = Journal(folder)
+    number = 1 + max(map(_number, map(str, folder.glob(_numbered(CALIBRATION, "*")))), default=0)
+    names = [path.name for path in journal.files() if path.is_file() and _is_worth_keeping(path)]
+    journal.keep({name: _numbered(name, str(number)) for name in names})
+    old = [folder / name for name in journal.kept.values()]
+    finish_placing(folder)
+    return old
+
+
+def _is_worth_keeping(path: Path) -> bool:
+    if path.name not in (FEATURES, ADAPTED):
+        return True
+    if path.name == ADAPTED:
+        needed = read_calibration(path.with_name(CALIBRATION)).networks_sha256
+        if needed is not None:
+            return True
+    return unmarked_sha256(path) != sha256_of(path)
+
+
+def _numbered(name: str, number: str) -> str:
+    """Return the second name of a result, such as cal.1.json or cal.1.reference.json."""
+    if name == REFERENCE:  # it is found by the name of its calibration
+        return reference_path(Path(_numbered(CALIBRATION, number))).name
+    path = Path(name)
+    return f"{path.stem}.{number}{path.suffix}"
+
+
+def _number(name: str) -> int:
+    """Return the number in the second name of a result; 0 for other names."""
+    text = re.search(r"\.([1-9][0-9]{0,17})(\.reference)?\.[A-Za-z0-9]+$", name, re.ASCII)
+    return 0 if text is None else int(text[1])
+
+
+def finish_placing(folder: Path) -> None:
+    """Go on with what `place` began in a folder, if it was cut off."""
+    journal = Journal(folder)
+    if not journal.kept:
+        return
+    _keep(folder, journal.kept)
+    made = own_path(folder, NEXT)
+    if (made / JOURNAL).exists():
+        # The report names the files that it describes by their place: it is made again.
+        coming = {path.name for path in Journal(made).files()} - {REPORT}
+        for path in journal.files():
+            if path.name not in coming:
+                path.unlink(missing_ok=True)
+        for name in sorted(coming):
+            if (made / name).exists():
+                (made / name).replace(folder / name)
+        (made / REPORT).unlink(missing_ok=True)
+        (made / JOURNAL).replace(folder / JOURNAL)
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def _keep(folder: Path, names: Mapping[str, str]) -> None:
+    """Give results their second names; an existing second name is left as it is."""
+    for name, second in names.items():
+        path, copy = own_path(folder, name), folder / second
+        if os.path.lexists(copy) or not path.exists():
+            continue
+        try:
+            os.link(path, copy)
+        except OSError:  # a file system without links
+            with atomic_output(copy, force=False) as partial:
+                shutil.copyfile(path, partial)
+
+
+# Keys of steps.
 
 
 def step_key(**parts: Any) -> str:
@@ -190,8 +315,8 @@ def step_key(**parts: Any) -> str:
 def data_digest(path: Path) -> str:
     """Return a sha256 over a file, or over every visible file below a folder.
 
-    Names count as well as contents: a file in another class folder is other data. Times do not.
-    Links are followed, hidden files and folders left out as readers do.
+    Names count as well as contents, because a file in another class folder is other data. Times do
+    not count. Links are followed; hidden files and folders are left out, as when data are read.
     """
     if not path.is_dir():
         return sha256_of(path)

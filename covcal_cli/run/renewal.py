@@ -1,7 +1,12 @@
-"""``covcal run --from``: the results of an earlier run made anew for other target rows.
+"""``covcal run --from``: make the results of an earlier run again for other target rows.
 
-The source half of the features is the earlier run's. All results are made in ``next/`` within its
-folder and seen beside those in use on the new rows; only then they take their place, or not.
+The source half of the features comes from the earlier run. All results are made in ``next/`` within
+its folder, and compared with those in use on the new rows. Labels decide, where there are any: the
+new calibration is put in use only if they prove it better. Without labels it is put in use only if
+the user asks for it.
+
+If the alarm of ``covcal watch`` was raised on the new rows, nobody has said that these are normal.
+So a calibration that labels put in use takes over the reference data of the one before.
 """
 
 import os
@@ -10,58 +15,80 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from covcal_cli.calibrate.estimate import expect
-from covcal_cli.errors import CovcalError, TooFewRowsError
+from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
+from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
+from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import read_calibration
-from covcal_cli.formats.features import OPTIONS, FeatureFile
+from covcal_cli.formats.features import ALL, OPTIONS, FeatureFile
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.records import parsed_json
-from covcal_cli.run.journal import JOURNAL, Journal, data_digest
-from covcal_cli.run.placing import NEXT, finish_placing, place
-from covcal_cli.run.run import RunReport, all_after, results_folder
-from covcal_cli.run.steps import (
+from covcal_cli.run.journal import (
     CALIBRATION,
     FEATURES,
-    WITH_WEIGHTS,
-    Earlier,
-    RunSettings,
-    Step,
-    Steps,
+    JOURNAL,
+    NEXT,
+    Journal,
+    data_digest,
+    finish_placing,
+    own_path,
+    place,
 )
+from covcal_cli.run.run import RunReport, all_after, results_folder
+from covcal_cli.run.steps import RESAMPLES, WITH_WEIGHTS, Earlier, RunSettings, Step, Steps
 from covcal_cli.watch.period import Verdict
+from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import watch
+
+LEAST_LABELS = 50  # with fewer, an interval is not reliable enough to decide
+_OLD, _NEW = "in use", "new"
+
+
+@dataclass(frozen=True)
+class LabelledComparison:
+    """The calibration in use and the new one, measured on the same labelled target rows."""
+
+    labels: int  # labelled rows
+    old: float  # ECE
+    new: float
+    low: float  # ends of the interval of the new ECE less the old
+    high: float
+    brier_is_worse: bool  # whether the new Brier score is proved to be higher
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the labels prove that the new calibration is better."""
+        return self.labels >= LEAST_LABELS and self.high < 0 and not self.brier_is_worse
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the labels prove that the new calibration is worse."""
+        return self.labels >= LEAST_LABELS and (self.low > 0 or self.brier_is_worse)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The calibration in use and the new one on the new target rows; no label was read."""
+    """The calibration in use and the new one on the new target rows."""
 
-    accuracy: float  # estimated
+    accuracy: float  # estimated without labels
     low: float
     high: float
-    in_use: float  # mean confidence, calibrated
+    old: float  # mean confidence, calibrated
     new: float
-    verdict: Verdict  # of ``covcal watch`` on the one in use, and why
+    verdict: Verdict  # of ``covcal watch`` on the calibration in use, with its reason
     why: str
-
-    @property
-    def is_nearer(self) -> bool:
-        """Whether the new one's confidence is nearer to the estimate."""
-        return abs(self.new - self.accuracy) < abs(self.in_use - self.accuracy)
-
-    @property
-    def replaces(self) -> bool:
-        """Whether the new one is to take the place of the one in use."""
-        return self.is_nearer and self.verdict == "recalibrate"
+    is_alarm_raised: bool
+    by_labels: LabelledComparison | None  # None without labels
 
 
 @dataclass(frozen=True)
 class Renewal:
-    """What was made of new target rows."""
+    """The results for new target rows."""
 
     report: RunReport
-    comparison: Comparison | None  # None where the folder is of these rows already
+    comparison: Comparison | None  # None if the folder's results are of these rows already
     is_in_use: bool
-    kept: tuple[Path, ...] = ()  # what it replaced, under other names
+    second_names: tuple[Path, ...] = ()  # of the results that were replaced
+    is_reference_kept: bool = False  # whether the reference data are those of the one before
 
 
 def renew(
@@ -73,101 +100,114 @@ def renew(
     tell: Callable[[Step], None],
     begin: Callable[[str], None] = lambda _: None,
     history: Path | None = None,
+    replace_unproved: bool = False,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Renewal:
-    """Make the results of a run anew for another target, and put them in place where they help.
+    """Make the results of a run again for another target, and put them in use if they are better.
 
     Parameters
     ----------
     model : str, Path or None
-        The classifier of the earlier run, maybe of another name.
+        The classifier of the earlier run, perhaps under another name.
     target : str or Path
         The new data.
     folder : str or Path
         The earlier run's folder.
     settings : RunSettings
-        Those of the earlier run, but for the method.
+        The settings of the earlier run; the method may differ.
     history : Path, optional
-        A history of ``covcal watch``: its periods count for the verdict on the calibration in use,
-        and this one, by the name of the target, is appended.
+        A history of ``covcal watch``. Its periods count for the verdict on the calibration in use,
+        and this period, under the name of the target, is appended.
+    replace_unproved : bool
+        Put the new results in use if there are no labels to decide.
     force : bool
-        Put the new results in place whatever the comparison says, and take a T at its limit.
+        Put the new results in use whatever the labels say, and take a T at its limit.
     tell, begin, progress : callable
-        As those of `covcal_cli.run.run.run`.
+        As in `covcal_cli.run.run.run`.
 
     Raises
     ------
     CovcalError
-        If the folder is no run's, or classifier, classes or preprocessing are not those of the
-        earlier run. What is in use stays as it was.
+        If a run did not make the folder, or if classifier, classes or preprocessing differ from
+        the earlier run. The results in use stay as they were.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)
     finish_placing(folder)
     earlier = earlier_run(folder)
-    journal = Journal(folder / JOURNAL)
-    known = journal.given.get("target")
-    if known is not None and known.sha256 == data_digest(target):
+    journal = Journal(folder)
+    before = journal.given.get("target")
+    if before is not None and before.sha256 == data_digest(target):
         steps = Steps(folder, settings, tell, progress, journal, False, force, folder)
         begin("extract")
-        tell(Step(earlier.features, reused=True, said=journal.said(earlier.features)))
+        tell(Step(earlier.features, reused=True, messages=journal.messages(earlier.features)))
         return Renewal(all_after(steps, earlier.features, model, begin), None, is_in_use=True)
-    with results_folder(folder / NEXT) as made:
-        steps = Steps(made, settings, tell, progress, Journal(made / JOURNAL), False, force, folder)
+    with results_folder(own_path(folder, NEXT)) as made:
+        steps = Steps(made, settings, tell, progress, Journal(made), False, force, folder)
         begin("extract")
         features = steps.extract_target(model, earlier, target)
         report = all_after(steps, features, model, begin)
     begin("compare")
-    comparison = _compared(
-        features, earlier.calibration, made / CALIBRATION, f"{target.stem}={features}", history
-    )
-    if not (comparison.replaces or force):
+    period = f"{target.stem}={features}"
+    comparison = compare(features, earlier.calibration, made / CALIBRATION, period, history)
+    by_labels = comparison.by_labels
+    is_proved = by_labels is not None and by_labels.is_better
+    if not (force or is_proved or (replace_unproved and by_labels is None)):
         return Renewal(report, comparison, is_in_use=False)
-    kept = place(folder)
-    steps = replace(steps, folder=folder, journal=Journal(folder / JOURNAL))
+    is_asked_for = force or replace_unproved
+    keeps_reference = comparison.is_alarm_raised and not is_asked_for
+    if keeps_reference:
+        document = earlier.calibration
+        reference = read_reference(document, read_calibration(document), sha256_of(document))
+        if reference is not None:
+            steps.carry_over(reference, made / CALIBRATION)
+    old = place(folder)
+    steps = replace(steps, folder=folder, journal=Journal(folder))
     report = all_after(replace(steps, tell=_silently), folder / FEATURES, model)
-    return Renewal(report, comparison, is_in_use=True, kept=tuple(kept))
+    return Renewal(report, comparison, True, tuple(old), keeps_reference)
 
 
 def earlier_run(folder: Path) -> Earlier:
-    """Return what a run left in a folder.
+    """Return the results of the run in a folder.
 
     Raises
     ------
     CovcalError
-        If there is no run's folder, or its features or calibration are not those that it made.
+        If a run did not make the folder, or its features or calibration have changed since.
     """
     again = "run covcal run MODEL SOURCE TARGET with its -o"
     if not (folder / JOURNAL).is_file():
         raise CovcalError(f"{folder} has no {JOURNAL}, so covcal run did not make it: {again}")
-    journal = Journal(folder / JOURNAL)
+    journal = Journal(folder)
     for name in (FEATURES, CALIBRATION):
-        path = folder / name
+        path = own_path(folder, name)
         if not journal.is_as_made(path):
             state = "has changed since covcal run made it" if path.exists() else "is not there"
-            raise CovcalError(f"{path} {state}, and --from goes on from it: {again}")
+            raise CovcalError(f"{path} {state}, but --from starts from it: {again}")
     with FeatureFile(folder / FEATURES) as file:
         try:
             options = parsed_json(file.attributes[OPTIONS])
         except (KeyError, TypeError, ValueError) as error:
             raise CovcalError(f"{file.path} does not say how it was extracted: {again}") from error
+    calibration = read_calibration(folder / CALIBRATION)
     return Earlier(
         folder / FEATURES,
         folder / CALIBRATION,
         journal.given,
         _model(folder, journal, options),
         tuple(map(str, options)),
-        read_calibration(folder / CALIBRATION).method,
+        calibration.method,
+        calibration.inputs[0].role == "adapted",
     )
 
 
 def _model(folder: Path, journal: Journal, options: Sequence[object]) -> str | None:
-    """Return the classifier of a run: a file as it is named from here, or ``module:function``."""
-    given = journal.given.get("model")
-    if given is None:
+    """Return the classifier of a run: a file relative to here, or ``module:function``."""
+    recorded = journal.given.get("model")
+    if recorded is None:
         return None
-    name = given.name
+    name = recorded.name
     if any(str(option).startswith("--weights=") for option in options):
         name = name.partition(WITH_WEIGHTS)[0]
     path = folder.resolve() / name
@@ -175,7 +215,9 @@ def _model(folder: Path, journal: Journal, options: Sequence[object]) -> str | N
         return os.path.relpath(path)
     if _is_code(name):
         return name
-    raise CovcalError(f"{folder} was made with the model {name} (from there), which is gone")
+    raise CovcalError(
+        f"{folder} was made with the model {name} (relative to it), which is gone: put it back"
+    )
 
 
 def _is_code(name: str | None) -> bool:
@@ -183,7 +225,7 @@ def _is_code(name: str | None) -> bool:
 
 
 def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettings) -> None:
-    """Refuse to run functions that a folder names and nobody typed."""
+    """Refuse to run functions that a folder names and the user did not type."""
     extraction = settings.extraction
     for name in (None if model is None else str(model), extraction.preprocess):
         if _is_code(name) and not extraction.trust_model:
@@ -192,30 +234,56 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
             )
 
 
-def _compared(
-    features: Path, in_use: Path, new: Path, period: str, history: Path | None
-) -> Comparison:
-    """See both calibrations against the estimated accuracy on the new rows."""
-    # The estimate is that of the new one, whose prior may be another.
-    found = expect(features, [new, in_use], names=["new", "in use"])
-    first = found.estimation.estimates[0]
-    confidences = {one.name: one.mean_confidence for one in found.calibrations}
+def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
+    """Compare two calibrations on the new rows: by labels, by the estimate and by `watch`."""
+    # The new calibration may have another prior; the estimate uses that one.
+    expectation = expect(features, [new, old], names=[_NEW, _OLD])
+    estimate = expectation.estimation.estimates[0]
+    confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
     verdict: Verdict = "cannot tell"
+    is_alarm_raised = False
     try:
-        (seen,) = watch([Path(period)], in_use, history=history, force=True).periods
-        verdict, why = seen.verdict, seen.why
+        (judged,) = watch([Path(period)], old, history=history, force=True).periods
+        verdict, why, is_alarm_raised = judged.verdict, judged.why, judged.alarm.raised
     except TooFewRowsError:
         why = "the calibration in use has no reference data for watch (too few rows)"
     return Comparison(
-        first.accuracy,
-        first.low,
-        first.high,
-        confidences["in use"],
-        confidences["new"],
+        estimate.accuracy,
+        estimate.low,
+        estimate.high,
+        confidences[_OLD],
+        confidences[_NEW],
         verdict,
         why,
+        is_alarm_raised,
+        measure(features, old, new),
+    )
+
+
+def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
+    """Measure two calibrations on all labelled target rows; None if there are none.
+
+    Labels were not used to fit either of them, and rows that were are left out.
+    """
+    documents = [old, new]
+    calibrations = dict(zip((_OLD, _NEW), map(read_calibration, documents), strict=True))
+    settings = EvaluateSettings(split=ALL, resamples=RESAMPLES)
+    try:
+        evaluation = evaluate(features, calibrations, settings, documents=documents)
+    except UnlabelledError:
+        return None
+    ece = evaluation.difference(_NEW, _OLD, "ece")
+    brier = evaluation.difference(_NEW, _OLD, "brier")
+    before, after = (evaluation.metrics[name].ece for name in (_OLD, _NEW))
+    return LabelledComparison(
+        evaluation.n,
+        before,
+        after,
+        after - before if ece is None else ece.low,
+        after - before if ece is None else ece.high,
+        brier is not None and brier.low > 0,
     )
 
 
 def _silently(_: Step) -> None:
-    """Say nothing of a step that has been told of."""
+    """Show nothing of a step that was shown before."""

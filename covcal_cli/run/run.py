@@ -10,18 +10,17 @@ from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import hidden_sibling
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.progress import ProgressCallback
-from covcal_cli.run.journal import JOURNAL, Journal
-from covcal_cli.run.placing import finish_placing
+from covcal_cli.run.journal import JOURNAL, Journal, finish_placing
 from covcal_cli.run.steps import RunSettings, Step, Steps
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run found and wrote."""
+    """The results of a run."""
 
     calibration: Calibration
-    evaluation: Evaluation | None  # None where the target's test rows have no labels
-    model: Path  # calibrated; the calibrated probabilities where the data are tables of outputs
+    evaluation: Evaluation | None  # None if the target's test rows have no labels
+    model: Path  # calibrated; for tables of outputs, the calibrated probabilities
     page: Path  # the report
 
 
@@ -37,40 +36,38 @@ def run(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> RunReport:
-    """Take every step whose result does not stand already.
+    """Take every step whose result is not up to date.
 
     Parameters
     ----------
     model : str, Path or None
         The classifier: a file, or ``module:function``. None for tables of a classifier's outputs.
     source, target : str or Path
-        The data; of tables of outputs one may serve for both, and `source` is None.
+        The data. One table of outputs may hold both domains; then `source` is None.
     folder : str or Path
-        Where the results lie; made if it is missing.
+        For the results; made if it is missing.
     settings : RunSettings
     tell : callable
         Called with every `Step` when it is done.
     begin : callable, optional
         Called with the name of a step's command before it is taken.
     force : bool
-        Make every result anew.
+        Make every result again.
     progress : callable, optional
         Called with a `Progress` while a step works.
 
     Raises
     ------
     CovcalError
-        If a step fails, or `folder` holds something else. What was made before stays, and the
-        next run goes on there.
+        If a step fails, or `folder` was not made by a run. The results so far stay, and the next
+        run goes on there.
     LimitExceededError
-        If the source accuracy is below the one expected; nothing is made of the features then.
+        If the source accuracy is below the one expected; the run then stops after the extraction.
     """
     source = None if source is None else Path(source)
     with results_folder(Path(folder)) as folder:
         finish_placing(folder)
-        steps = Steps(
-            folder, settings, tell, progress, Journal(folder / JOURNAL), force, force, folder
-        )
+        steps = Steps(folder, settings, tell, progress, Journal(folder), force, force, folder)
         begin("extract")
         features = steps.extract(model, source, Path(target))
         return all_after(steps, features, model, begin)
@@ -85,22 +82,24 @@ def all_after(
     """Take the steps after the extraction, as `run` does."""
     if steps.settings.expect_accuracy is not None:
         steps.require_accuracy(features, steps.settings.expect_accuracy)
-    begin("adapt")
-    fullest = steps.adapt(features)
+    file = features
+    if steps.settings.adapts:
+        begin("adapt")
+        file = steps.adapt(features)
     begin("calibrate")
-    document, calibration = steps.calibrate(fullest)
+    document, calibration = steps.calibrate(file)
     steps.reference(document, calibration)
     begin("evaluate")
-    evaluation = steps.evaluate(fullest, document)
+    evaluation = steps.evaluate(file, document)
     begin("export" if model is not None else "apply")
-    written = steps.apply(fullest, document) if model is None else steps.export(model, document)
+    written = steps.apply(file, document) if model is None else steps.export(model, document)
     begin("report")
-    return RunReport(calibration, evaluation, written, steps.report(fullest, document))
+    return RunReport(calibration, evaluation, written, steps.report(file, document))
 
 
 @contextmanager
 def results_folder(folder: Path) -> Iterator[Path]:
-    """Make the folder where it is missing, and take it away again if nothing came to lie in it."""
+    """Make the folder if it is missing, and remove it again if it stays empty."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     if missing:
         folder.mkdir(parents=True)
@@ -118,7 +117,7 @@ def results_folder(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a folder is empty or a run's, maybe of one that was killed as it began."""
+    """Return whether a folder is empty, or of a run, even one that was killed at its start."""
     journal = folder / JOURNAL
     unfinished = hidden_sibling(journal, "partial").name
     return journal.exists() or all(entry.name == unfinished for entry in folder.iterdir())

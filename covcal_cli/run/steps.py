@@ -1,7 +1,7 @@
-"""The steps of a run: the public functions behind the commands, each result in a file of its own.
+"""The steps of a run: the public functions behind the commands, each with a result in its own file.
 
-A result has the name that its own command would give it. It is made again only when its settings or
-what it is made of have changed, which the journal knows.
+A result has the name that its own command would give it. It is made again only if its settings or
+its inputs have changed; the journal tells.
 """
 
 import os
@@ -29,20 +29,32 @@ from covcal_cli.formats.lineage import unmarked_sha256
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.records import write_document
 from covcal_cli.report.report import report
-from covcal_cli.run.journal import Given, Journal, Said, data_digest, step_key
+from covcal_cli.run.journal import (
+    ADAPTED,
+    CALIBRATION,
+    FEATURES,
+    METRICS,
+    PROBABILITIES,
+    REFERENCE,
+    REPORT,
+    Journal,
+    Messages,
+    RunInput,
+    data_digest,
+    own_path,
+    step_key,
+)
 from covcal_cli.watch.measurement import make_reference
-from covcal_cli.watch.reference import reference_path
+from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import sketched_rows
 
 if TYPE_CHECKING:
     from covcal_cli.extract.extract import ExtractReport
 
-FEATURES, ADAPTED, CALIBRATION, REPORT = "features.h5", "adapted.h5", "cal.json", "report.html"
-REFERENCE = reference_path(Path(CALIBRATION)).name
 WITH_WEIGHTS = " with "  # between a model's name and that of its weights
-_RESAMPLES = 1000
+RESAMPLES = 1000
 _RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that change no result
-Make = Callable[[Path], Said | None]  # writes a result; returns what is to be said of it
+Make = Callable[[Path], Messages | None]  # writes a result; returns the messages about it
 
 
 @dataclass(frozen=True)
@@ -51,17 +63,25 @@ class RunSettings:
 
     extraction: ExtractSettings = field(default_factory=ExtractSettings)
     method: str = AUTO  # of ``covcal calibrate``
+    adapt: bool = False  # adapt although the method does not need it
     device: str = "auto"  # of ``covcal adapt``
-    # Of the classifier on unseen source rows: with less, beyond noise, nothing is made of them.
+    # Minimum source accuracy; the run stops if it is clearly below.
     expect_accuracy: float | None = None
 
     def __post_init__(self) -> None:
         method = METHODS.get(self.method)
         if method is not None and method.needs_prior:
             raise CovcalError(
-                f"method {self.method} needs a target prior, and run takes none: run by another, "
-                f"then covcal calibrate its file with --method {self.method} --target-prior"
+                f"method {self.method} needs a target prior, which run does not take: run with "
+                "another method, then covcal calibrate the features with --method "
+                f"{self.method} --target-prior"
             )
+
+    @property
+    def adapts(self) -> bool:
+        """Whether adapt is one of the steps."""
+        method = METHODS.get(self.method)
+        return self.adapt or (method is not None and method.needs_adapt)
 
     @property
     def seed(self) -> int:
@@ -74,25 +94,26 @@ class Step:
     """One result of a run."""
 
     output: Path
-    reused: bool  # whether an earlier run's still stood
-    said: Said
+    reused: bool  # whether the result of an earlier run was up to date
+    messages: Messages
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier run left that another goes on from."""
+    """The results of an earlier run that a new run starts from."""
 
     features: Path
     calibration: Path
-    given: Mapping[str, Given]  # by role
+    given: Mapping[str, RunInput]  # by role
     model: str | None  # as it is opened from here; None for tables of outputs
     options: tuple[str, ...]  # of the extraction
-    method: str  # that was asked for
+    method: str  # as asked for
+    is_adapted: bool  # whether the calibration was fitted on an adapted file
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one run, each given the results before it."""
+    """The steps of one run. Each takes the results of the steps before it."""
 
     folder: Path
     settings: RunSettings
@@ -101,10 +122,10 @@ class Steps:
     journal: Journal
     force: bool  # make every result anew
     allow_limit: bool  # take a T at a limit of its interval
-    home: Path  # the folder that names of what was given are relative to
+    home: Path  # the folder that the names of inputs are relative to
 
     def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
-        """Return features.h5, of a classifier run over both domains."""
+        """Run the classifier over both domains, and return features.h5."""
         from covcal_cli.extract.extract import extract
 
         def make(output: Path, *, resume: bool) -> "ExtractReport":
@@ -119,12 +140,12 @@ class Steps:
                 progress=self.progress,
             )
 
-        data = {} if source is None else {"source": self._given(source)}
-        output = self.folder / FEATURES
-        return self._features(model, data | {"target": self._given(target)}, make, output)
+        data = {} if source is None else {"source": self._input(source)}
+        output = own_path(self.folder, FEATURES)
+        return self._features(model, data | {"target": self._input(target)}, make, output)
 
     def extract_target(self, model: str | Path | None, earlier: Earlier, target: Path) -> Path:
-        """Return features.h5, of a classifier run over the target; its source is an earlier run's.
+        """Run the classifier over a new target, and return features.h5 with the earlier source.
 
         Raises
         ------
@@ -135,9 +156,9 @@ class Steps:
         from covcal_cli.extract.merge import merge_target
 
         settings = self.settings.extraction
-        # The source, which may be what named the classes, is not looked at.
+        # The source may have named the classes, but it is not read again.
         named = replace(settings, classes=settings.classes or earlier.calibration)
-        alone = self.folder / "target.h5"
+        alone = own_path(self.folder, "target.h5")
 
         def make(output: Path, *, resume: bool) -> "ExtractReport":
             report = extract(
@@ -155,54 +176,56 @@ class Steps:
             alone.unlink()
             return report
 
-        data = {role: one for role, one in earlier.given.items() if role == "source"}
-        self.journal.forget_given()  # the rows of a period that came to nothing are no loss
-        return self._features(model, data | {"target": self._given(target)}, make, alone)
+        data = {role: entry for role, entry in earlier.given.items() if role == "source"}
+        self.journal.forget_given()  # an earlier target that was not put in use is no loss
+        return self._features(model, data | {"target": self._input(target)}, make, alone)
 
     def _features(
         self,
         model: str | Path | None,
-        data: Mapping[str, Given],
+        data: Mapping[str, RunInput],
         extracted: Callable[..., "ExtractReport"],
         spooled: Path,
     ) -> Path:
-        """Take the step that makes features.h5; `spooled` is what is extracted on the way."""
+        """Take the step that makes features.h5; `spooled` is the file that extraction writes."""
         from covcal_cli.extract.parts import was_stopped
 
         settings = self.settings.extraction
         # Opening the model is cheap, and its hash covers weights that lie beside it.
         opened = None if model is None else self._opened(model)
-        given = {}
+        sources = {}
         if opened is not None:
-            given["model"] = Given(self._model_name(str(model)), opened.sha256)
-        given |= data
-        self.journal.take(given, force=self.force)
-        inputs = {name: one.sha256 for name, one in given.items()}
+            sources["model"] = RunInput(self._model_name(str(model)), opened.sha256)
+        sources |= data
+        self.journal.take(sources, force=self.force)
+        inputs = {role: entry.sha256 for role, entry in sources.items()}
         if settings.classes is not None:
             inputs["classes"] = data_digest(settings.classes)
         if opened is not None:
             inputs["preprocessing"] = self._preprocessing(opened, model)
-        kept = {name: value for name, value in asdict(settings).items() if name not in _RESULT_FREE}
-        output = self.folder / FEATURES
-        goes_on = self.journal.was_begun(output, _key(inputs, kept)) and was_stopped(spooled)
+        relevant = {
+            name: value for name, value in asdict(settings).items() if name not in _RESULT_FREE
+        }
+        output = own_path(self.folder, FEATURES)
+        goes_on = self.journal.was_begun(output, _key(inputs, relevant)) and was_stopped(spooled)
 
-        def make(output: Path) -> Said:
+        def make(output: Path) -> Messages:
             report = extracted(output, resume=goes_on)
-            # Whatever else lies here was made of other features.
+            # All other results were made from other features.
             self.journal.discard_others(output)
             skipped = (entry for domain in report.domains for entry in domain.skipped)
             warnings = (*report.warnings, *(f"skipped {name}: {why}" for name, why in skipped))
-            return Said(warnings, report.notes, report.facts)
+            return Messages(warnings, report.notes, report.facts)
 
-        return self._step(output.name, inputs, make, kept)
+        return self._step(output.name, inputs, make, relevant)
 
-    def _given(self, path: Path) -> Given:
-        return Given(self._name(path), data_digest(path))
+    def _input(self, path: Path) -> RunInput:
+        return RunInput(self._name(path), data_digest(path))
 
     def require_accuracy(self, features: Path, expected: float) -> None:
         """Refuse features whose source accuracy is below the one expected.
 
-        What an earlier run made of the same features, and expected less of, stays and is named.
+        An earlier run may have accepted the same features; the error names its results.
         """
         try:
             with FeatureFile(features) as file:
@@ -212,12 +235,12 @@ class Steps:
             if not earlier:
                 raise
             raise LimitExceededError(
-                f"{error}; {', '.join(earlier)} in {self.folder} are an earlier run's, of the same "
-                "accuracy: do not use them"
+                f"{error}; do not use {', '.join(earlier)} in {self.folder}, which an earlier run "
+                "made from the same features"
             ) from error
 
     def _model_name(self, model: str) -> str:
-        """Return how run.json names a model, with the weights that it was given."""
+        """Return the name of a model in run.json, with the name of its weights."""
         weights = self.settings.extraction.weights
         name = self._name(Path(model)) if Path(model).exists() else model
         return name if weights is None else f"{name}{WITH_WEIGHTS}{self._name(weights)}"
@@ -234,47 +257,42 @@ class Steps:
         )
 
     def _preprocessing(self, opened: OpenedClassifier, model: str | Path | None) -> str:
-        """Return the preprocessing that the model or the user brings along, wherever it stands."""
+        """Return the preprocessing that the model or the user specifies."""
         from covcal_cli.extract.plan import base_preprocessing
 
         try:
-            found, _ = base_preprocessing(opened, self.settings.extraction, model)
-        except CovcalError as error:  # which extraction raises itself, if there are images
+            preprocessing, _ = base_preprocessing(opened, self.settings.extraction, model)
+        except CovcalError as error:  # extraction raises it too, if there are images
             return str(error)
-        return found.to_json()
+        return preprocessing.to_json()
 
     def _name(self, path: Path) -> str:
         """Return a path relative to the folder, which may move with its data."""
         return Path(os.path.relpath(path.resolve(), self.home.resolve())).as_posix()
 
     def adapt(self, features: Path) -> Path:
-        """Return adapted.h5, or `features` where there is nothing to adapt or no use for it."""
-        method = METHODS.get(self.settings.method)
-        with FeatureFile(features) as file:
-            has_features = file.require_source().n_features is not None
-        if not has_features or (method is not None and not method.gains_by_adapt):
-            return features
-
+        """Return adapted.h5, which the user or the method asks for."""
         settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
 
-        def make(output: Path) -> Said:
+        def make(output: Path) -> Messages:
             from covcal_cli.adapt.adapt import adapt
             from covcal_cli.adapt.settings import AdaptSettings
 
-            asked = AdaptSettings(**settings)
-            report = adapt(features, output, asked, force=True, progress=self.progress)
-            return Said(tuple(report.warnings))
+            report = adapt(
+                features, output, AdaptSettings(**settings), force=True, progress=self.progress
+            )
+            return Messages(tuple(report.warnings))
 
         return self._step(ADAPTED, {"features": unmarked_sha256(features)}, make, settings)
 
     def calibrate(self, file: Path) -> tuple[Path, Calibration]:
-        """Return cal.json and what it holds."""
+        """Return cal.json and its content."""
         settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
 
-        def make(output: Path) -> Said:
-            found = calibrate(file, CalibrateSettings(**settings, allow_limit=self.allow_limit))
-            write_document(found, output, force=True)
-            return Said(found.warnings, found.notes)
+        def make(output: Path) -> Messages:
+            fitted = calibrate(file, CalibrateSettings(**settings, allow_limit=self.allow_limit))
+            write_document(fitted, output, force=True)
+            return Messages(fitted.warnings, fitted.notes)
 
         document = self._step(CALIBRATION, {"file": sha256_of(file)}, make, settings)
         return document, read_calibration(document)
@@ -291,22 +309,28 @@ class Steps:
 
         self._step(REFERENCE, {"calibration": sha256}, make)
 
+    def carry_over(self, earlier: Reference, document: Path) -> None:
+        """Give a calibration the reference data of an earlier one, in the place of its own."""
+        sha256, path = sha256_of(document), own_path(self.folder, REFERENCE)
+        write_document(earlier.carried_over(sha256), path, force=True)
+        self.journal.record(path, _key({"calibration": sha256}, {}), Messages())
+
     def evaluate(self, file: Path, document: Path) -> Evaluation | None:
-        """Write metrics.json and return it; None where the rows to judge have no labels."""
+        """Write metrics.json and return its content; None if the test rows have no labels."""
         settings = self._judging(file)
         try:
-            found = evaluate(file, read_named([document]), settings, documents=[document])
+            evaluation = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
-            # Those of labels that have gone would be taken for measured.
-            (self.folder / "metrics.json").unlink(missing_ok=True)
+            # Earlier metrics belong to labels that are gone.
+            own_path(self.folder, METRICS).unlink(missing_ok=True)
             return None
 
         def make(output: Path) -> None:
-            write_metrics(found, [], output, force=True)
+            write_metrics(evaluation, [], output, force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        self._step("metrics.json", inputs, make, {"seed": settings.seed})
-        return found
+        self._step(METRICS, inputs, make, {"seed": settings.seed})
+        return evaluation
 
     def export(self, model: str | Path, document: Path) -> Path:
         """Return the calibrated model."""
@@ -328,14 +352,14 @@ class Steps:
         return self._step(name, {"calibration": sha256_of(document)}, make)
 
     def apply(self, file: Path, document: Path) -> Path:
-        """Return calibrated probabilities of the target, where there is no model to export."""
+        """Return the calibrated probabilities of the target, for tables, which have no model."""
         from covcal_cli.apply.apply import apply
 
         def make(output: Path) -> None:
             apply(file, document, output, force=True, progress=self.progress)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
-        return self._step("probs.csv", inputs, make)
+        return self._step(PROBABILITIES, inputs, make)
 
     def report(self, file: Path, document: Path) -> Path:
         """Return report.html."""
@@ -347,13 +371,13 @@ class Steps:
         return self._step(REPORT, inputs, make)
 
     def _judging(self, file: Path) -> EvaluateSettings:
-        """Return how a calibration is judged: on test rows, or on all where there are none.
+        """Return how a calibration is evaluated: on test rows, or on all rows if there are none.
 
-        No label of any target row was read before.
+        All rows are fair too, since no step before reads target labels.
         """
         with FeatureFile(file) as opened:
             split = "test" if len(opened.require_target().rows("test")) else ALL
-        return EvaluateSettings(split=split, resamples=_RESAMPLES, seed=self.settings.seed)
+        return EvaluateSettings(split=split, resamples=RESAMPLES, seed=self.settings.seed)
 
     def _step(
         self,
@@ -362,14 +386,14 @@ class Steps:
         make: Make,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> Path:
-        """Make a result, unless one of the same inputs and settings stands, and return its file."""
-        output, key = self.folder / name, _key(inputs, settings)
-        entry = None if self.force else self.journal.standing(output, key)
-        reused = entry is not None
-        if entry is None:
+        """Return the file of a result; make it unless the one that is there is up to date."""
+        output, key = own_path(self.folder, name), _key(inputs, settings)
+        result = None if self.force else self.journal.current(output, key)
+        reused = result is not None
+        if result is None:
             self.journal.begin(output, key)
-            entry = self.journal.record(output, key, make(output) or Said())
-        self.tell(Step(output, reused, entry.said))
+            result = self.journal.record(output, key, make(output) or Messages())
+        self.tell(Step(output, reused, result.messages))
         return output
 
 

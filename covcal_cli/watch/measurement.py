@@ -24,10 +24,15 @@ from covcal_cli.records import write_document
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.cuts import Cut, Every, cuts
 from covcal_cli.watch.period import Measured, PeriodAccuracy
-from covcal_cli.watch.reference import Moments, Reference, read_reference, reference_path
-from covcal_cli.watch.sketches import (
+from covcal_cli.watch.reference import (
     CONFIDENCE,
     DENSITY_RATIO,
+    Moments,
+    Reference,
+    read_reference,
+    reference_path,
+)
+from covcal_cli.watch.sketches import (
     calibrated_confidence,
     margins,
     moments,

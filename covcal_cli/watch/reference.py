@@ -9,7 +9,7 @@ calibration was fitted on. Every record checks its own lengths and ranges when i
 import base64
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -23,6 +23,7 @@ from covcal_cli.records import Document, read_document
 
 Baseline = Literal["target", "source"]
 Space = Literal["features", "logits"]
+CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # names of signals
 _ROUNDING = 1e-3  # of sums and norms of 32-bit numbers
 _LARGEST_VARIANCE = 1e12  # of a coordinate: standardised features of width d have at most about d
 _LARGEST_RANK_VARIANCE = 0.25  # of numbers from 0 to 1
@@ -235,6 +236,8 @@ class Reference(Document):
     joint: Packed | None
     coordinates: Coordinates
     source: SourceSketch
+    # Whether the rows are those of an earlier calibration: the rows of this one raised an alarm.
+    is_carried_over: bool = False
 
     def __post_init__(self) -> None:
         _require(
@@ -262,6 +265,16 @@ class Reference(Document):
         width = len(self.coordinates.axes.mean.values)
         is_wide = self.coordinates.of == "features" or width == self.n_classes
         _require(is_wide, "the coordinates of logits have another number of classes")
+
+    def carried_over(self, calibration_sha256: str) -> "Reference":
+        """Return these data for another calibration of the same classifier.
+
+        The signal of the confidence is left out, since the other calibration changes it.
+        """
+        signals = tuple(signal for signal in self.signals if signal.name != CONFIDENCE)
+        return replace(
+            self, calibration_sha256=calibration_sha256, signals=signals, is_carried_over=True
+        )
 
     @property
     def n_classes(self) -> int:

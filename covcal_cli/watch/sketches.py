@@ -31,6 +31,8 @@ from covcal_cli.maths.masks import masked
 from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.watch.reference import (
+    CONFIDENCE,
+    DENSITY_RATIO,
     Axes,
     Clusters,
     Coordinates,
@@ -43,7 +45,6 @@ from covcal_cli.watch.reference import (
     ranks,
 )
 
-CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
 _MOST_CLASSES_CLUSTERED = 100  # with more classes, no clusters are kept
 _MOST_CLASSES = 10  # with a signal of their own

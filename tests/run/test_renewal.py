@@ -19,10 +19,9 @@ from covcal_cli.cli.extract_options import (
     ResampleName,
 )
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.run import placing, renewal
-from covcal_cli.run.placing import finish_placing
+from covcal_cli.run import renewal
+from covcal_cli.run.journal import finish_placing, place
 from covcal_cli.watch.history import read_history
-from covcal_cli.watch.period import Verdict
 from tests.cli_runner import Outcome, covcal
 from tests.short_training import short_training
 
@@ -52,6 +51,7 @@ def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("renewal")
     for name in ("digits.onnx", "source.npz"):
         shutil.copy(digits / name, folder)
+    shutil.copy(digits / "target.npz", folder / "digits-target.npz")
     with np.load(digits / "target.npz") as found:
         old, new = ({name: found[name][start::2] for name in found} for start in (0, 1))
     new["y"] = np.full_like(new["y"], -1)
@@ -115,47 +115,113 @@ def test_rows_that_are_in_use_already_change_nothing(folder: Path) -> None:
     renewed(folder, "noisy.npz", "--force").require_success()
     before = contents(folder / "out")
     done = renewed(folder).require_success()
-    assert "out is of these rows already" in done.out
+    assert "out holds the results of these rows already" in done.err
     assert contents(folder / "out") == before
 
 
+def judged_by(low: float, high: float, labels: int = 500, **more: Any) -> Any:
+    return renewal.LabelledComparison(labels, 0.1, 0.1 + (low + high) / 2, low, high, **more)
+
+
+BETTER = judged_by(-0.08, -0.02, brier_is_worse=False)
+WORSE = judged_by(0.02, 0.08, brier_is_worse=True)
+UNDECIDED = judged_by(-0.08, 0.001, brier_is_worse=False)
+BY_LABELS, AS_ASKED = "measured on 500 labels the new one", "Put the new one in use, as you asked: "
+
+
 @pytest.mark.parametrize(
-    ("verdict", "in_use", "new", "nearer", "replaced"),
+    ("by_labels", "options", "is_replaced", "says"),
     [
-        ("recalibrate", 0.95, 0.72, "new one", True),
-        ("recalibrate", 0.55, 0.72, "new one", True),
-        ("recalibrate", 0.81, 0.50, "one in use", False),  # the new one is worse
-        ("as before", 0.79, 0.71, "new one", False),
-        ("shifted but the calibration holds", 0.79, 0.71, "new one", False),
-        ("cannot tell", 0.95, 0.71, "new one", False),
+        (BETTER, (), True, f"Put the new one in use: {BY_LABELS} is better (ECE 5.0 for 10.0 %)"),
+        (WORSE, (), False, f"Kept the old one: {BY_LABELS} is worse (ECE 15.0 for 10.0 %)"),
+        (WORSE, ("--replace",), False, f"Kept the old one: {BY_LABELS} is worse"),
+        (WORSE, ("--force",), True, f"{AS_ASKED}{BY_LABELS} is worse"),
+        (UNDECIDED, (), False, "be worse (ECE 6.1 for 10.0 %, difference between -8.0 and +0.1"),
+        (UNDECIDED, ("--replace",), False, f"Kept the old one: {BY_LABELS} may be worse"),
+        (judged_by(-0.08, -0.02, brier_is_worse=True), (), False, "is worse"),
+        (judged_by(-0.08, -0.02, 49, brier_is_worse=False), (), False, "on 49 labels the new one"),
+        (judged_by(0.0, 0.0, brier_is_worse=False), (), False, "may be worse"),
+        (None, (), False, "Kept the old one: the new rows have no labels, and only an estimate"),
+        (None, ("--replace",), True, f"{AS_ASKED}without labels only an estimate supports it"),
+        (None, ("--force",), True, AS_ASKED.strip()),
     ],
 )
-def test_only_what_is_to_be_replaced_is(
-    verdict: Verdict,
-    in_use: float,
-    new: float,
-    nearer: str,
-    replaced: bool,
+@pytest.mark.parametrize("is_alarm_raised", [True, False])
+def test_only_a_calibration_that_labels_prove_better_is_put_in_use(
+    by_labels: renewal.LabelledComparison | None,
+    options: tuple[str, ...],
+    is_replaced: bool,
+    says: str,
+    is_alarm_raised: bool,
     made: Path,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the verdict on the one in use, and only by one that is nearer to the estimate."""
-    seen = renewal.Comparison(0.7, 0.6, 0.8, in_use, new, verdict, "so it is")
-    monkeypatch.setattr(renewal, "_compared", lambda *_: seen)
+    """Or one that the user asks for; the reference of a raised alarm moves only then."""
+    seen = renewal.Comparison(
+        0.7, 0.6, 0.8, 0.95, 0.72, "recalibrate", "so it is", is_alarm_raised, by_labels
+    )
+    monkeypatch.setattr(renewal, "compare", lambda *_: seen)
     shutil.copytree(made, folder / "out" / "next")
     before = contents(folder / "out")
-    done = renewed(folder).require_success()
+    done = renewed(folder, "noisy.npz", *options).require_success()
     found = contents(folder / "out")
     text = " ".join(done.out.split())
-    assert f"the {nearer} is nearer. Of the one in use covcal watch says: {verdict};" in text
-    assert f"{100 * (in_use - 0.7):+.1f}" in text
-    if replaced:
-        assert "The new one is in use" in text
+    assert says in text
+    assert ("70% estimated (60% to 80%)" in text) == (by_labels is None)
+    if is_replaced:
         assert found["cal.1.json"] == before["cal.json"]
-    else:
-        assert "out stays as it was. The new one lies in out/next" in text
+        assert found["cal.1.reference.json"] == before["cal.reference.json"]
+        reference = json.loads(found["cal.reference.json"])
+        is_kept = is_alarm_raised and not options
+        assert reference["is_carried_over"] == is_kept
+        old = json.loads(before["cal.reference.json"])
+        assert (reference["coordinates"] == old["coordinates"]) == is_kept
+        assert ("delete out/cal.reference.json" in text) == is_kept
+    elif "--force" not in options:
+        option = "--replace" if by_labels is None else "--force"
+        assert f"The new results are in out/next; add {option} to put them in use." in text
         assert found == before
+
+
+def test_the_reference_of_a_raised_alarm_stays_until_somebody_acts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised on the same rows again, also after another run, until the file is deleted."""
+    seen = renewal.Comparison(0.7, 0.6, 0.8, 0.95, 0.72, "recalibrate", "", True, BETTER)
+    monkeypatch.setattr(renewal, "compare", lambda *_: seen)
+    renewed(folder).require_success()
+
+    def alarm() -> bool:
+        arguments = ("out/features.h5", "-c", "out/cal.json", "-o", "-")
+        done = covcal("watch", *arguments, cwd=folder).require_success()
+        return bool(json.loads(done.out)["periods"][0]["alarm"]["raised"])
+
+    assert alarm()
+    renewed(folder).require_success()  # of these rows already
+    assert alarm()
+    (folder / "out" / "cal.reference.json").unlink()
+    assert not alarm()
+
+
+@pytest.mark.parametrize("is_labelled", [True, False])
+def test_labels_are_measured_on_all_new_rows(is_labelled: bool, folder: Path) -> None:
+    """Both calibrations on the same rows, as evaluate measures them."""
+    with np.load(folder / "noisy.npz") as found:
+        arrays = dict(found)
+    with np.load(folder / "digits-target.npz") as found:
+        arrays["y"] = found["y"][1::2] if is_labelled else arrays["y"]
+    np.savez(folder / "noisy.npz", **arrays)
+    done = renewed(folder).require_success()
+    if not is_labelled:
+        assert "the new rows have no labels" in done.out
+        return
+    files = ("-c", "old=out/cal.1.json", "-c", "new=out/cal.json", "--split", "all", "-o", "-")
+    evaluated = covcal("evaluate", "out/features.h5", *files, cwd=folder).require_success()
+    metrics = json.loads(evaluated.out)["metrics"]
+    sides = f"ECE {100 * metrics['new']['ece']:.1f} for {100 * metrics['old']['ece']:.1f} %"
+    text = " ".join(done.out.split())
+    assert f"measured on {len(arrays['y'])} labels the new one is better ({sides})" in text
 
 
 def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
@@ -166,15 +232,15 @@ def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
     early, one = read_history(folder / "w.jsonl").periods
     assert (early.measured.period, one.measured.period) == ("early", "noisy")
     assert one.alarm.log_evidence > early.alarm.log_evidence
-    assert f"{one.verdict}; {one.why}." in " ".join(done.out.split())
+    assert f"{one.verdict}: {one.why}" in " ".join(done.out.split())
     files = ("out/next/features.h5", "-c", "new=out/next/cal.json", "-c", "old=out/cal.json")
     content = json.loads(covcal("estimate", *files, "-o", "-", cwd=folder).require_success().out)
     text = " ".join(done.out.split())
     first = content["estimates"][0]
-    assert f"{first['accuracy']:.1%} ({first['low']:.1%} to {first['high']:.1%})" in text
-    for name, one in zip(("new", "in use"), content["calibrations"], strict=True):
-        gap = one["mean_confidence"] - one["estimated_accuracy"]
-        assert f"{name} {one['mean_confidence']:.1%} {100 * gap:+.1f}" in text
+    estimate = f"{first['accuracy']:.0%} estimated ({first['low']:.0%} to {first['high']:.0%})"
+    assert estimate in text
+    new, old = (entry["mean_confidence"] for entry in content["calibrations"])
+    assert f"Confidence {old:.0%} by the old, {new:.0%} by the new" in text
 
 
 def test_the_next_period_takes_the_place_of_one_that_was_left(folder: Path) -> None:
@@ -259,7 +325,7 @@ def test_results_take_their_places_all_or_go_on(
     before = contents(folder / "out")
     shutil.copytree(made, folder / "out" / "next")
     undisturbed = Path(shutil.copytree(folder / "out", folder / "undisturbed"))
-    placing.place(undisturbed)
+    place(undisturbed)
 
     with monkeypatch.context() as patch:
         left = [moves]
@@ -277,7 +343,7 @@ def test_results_take_their_places_all_or_go_on(
         for name in ("replace", "unlink"):
             patch.setattr(Path, name, counted(getattr(Path, name)))
         with pytest.raises(Killed):
-            placing.place(folder / "out")
+            place(folder / "out")
     found = contents(folder / "out")
     for name in ("cal", "calibrated", "metrics"):
         suffix = ".onnx" if name == "calibrated" else ".json"
@@ -286,7 +352,7 @@ def test_results_take_their_places_all_or_go_on(
             found.get(f"{name}.1{suffix}"),
         )
     if json.loads(found["run.json"]).get("kept") == {}:  # not begun, or all but done
-        placing.place(folder / "out")
+        place(folder / "out")
     else:
         finish_placing(folder / "out")
     assert contents(folder / "out") == contents(undisturbed)
@@ -335,9 +401,9 @@ def test_options_that_are_none_are_named() -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        (("--mean", "0.5"), "--mean: with --from it is as in the earlier run"),
-        (("-o", "other"), "--output: with --from it is as in the earlier run"),
-        (("--logits",), "--logits: with --from it is as in the earlier run"),
+        (("--mean", "0.5"), "--mean: the earlier run has set it: leave it out"),
+        (("-o", "other"), "--output: the earlier run has set it: leave it out"),
+        (("--logits",), "--logits: the earlier run has set it: leave it out"),
         (("new.npz",), "NEWTARGET: give NEWTARGET alone with --from"),
     ],
 )
@@ -378,7 +444,7 @@ def gone_features(folder: Path) -> str:
 
 def gone_model(folder: Path) -> str:
     (folder / "digits.onnx").unlink()
-    return "out was made with the model ../digits.onnx (from there), which is gone"
+    return "out was made with the model ../digits.onnx (relative to it), which is gone"
 
 
 def named_code(folder: Path) -> str:

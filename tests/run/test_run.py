@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ from tests.short_training import short_training
 
 RESULTS = (
     "features.h5",
-    "adapted.h5",
     "cal.json",
     "cal.reference.json",
     "metrics.json",
@@ -32,10 +33,8 @@ def run(folder: Path, *arguments: str) -> Outcome:
 
 def state(done: Outcome) -> dict[str, bool]:
     """Which results were made, and which stood, by name."""
-    notes = [
-        line.removeprefix("note: out/") for line in done.err.splitlines() if "note: out/" in line
-    ]
-    return {note.split()[0]: note.endswith(" made") for note in notes}
+    lines = [line.removeprefix("out/") for line in done.err.splitlines() if line.startswith("out/")]
+    return {line.split()[0]: line.endswith(" made") for line in lines}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -57,8 +56,7 @@ def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     folder = tmp_path_factory.mktemp("run")
     for name in ("digits.onnx", "source.npz", "target.npz"):
         shutil.copy(digits / name, folder)
-    with short_training(200, members=1):
-        return folder, run(folder).require_success()
+    return folder, run(folder).require_success()
 
 
 @pytest.fixture
@@ -75,7 +73,8 @@ def test_it_makes_every_result_and_prints_the_evaluation(whole: tuple[Path, Outc
     )
     metrics = json.loads((folder / "out" / "metrics.json").read_text())["metrics"]
     method = json.loads((folder / "out" / "cal.json").read_text())["method_used"]
-    assert f"{100 * metrics[method]['ece']:.2f}%" in done.out
+    ece = metrics[method]["ece"]
+    assert f"ECE {metrics['none']['ece']:.1%} before and {ece:.1%} after" in done.out
     assert done.err.splitlines()[-2:] == [
         "wrote out/calibrated.onnx",
         "wrote out/report.html",
@@ -107,10 +106,10 @@ def test_the_steps_are_those_of_the_commands(folder: Path) -> None:
     """Each file is to the byte what its own command makes."""
     covcal("extract", "digits.onnx", "source.npz", "target.npz", cwd=folder).require_success()
     assert (folder / "features.h5").read_bytes() == (folder / "out" / "features.h5").read_bytes()
-    covcal("calibrate", "out/adapted.h5", "-o", "out/own.json", cwd=folder).require_success()
+    covcal("calibrate", "out/features.h5", "-o", "out/own.json", cwd=folder).require_success()
     assert (folder / "out/own.json").read_bytes() == (folder / "out/cal.json").read_bytes()
     arguments = (
-        "out/adapted.h5",
+        "out/features.h5",
         "-c",
         "out/cal.json",
         "--bootstrap",
@@ -219,7 +218,7 @@ def test_changed_preprocessing_is_noticed(
 
     def makes_features() -> bool:
         done = covcal("run", *inputs, cwd=folder).require_success()
-        return "note: new/features.h5 made" in done.err
+        return "new/features.h5 made" in done.err.splitlines()
 
     assert makes_features()
     assert not makes_features()
@@ -284,7 +283,7 @@ def test_an_extraction_that_was_cut_off_goes_on(
     monkeypatch.setattr(OnnxClassifier, "run", cut_off)
     done = run(folder)
     assert done.code == 130
-    assert "what was made in out stays; the same command goes on there" in done.err
+    assert "the results in out are kept; the same command goes on there" in done.err
     first = len(asked)
     run(folder, "--method", "temp").require_success()
     assert (folder / "out" / "features.h5").read_bytes() == before
@@ -357,18 +356,18 @@ def test_a_target_without_test_rows(labelled: bool, folder: Path) -> None:
 def test_it_shows_what_extract_shows_and_every_note(
     whole: tuple[Path, Outcome], folder: Path
 ) -> None:
-    """The block of ``covcal extract`` and the notes of every step, whether made or reused."""
+    """The notes of every step, whether made or reused; with -v the block of ``covcal extract``."""
     inputs = ("digits.onnx", "source.npz", "target.npz", "-o", "alone.h5")
     alone = covcal("extract", *inputs, cwd=folder).require_success()
     assert "labelled source rows outside the train split" in alone.out
     notes = [line for line in alone.err.splitlines() if line.startswith("note: ")]
     assert notes
+    assert run(folder, "-v").require_success().out.startswith(alone.out)
     for done in (whole[1], run(folder).require_success()):
-        assert done.out.startswith(alone.out)
         assert [line for line in notes if line not in done.err] == []
         cal = json.loads((folder / "out" / "cal.json").read_text())
         assert all(f"note: {text}\n" in done.err for text in cal["notes"])
-        assert "step 3 of 6: calibrate" in done.err
+        assert "step 2 of 5: calibrate" in done.err.splitlines()
 
 
 def test_less_accuracy_than_expected_stops_before_the_export(folder: Path) -> None:
@@ -387,7 +386,7 @@ def test_results_of_a_run_that_expected_less_are_named(folder: Path) -> None:
     (line,) = done.err.splitlines()[-1:]
     assert "calibrated.onnx" in line
     assert "report.html" in line
-    assert line.endswith("in out are an earlier run's, of the same accuracy: do not use them")
+    assert line.endswith("in out, which an earlier run made from the same features")
     assert (folder / "out" / "calibrated.onnx").is_file()
 
 
@@ -423,7 +422,6 @@ def test_another_projects_folder_is_refused(role: str, folder: Path) -> None:
     assert contents(folder) == before
     arguments = (*inputs, "-o", "out", "--method", "temp", "--force")
     covcal("run", *arguments, cwd=folder).require_success()
-    assert not (folder / "out" / "adapted.h5").exists()
 
 
 @pytest.mark.parametrize(
@@ -479,3 +477,42 @@ def test_a_run_killed_as_it_wrote_its_first_journal_is_taken_up(folder: Path) ->
     (folder / "cut" / ".run.json.partial").write_text("{")
     run(folder, "--method", "temp", "-o", "cut").require_success()
     assert not (folder / "cut" / ".run.json.partial").exists()
+
+
+# Adapting.
+
+
+def test_nothing_is_adapted_unless_asked_for_or_needed(folder: Path) -> None:
+    """Methods on the classifier's own logits need no adapted file, and fl+temp does."""
+    for method in ("auto", "iw+temp"):
+        run(folder, "-o", method, "--method", method).require_success()
+        assert not (folder / method / "adapted.h5").exists()
+    with short_training(20, members=1):
+        for name, options in (("asked", ("--adapt",)), ("needed", ("--method", "fl+temp"))):
+            done = run(folder, "-o", name, *options).require_success()
+            assert "step 2 of 6: adapt" in done.err
+            inputs = json.loads((folder / name / "cal.json").read_text())["inputs"]
+            assert inputs[0]["role"] == "adapted"
+
+
+def test_a_run_of_an_onnx_model_needs_no_torch(folder: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from covcal_cli.__main__ import main; "
+        "sys.argv = ['covcal', 'run', 'digits.onnx', 'source.npz', 'target.npz', '-o', 'new']; "
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "new" / "calibrated.onnx").exists()
+
+
+def test_a_source_of_validation_rows_alone(folder: Path) -> None:
+    """What a small source wants: no rows to train on, as nothing is trained."""
+    for name in ("source.npz", "target.npz"):
+        with np.load(folder / name) as found:
+            arrays = {key: array for key, array in found.items() if key != "split"}
+        np.savez(folder / name, **arrays)
+    done = run(folder, "-o", "new", "--fractions", "0,1,0").require_success()
+    assert "wrote new/calibrated.onnx" in done.err
+    content = json.loads((folder / "new" / "metrics.json").read_text())
+    assert content["split"] == "all"
