@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import adapt
     from covcal_cli.adapt.settings import AdaptSettings
     from covcal_cli.apply.apply import ApplySettings, apply
-    from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+    from covcal_cli.calibrate.calibrate import calibrate
     from covcal_cli.calibrate.calibrator import Calibrator
     from covcal_cli.calibrate.estimate import estimate
-    from covcal_cli.calibrate.problem import EstimateSettings
+    from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
     from covcal_cli.compare.compare import compare
     from covcal_cli.compare.runs import CompareSettings
     from covcal_cli.errors import CovcalError
@@ -69,11 +69,11 @@ __all__ = [
 _HOMES = {
     "AdaptSettings": "adapt.settings",
     "ApplySettings": "apply.apply",
-    "CalibrateSettings": "calibrate.calibrate",
+    "CalibrateSettings": "calibrate.settings",
     "Calibrator": "calibrate.calibrator",
     "CompareSettings": "compare.runs",
     "CovcalError": "errors",
-    "EstimateSettings": "calibrate.problem",
+    "EstimateSettings": "calibrate.settings",
     "EvaluateSettings": "evaluate.evaluate",
     "ExtractSettings": "extract.settings",
     "PickSettings": "pick.pick",

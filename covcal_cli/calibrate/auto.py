@@ -1,117 +1,121 @@
-"""The choice of ``--method auto``, with every candidate's numbers beside it.
+"""The choice of ``--method auto``, and the candidates beside it.
 
-The rule. T_s is the temperature of ``temp``. The accuracy on the target is estimated by
-`estimators.consensus`, which holds the rule of the estimate and all constants. The method is
-``consensus``: the T of at least 1 whose mean target confidence is that accuracy. Where the mean
-confidence at T_s is within 3 points of it, ``temp`` stays, or ``none`` where T_s would sharpen:
-errors of a few source rows are no ground to be surer on other data.
+The rule. T_s is the temperature of ``temp``. `estimators.consensus` estimates the accuracy on the
+target and holds all constants of the estimate. The choice is ``consensus``: the T of at least 1
+whose mean target confidence is that accuracy. If the mean confidence at T_s is within 3 points of
+it, the choice is ``temp``, or ``none`` if T_s is below 1. An estimate alone is not enough evidence
+to raise confidence.
 
-Where the target's class frequencies are given, the guards of COT's estimate with that prior choose
-``prior+cot``, else ``prior``: whatever else shifts, Bayes' rule knows what frequencies do. On the
-benchmark's first 33 shifts, as they come and with classes made rarer (91 shifts, true frequencies
-given), that has a mean Brier score of .267 where ``cot`` and ``temp`` by the same guards have
-.310 and ``temp`` .342. Frequencies that BBSE estimates are not known ones: ``prior`` with them
-has .354, so that there it is ``cot`` or ``temp`` by the guards.
+If the user gives the class frequencies, the choice is ``prior+cot`` where the checks of COT's
+estimate pass, else ``prior``. Bayes' rule corrects for the frequencies whatever else shifts. On 91
+shifts of the benchmark (33 shifts, also with classes made rarer, true frequencies given) the mean
+Brier score is .267; ``cot`` or ``temp`` by the same checks have .310, and ``temp`` has .342.
+Frequencies that BBSE estimates are less reliable: ``prior`` has .354 with them. So with ``bbse``
+the choice is ``cot`` or ``temp``.
 
-For every candidate the mean confidence on target training and validation rows stands beside the
-estimated accuracy (`panel.combined`). Were the estimate right, no ECE could be smaller than their
-distance; it may be larger, as confidence may be right on average and wrong row by row. A candidate
-whose T was matched to that very estimate has the distance 0 whatever the truth. The estimate may be
-wrong all the same: its guard says where its witnesses contradict each other.
+Each candidate has the mean confidence on target training and validation rows. If the estimate is
+right, the candidate's ECE is at least the distance of the two. It may be larger, because confidence
+can be right on average and wrong row by row. A candidate whose T is matched to the estimate has the
+distance 0, whatever the truth is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from covcal_cli.calibrate.methods import BBSE_PRIOR
+from covcal_cli.calibrate.methods import BBSE_PRIOR, METHODS
 from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.estimators.consensus import SAME
 from covcal_cli.formats.calibration import Candidate
 
 _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"
-_WITH_PRIOR = "prior+cot", "prior"
-_NOT_IN_RULE = "not in the rule"
-_SHOWN = 5e-5  # the last digit that is printed
+_RULE = _NONE, _TEMP, _CONSENSUS
+_NOT_CHOSEN = "not chosen"
+_COMPARED = "shown for comparison; auto never picks it"
+_SHOWN = 5e-5  # half of the last digit that is printed
+# COT's transport takes about K^3 steps: for more classes it is computed only if the rule needs it.
+_MOST_CLASSES_OF_COT = 100
 
 
-def choose(
-    problem: Problem, fits: Mapping[str, MethodFit]
-) -> tuple[str, str, tuple[Candidate, ...]]:
-    """Return the name of auto's choice among `fits`, the reason in words, and all of them.
-
-    Without an estimate the candidates have no confidence, accuracy or distance.
-    """
+def choose(problem: Problem) -> tuple[str, str]:
+    """Return the method that auto chooses, and the reason in words."""
     lacking = problem.missing_for_estimate
     if lacking is not None:
-        reason = f"{_TEMP}, as an estimate of the target accuracy would need {lacking}"
-        found = [
-            Candidate(name, fit.scaling.temperature, None, None, None, name == _TEMP, _NOT_IN_RULE)
-            for name, fit in fits.items()
-        ]
-        return _TEMP, reason, tuple(found)
-    chosen, reason = _ruled(problem)
-    candidates = tuple(_candidate(problem, *fit, chosen) for fit in fits.items())
-    return chosen, reason + _objection(candidates), candidates
-
-
-def _ruled(problem: Problem) -> tuple[str, str]:
+        return _TEMP, f"An estimate of the target accuracy needs {lacking}, so T is that of temp."
     return _by_accuracy(problem) if problem.prior is None else _by_prior(problem)
 
 
+def candidates_for(problem: Problem, chosen: str) -> list[str]:
+    """Return the names of the methods that cal.json compares with the choice."""
+    many = len(problem.file.classes) > _MOST_CLASSES_OF_COT and problem.prior is None
+    return [
+        name
+        for name, method in METHODS.items()
+        if method.candidate
+        and problem.missing_for(method) is None
+        and (name == chosen or not (many and method.reads_cot))
+    ]
+
+
+def candidates(
+    problem: Problem, fits: Mapping[str, MethodFit], chosen: str
+) -> tuple[Candidate, ...]:
+    """Return the candidates of `fits`; without an estimate they have no confidence and accuracy."""
+    return tuple(_candidate(problem, name, fit, chosen) for name, fit in fits.items())
+
+
 def _by_accuracy(problem: Problem) -> tuple[str, str]:
-    accuracy, temperature = problem.accuracy, problem.inputs.temperature
+    accuracy, temperature = problem.accuracy.accuracy, problem.inputs.temperature
     confidence = float(problem.inputs.target_confidence.mean())
-    found = f"the accuracy is estimated at {accuracy.accuracy:.2%}, if {accuracy.assumption},"
-    if abs(confidence - accuracy.accuracy) >= SAME:
-        reason = f"{_CONSENSUS}, as {found} and the mean confidence by {_TEMP} is {confidence:.2%}"
-        return _CONSENSUS, reason
+    estimated = f"The estimated accuracy is {accuracy:.1%}"
+    if abs(confidence - accuracy) >= SAME:
+        after = f"the mean confidence of {confidence:.1%} after temperature scaling"
+        if confidence > accuracy:
+            return _CONSENSUS, f"{estimated}, below {after}, so T is raised until both agree."
+        limit = "" if temperature > 1 else ". But T stays at 1 or above without labels"
+        change = "lowered until both agree" if temperature > 1 else "not raised"
+        return _CONSENSUS, f"{estimated}, above {after}, so T is {change}{limit}."
     same = (
-        f"as {found} and the mean confidence by {_TEMP}, {confidence:.2%}, is the same within "
-        f"{100 * SAME:.0f} points"
+        f"{estimated}, within {100 * SAME:.0f} points of the mean confidence of {confidence:.1%} "
+        "after temperature scaling"
     )
     if temperature >= 1:
-        return _TEMP, f"{_TEMP}, {same}"
-    return _NONE, f"{_NONE}, {same}, and its T of {temperature:.4g} would sharpen"
+        return _TEMP, f"{same}, so T is that of temp."
+    return _NONE, (
+        f"{same}. But temp is not used because its T = {temperature:.4g} would raise confidence, "
+        "and an estimate alone is not enough evidence for that."
+    )
 
 
 def _by_prior(problem: Problem) -> tuple[str, str]:
     cot = problem.cot
     trusting, cautious = _rivals(problem)
     failed = [guard for guard in cot.guards if not guard.passed]
+    estimated = f"COT estimates an accuracy of {cot.accuracy:.1%}"
     if failed:
-        return cautious, f"{cautious}, as the guard {failed[0].name!r} fails: {failed[0].sentence}"
-    return trusting, (
-        f"{trusting}, as the {len(cot.guards)} guards of cot's estimate {cot.accuracy:.2%} pass: "
-        f"{cot.guard('detectable shift').sentence}"
-    )
+        return cautious, (
+            f"{estimated}, but its check '{failed[0].name}' failed ({failed[0].sentence}). So T is "
+            "that of temp."
+        )
+    return trusting, f"{estimated}, and its {len(cot.guards)} checks passed, so T matches it."
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return what auto takes with a prior where COT's guards pass, and else."""
-    return (_COT, _TEMP) if problem.settings.target_prior == BBSE_PRIOR else _WITH_PRIOR
-
-
-def _objection(candidates: Sequence[Candidate]) -> str:
-    """Return why the choice stands although another candidate is nearer to the estimate."""
-    chosen = next(candidate for candidate in candidates if candidate.chosen)
-    rivals = [candidate for candidate in candidates if not candidate.matched]
-    nearest = min(rivals, key=lambda candidate: candidate.expected_ece or 0.0, default=chosen)
-    gain = (chosen.expected_ece or 0.0) - (nearest.expected_ece or 0.0)
-    if gain < _SHOWN:
-        return ""
-    return (
-        f" ({nearest.method} is nearer to the estimated accuracy, which does not decide: the "
-        "estimate may be off, and being right on average is not enough)"
-    )
+    """Return auto's choice with a prior if COT's checks pass, and if one fails."""
+    bbse = problem.settings.target_prior == BBSE_PRIOR
+    return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 
 
 def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Candidate:
+    temperature = fit.scaling.temperature
+    if problem.missing_for_estimate is not None:
+        why = "chosen: no estimate" if name == chosen else _COMPARED
+        return Candidate(name, temperature, None, None, None, name == chosen, why)
     confidence = problem.target_confidence(fit.scaling)
     accuracy = problem.accuracy.accuracy
     gap = abs(confidence - accuracy)
     matched = fit.matched is not None and abs(fit.matched - accuracy) < _SHOWN
     return Candidate(
         name,
-        fit.scaling.temperature,
+        temperature,
         confidence,
         accuracy,
         expected_ece=gap,
@@ -124,19 +128,29 @@ def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Cand
 
 
 def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
+    """Return in a few words why auto chose the candidate, or did not."""
     if problem.prior is None:
         if chosen:
-            return "its confidence is the estimate, or near to it"
-        if name in (_NONE, _TEMP, _CONSENSUS):
-            return "the rule takes another"
+            return {
+                _NONE: "chosen: the T of temp would raise confidence",
+                _TEMP: f"chosen: within {100 * SAME:.0f} points of the estimate",
+            }.get(
+                name,
+                "chosen: its confidence is the estimate"
+                if fit.matched is not None
+                else "chosen: auto never raises confidence",
+            )
+        if name in _RULE:
+            return _NOT_CHOSEN
     else:
         trusting, cautious = _rivals(problem)
+        failed = [guard.name for guard in problem.cot.guards if not guard.passed]
         if name == trusting:
-            failed = [guard.name for guard in problem.cot.guards if not guard.passed]
-            return "cot's guards pass" if chosen else f"cot's guards fail: {', '.join(failed)}"
+            checks = f"failed: {', '.join(failed)}" if failed else "passed"
+            return f"{'chosen' if chosen else _NOT_CHOSEN}: COT's checks {checks}"
         if name == cautious:
-            return "cot is not trusted here" if chosen else "cot is trusted here"
+            return f"{'chosen: COT is not trusted here' if chosen else _NOT_CHOSEN}"
     if fit.weights is not None:
         health = fit.weights.health
-        return f"{_NOT_IN_RULE}; weights worth {health.ess:.1f} of {health.n} rows"
-    return _NOT_IN_RULE
+        return f"{_COMPARED}; effective sample size {health.ess:.1f} of {health.n} rows"
+    return _COMPARED

@@ -1,121 +1,79 @@
-"""``covcal calibrate``: a method's temperature on a file, and what to know about it.
+"""``covcal calibrate``: a method's temperature on a file, with checks and remarks.
 
-`methods` is the table of methods, `on_source`, `on_target` and `on_prior` fit them on a `problem`,
-`auto` chooses one; `labelled` fits to labels, where a user `marked` some.
+`methods` is the table of methods. `on_source`, `on_target` and `on_prior` fit them on a `problem`,
+and `auto` chooses one. `labelled` fits to rows that the user labelled.
 """
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from covcal_cli.calibrate import on_prior, on_source, on_target
-from covcal_cli.calibrate.auto import choose
-from covcal_cli.calibrate.labelled import LABELLED, calibrate_labelled, labels_for
+from covcal_cli.calibrate.auto import candidates, candidates_for, choose
+from covcal_cli.calibrate.labelled import LABELLED, LabelledProblem, labels_for
 from covcal_cli.calibrate.methods import (
     AUTO,
+    BBSE_PRIOR,
     MARKED_LABELS,
     METHODS,
-    SOURCE_PRIOR,
     TAKE_PRIOR,
     Method,
 )
-from covcal_cli.calibrate.problem import (
-    NO_PRIOR,
-    EstimateSettings,
-    MethodFit,
-    Problem,
-    fitted_fields,
-    notes_on_weights,
-    require_inside,
-    warnings_on_reading,
-)
+from covcal_cli.calibrate.problem import MethodFit, Problem, input_of
+from covcal_cli.calibrate.remarks import notes_on_weights, require_inside, warnings_on_reading
+from covcal_cli.calibrate.settings import DEFAULTS, CalibrateSettings, EstimateSettings
 from covcal_cli.errors import CovcalError, TooFewRowsError
-from covcal_cli.estimators.consensus import kept_from_sharpening
+from covcal_cli.estimators.consensus import under_confidence
 from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
-from covcal_cli.estimators.label_shift import BBSE, given_prior
-from covcal_cli.formats.calibration import Calibration, Candidate, TargetPrior
+from covcal_cli.estimators.label_shift import given_prior
+from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits
+from covcal_cli.forecast.source_accuracy import source_accuracy
+from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
-from covcal_cli.maths.scaling import Forecasters, scaled_by
-from covcal_cli.maths.temperature import ROW_LOSSES, Loss
+from covcal_cli.maths.scaling import Forecasters, Scaling, scaled_by
 from covcal_cli.maths.weights import ImportanceWeights
-from covcal_cli.records import Guard, require_one_of
+from covcal_cli.records import Guard
 
 _FAMILIES = {"on_source": on_source, "on_target": on_target, "on_prior": on_prior}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrateSettings(EstimateSettings):
-    """What ``covcal calibrate`` can be told."""
-
-    method: str = AUTO  # or a key of `METHODS`
-    loss: Loss = "brier"  # what fitted temperatures minimise
-    allow_limit: bool = False  # take a T at a limit of its interval
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_one_of("method", self.method, (AUTO, *METHODS))
-        require_one_of("loss", self.loss, ROW_LOSSES)
-        if self.target_prior != SOURCE_PRIOR and self.method not in TAKE_PRIOR:
-            raise CovcalError(
-                f"method {self.method} has no use for a target prior: it is for "
-                f"{', '.join(TAKE_PRIOR)}"
-            )
-        if self.labels == MARKED_LABELS and self.method != AUTO:
-            raise CovcalError(f"method {self.method} has no use for labels: they are for {AUTO}")
-        method = METHODS.get(self.method)
-        if method is not None and method.needs_prior and self.target_prior == SOURCE_PRIOR:
-            raise CovcalError(f"method {self.method} needs {NO_PRIOR}")
-
-
-_AS_IT_COMES = CalibrateSettings()
-
-
 def calibrate(
     path: str | Path,
-    settings: CalibrateSettings = _AS_IT_COMES,
+    settings: CalibrateSettings = DEFAULTS,
     labels: Draw | None = None,
 ) -> Calibration:
     """Fit a method on a features or adapted file.
 
-    No target label is read but those that ``covcal label`` marked, by method auto.
+    No target label is read, except that method auto reads those that ``covcal label`` put in.
 
     Parameters
     ----------
     path : str or Path
     settings : CalibrateSettings
     labels : Draw, optional
-        Labelled target rows to fit to instead, as `random_labels` draws them.
+        Labelled target rows to fit to, from `random_labels`.
 
     Raises
     ------
     CovcalError
-        If the file does not hold what the method needs, or T is at a limit of its interval.
+        If the file lacks something that the method needs, or T is at a limit of its interval.
     """
     with FeatureFile(Path(path)) as file:
         if labels is not None:
-            return _by_labels(file, labels, settings, LABELLED)
+            return _fit_to_labels(file, labels, settings, LABELLED)
         if settings.method == AUTO and (draw := labels_for(file, settings)) is not None:
             asked = LABELLED if settings.labels == MARKED_LABELS else AUTO
-            return _by_labels(file, draw, settings, asked)
+            return _fit_to_labels(file, draw, settings, asked)
         return calibrate_file(Problem(file, settings, settings.loss), settings)
 
 
-def _by_labels(
-    file: FeatureFile, draw: Draw, settings: CalibrateSettings, asked: str
-) -> Calibration:
-    try:
-        problem = Problem(file, settings, settings.loss)
-    except TooFewRowsError:  # no labelled source rows: the labels speak alone
-        problem = None
-    return calibrate_labelled(file, draw, problem, asked=asked, loss=settings.loss)
-
-
-def calibrate_file(problem: Problem, settings: CalibrateSettings = _AS_IT_COMES) -> Calibration:
-    """Fit the method that is asked for on an open file, as `calibrate` does without any label."""
-    asked = settings.method
-    found = _chosen(problem) if asked == AUTO else _asked_for(problem, asked)
-    return require_inside(problem.file.path, found, allow_limit=settings.allow_limit)
+def calibrate_file(problem: Problem, settings: CalibrateSettings = DEFAULTS) -> Calibration:
+    """Fit a method on an open file without any target label."""
+    auto = settings.method == AUTO
+    calibration = _chosen(problem) if auto else _asked_for(problem, settings.method)
+    return require_inside(problem.file.path, calibration, allow_limit=settings.allow_limit)
 
 
 def _asked_for(problem: Problem, asked: str) -> Calibration:
@@ -128,33 +86,30 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
 
 
 def _fit(problem: Problem, method: Method) -> MethodFit:
-    """Fit a method for which the file lacks nothing (`Problem.missing_for`)."""
+    """Fit a method; the file must hold all that it needs (`Problem.missing_for`)."""
     family, _, name = method.fit.partition(".")
     fit: Callable[[Problem, Forecasters], MethodFit] = getattr(_FAMILIES[family], name)
     return fit(problem, method.forecaster or problem.fullest)
 
 
 def _chosen(problem: Problem) -> Calibration:
-    """Fit every candidate of auto, and report its choice with all that it looked at."""
-    fits = {
-        name: _fit(problem, method)
-        for name, method in METHODS.items()
-        if method.candidate and problem.missing_for(method) is None
-    }
-    name, reason, candidates = choose(problem, fits)
-    # Whatever was chosen, auto reports how far the domains overlap, and what its rule rests on.
+    """Fit the choice of auto, and the candidates that cal.json compares with it."""
+    name, reason = choose(problem)
+    fits = {other: _fit(problem, METHODS[other]) for other in candidates_for(problem, name)}
+    compared = candidates(problem, fits, name)
+    # cal.json also has the checks of the estimate, and how far the domains overlap.
     weights = None
     guards: list[Guard] = []
     notes: list[str] = []
     warnings: list[str] = []
     if problem.missing_for_estimate is None:
-        asked = list(problem.accuracy.guards)
-        guards += asked if problem.prior is None else problem.cot.guards
+        checked = list(problem.accuracy.guards)
+        guards += checked if problem.prior is None else problem.cot.guards
         if problem.prior is None:
-            mean = next(one.target_confidence for one in candidates if one.chosen)
-            asked.append(kept_from_sharpening(problem.accuracy.accuracy, mean or 0.0))
-            guards.append(asked[-1])
-        warnings = sentences_of_failed(asked)
+            mean = next(candidate.target_confidence for candidate in compared if candidate.chosen)
+            checked.append(under_confidence(problem.accuracy.accuracy, mean or 0.0))
+            guards.append(checked[-1])
+        warnings = sentences_of_failed(checked)
     if problem.missing_for_weights is None:
         weights = problem.weights(problem.fullest)
         guards += guards_on_weights(weights)
@@ -166,7 +121,7 @@ def _chosen(problem: Problem) -> Calibration:
         notes=(*fit.notes, *(note for note in notes if note not in fit.notes)),
         warnings=(*fit.warnings, *(text for text in warnings if text not in fit.warnings)),
     )
-    return _calibration(problem, AUTO, name, reason, fit, weights, candidates)
+    return _calibration(problem, AUTO, name, reason, fit, weights, compared)
 
 
 def _calibration(
@@ -176,45 +131,149 @@ def _calibration(
     reason: str,
     fit: MethodFit,
     weights: ImportanceWeights | None,
-    candidates: tuple[Candidate, ...] = (),
+    compared: tuple[Candidate, ...] = (),
 ) -> Calibration:
-    file, validation, settings = problem.file, problem.validation, problem.settings
-    temperatures = () if weights is None else weights.temperatures
+    validation, forecasters = problem.validation, scaled_by(fit.scaling.forecaster)
     warnings = list(fit.warnings)
     if problem.errors("original") == 0:
         warnings.insert(
             0,
-            f"the classifier makes no error on its {len(validation)} source validation rows: were "
-            "they used to train it? They must not be",
+            f"the classifier makes no error on its {len(validation)} source validation rows. If it "
+            "was trained on them, extract rows that it was not trained on",
         )
-    errors = problem.errors(scaled_by(fit.scaling.forecaster)[0])  # of a blend the classifier's
-    fitted = fitted_fields(file, fit.scaling, fit, len(validation), errors)
-    warnings += warnings_on_reading(fitted["source_accuracy"], fit.scaling)
+    calibration = _document(
+        problem.file,
+        problem.settings,
+        replace(
+            fit,
+            warnings=tuple(warnings),
+            notes=(*validation.notes(problem.file.classes), *fit.notes),
+        ),
+        asked=asked,
+        name=name,
+        reason=reason,
+        rows=len(validation),
+        errors=problem.errors(forecasters[0]),  # for a blend those of the classifier
+        loss=problem.loss,
+    )
+    return replace(
+        calibration,
+        discriminator_temperatures=()
+        if weights is None
+        else tuple(fitted.temperature for fitted in weights.temperatures),
+        discriminator=None
+        if weights is None
+        else "network"
+        if problem.file.is_adapted
+        else "logistic",
+        weights=None if weights is None else asdict(weights.health),
+        bound=None if fit.bound is None else asdict(fit.bound),
+        candidates=compared,
+        target_prior=_prior(problem, asked),
+    )
+
+
+def _fit_to_labels(
+    file: FeatureFile, draw: Draw, settings: CalibrateSettings, asked: str
+) -> Calibration:
+    """Fit temperature and offset of the classifier's own logits to labelled target rows."""
+    try:
+        problem = Problem(file, settings, settings.loss)
+    except TooFewRowsError:  # without labelled source rows there is no other estimate
+        problem = None
+    labelled = LabelledProblem(file, draw, problem)
+    posterior = labelled.fit()
+    fit = labelled.method_fit(posterior, settings.loss)
+    calibration = _document(
+        file,
+        settings,
+        replace(fit, notes=(*draw.notes, *labelled.history(posterior))),
+        asked=asked,
+        name=LABELLED,
+        reason=posterior.reason(len(draw)),
+        rows=len(draw),
+        errors=len(draw) - int(draw.right(labelled.logits).sum()),
+        loss=settings.loss,
+    )
+    return replace(
+        calibration,
+        estimates={**calibration.estimates, LABELLED: labelled.estimates(posterior)},
+        used_target_labels=True,
+        labelled_rows=draw.recorded(file.require_target()),
+        seed=draw.seed if problem is None else problem.settings.seed,
+    )
+
+
+def _document(
+    file: FeatureFile,
+    settings: EstimateSettings,
+    fit: MethodFit,
+    *,
+    asked: str,
+    name: str,
+    reason: str,
+    rows: int,
+    errors: int,
+    loss: str,
+) -> Calibration:
+    """Return a `Calibration` with the fields that every fit has."""
+    scaling, accuracy = fit.scaling, source_accuracy(file)
     return Calibration(
         method=asked,
         method_used=name,
         reason=reason,
-        discriminator_temperatures=tuple(found.temperature for found in temperatures),
-        discriminator=None if weights is None else "network" if file.is_adapted else "logistic",
+        forecaster=scaling.forecaster,
+        forecaster_temperature=scaling.temperature,
+        aligned_temperature=scaling.aligned_temperature,
+        discriminator_temperatures=(),
+        discriminator=None,
         max_weight=settings.max_weight,
-        loss=problem.loss,
-        weights=None if weights is None else asdict(weights.health),
-        bound=None if fit.bound is None else asdict(fit.bound),
-        seed=settings.seed,
-        notes=(*validation.notes(file.classes), *fit.notes),
-        warnings=tuple(warnings),
+        loss=loss,
+        fit={
+            "rows": rows,
+            "errors": errors,
+            "loss": fit.loss,
+            "loss_before": fit.loss_at_one,
+            "at_limit": fit.at_limit,
+        },
+        weights=None,
+        bound=None,
+        estimates=_target_confidence(file, scaling),
         guards=fit.guards,
-        candidates=candidates,
-        target_prior=_prior(problem, asked),
-        **fitted,
+        class_offsets=() if scaling.offsets is None else tuple(scaling.offsets.tolist()),
+        confidence_offset=scaling.of_label,
+        notes=fit.notes,
+        warnings=(*fit.warnings, *warnings_on_reading(accuracy, scaling)),
+        seed=settings.seed,
+        classes=tuple(file.classes),
+        model=file.model,
+        source_accuracy=accuracy,
+        feature_columns=tuple(file.feature_columns),
+        reading=file.reading,
+        networks_sha256=file.attributes.get("networks_sha256"),
+        inputs=(input_of(file),),
     )
 
 
+def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]:
+    """Return the mean confidence on target validation rows, before and after."""
+    target, split = file.target, "validation"
+    if target is None or target.count(split) == 0:
+        return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
+    return {
+        "rows": target.count(split),
+        "target_confidence_before": ScaledLogits(UNSCALED).mean_confidence(target, split),
+        "target_confidence": ScaledLogits(scaling).mean_confidence(target, split),
+    }
+
+
 def _prior(problem: Problem, asked: str) -> TargetPrior:
-    """Return the prior with its shares, for wherever the calibration is used: a file may go."""
+    """Return the prior with its shares, because the JSON file of a prior may be deleted."""
     name, shares = problem.settings.target_prior, None
+    if name == SOURCE_PRIOR.name and problem.settings.prior_shares is None:
+        return SOURCE_PRIOR
     if asked in TAKE_PRIOR and problem.missing_for_estimate is None:
         shares = problem.prior
-    elif name != BBSE:  # which only an estimate gives
+    elif name != BBSE_PRIOR:  # which only an estimate gives
         shares = given_prior(name, problem.file.classes)
     return TargetPrior(name, None if shares is None else tuple(shares.tolist()))

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate_file
+from covcal_cli.calibrate.calibrate import calibrate_file
 from covcal_cli.calibrate.estimate import estimate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
 from covcal_cli.calibrate.problem import Problem
+from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile

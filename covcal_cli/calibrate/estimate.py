@@ -1,6 +1,6 @@
-"""``covcal estimate``: the target accuracy by every estimator, and what it says of calibrations.
+"""``covcal estimate``: the target accuracy by every estimator, and the confidence of calibrations.
 
-With labels that a user marked, the accuracy by them comes first.
+If the file holds labels that ``covcal label`` put in, the accuracy by labels comes first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from covcal_cli.calibrate.labelled import LabelledProblem, error_of, labels_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
-from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of, mean_confidence
+from covcal_cli.calibrate.problem import Problem, input_of
+from covcal_cli.calibrate.settings import EstimateSettings
 from covcal_cli.errors import TooFewRowsError
-from covcal_cli.estimators.consensus import combined, panel
+from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.inputs import ESTIMATED, Estimate
 from covcal_cli.files import sha256_of
@@ -23,26 +24,26 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
 
-_AS_IT_COMES = EstimateSettings()
+DEFAULTS = EstimateSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimation(Document):
-    """Everything that ``covcal estimate`` found."""
+    """The result of ``covcal estimate``."""
 
     schema: ClassVar[str] = "covcal.estimate/1"
 
     estimates: tuple[Estimate, ...]  # the combined one first
-    guards: tuple[Guard, ...]  # on what several estimates share: the overlap, the prior's drift
+    guards: tuple[Guard, ...]  # checks that concern several estimates: overlap, prior drift
     temperature: float  # T_s, at which confidences are calibrated on the source
     source_rows: int = field(metadata=at("rows.source"))  # that were read
     target_rows: int = field(metadata=at("rows.target"))
-    source_accuracy: SourceAccuracy | None = None  # the classifier's, on unseen labelled rows
-    prior_name: str = field(metadata=at("target_prior.name"))  # as asked for
-    # Class frequencies on the target, where they are not the source's.
+    source_accuracy: SourceAccuracy | None = None  # on labelled rows outside the train split
+    prior_name: str = field(metadata=at("target_prior.name"))  # as the user gave it
+    # Class frequencies on the target; None if they are the source's.
     prior: tuple[float, ...] | None = field(metadata=at("target_prior.shares"))
-    used_target_labels: bool = False  # marked ones
-    labelled_rows: LabelledRows | None = None  # those whose labels were used
+    used_target_labels: bool = False
+    labelled_rows: LabelledRows | None = None  # the rows whose labels were used
     notes: tuple[str, ...]
     seed: int
     max_weight: float  # U
@@ -51,15 +52,17 @@ class Estimation(Document):
     inputs: tuple[Input, ...]
 
 
-def estimate(path: str | Path, settings: EstimateSettings = _AS_IT_COMES) -> Estimation:
-    """Estimate the target accuracy of a file's classifier; of target labels marked ones are read.
+def estimate(path: str | Path, settings: EstimateSettings = DEFAULTS) -> Estimation:
+    """Estimate the target accuracy of a file's classifier.
+
+    No target label is read, except those that ``covcal label`` put in.
 
     Raises
     ------
     TooFewRowsError
         If the file has too few rows for an estimate.
     CovcalError
-        If the prior or a value of the file is of no use.
+        If the prior or a value of the file cannot be used.
     """
     with FeatureFile(Path(path)) as file:
         return estimate_file(Problem(file, settings))
@@ -74,23 +77,24 @@ def estimate_file(problem: Problem) -> Estimation:
     inputs = problem.inputs
     notes = problem.validation.notes(file.classes)
     guards = [prior_drift(*inputs.predicted_shares())]
-    # Weights and aligned forecasters allow one more estimate each.
+    # Importance weights and aligned forecasters allow one more estimate each.
     lacking = problem.missing_for_weights
     if lacking is None:
         weights = problem.weights(problem.fullest)
         inputs = problem.inputs_with(weights.weights)
         guards += guards_on_weights(weights)
     else:
-        notes.append(f"no estimate by importance weighting, which would need {lacking}")
+        notes.append(f"no estimate by importance weighting: it needs {lacking}")
     if not file.is_adapted:
-        notes.append("no estimate by agreement, which would need an adapted file")
-    found = panel(inputs, problem.cot)
-    estimates = (combined(inputs, found), *found)
+        notes.append("no estimate by agreement: it needs a file that covcal adapt wrote")
+    by_name = Estimates(inputs, problem.prior)
+    every = tuple(by_name.values())
+    estimates = (by_name.combined, *every)
     draw = labels_for(file, settings)
     if draw is not None:
         fit = LabelledProblem(file, draw, problem).fit()
         unlabelled = replace(estimates[0], name="without labels")
-        estimates = (fit.accuracy, fit.by_labels, unlabelled, *found)
+        estimates = (fit.accuracy, fit.by_labels, unlabelled, *every)
         notes += draw.notes
     return Estimation(
         estimates=estimates,
@@ -112,25 +116,25 @@ def estimate_file(problem: Problem) -> Estimation:
     )
 
 
-# What to expect of calibrations on a target without labels.
+# The expected errors of calibrations on a target without labels.
 #
-# The accuracy is estimated and the mean confidence of every calibration is measured, for it needs
-# no label. If the estimate is right, the ECE is at least their distance.
+# The accuracy is estimated. The mean confidence of each calibration is measured, because it needs
+# no label. If the estimate is right, the ECE is at least the distance of the two.
 
 
 @dataclass(frozen=True)
 class ExpectedCalibration:
-    """One calibration on target training and validation rows, as estimate.json has it."""
+    """A calibration's confidence on target training and validation rows."""
 
     name: str
     temperature: float
     rows: int
-    mean_confidence_before: float  # of the classifier as it came
+    mean_confidence_before: float  # of the uncalibrated classifier
     mean_confidence: float
     estimated_accuracy: float  # the combined estimate
-    distance: float  # of the two: no ECE is smaller than the gap of its means
+    distance: float  # of accuracy and mean confidence; the ECE is at least that
     aligned_temperature: float | None = None  # T_a of a blend
-    # With marked labels: the ECE by them, a fraction, and the ends of its interval.
+    # With labels: the ECE by them, a fraction, and the ends of its interval.
     ece: float | None = None
     ece_low: float | None = None
     ece_high: float | None = None
@@ -138,12 +142,12 @@ class ExpectedCalibration:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Estimates of the accuracy, and what they say of calibrations."""
+    """Estimates of the accuracy, with the confidence of calibrations beside them."""
 
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
     inputs: tuple[Input, ...] = ()  # the calibrations' files
-    notes: tuple[str, ...] = ()  # on calibrations that the estimate does not go with
+    notes: tuple[str, ...] = ()  # on calibrations made with another prior
 
 
 def expect(
@@ -155,19 +159,19 @@ def expect(
     networks: Path | None = None,
     allow_other_preprocessing: bool = False,
 ) -> Expectation:
-    """Estimate the target accuracy, and see the confidence of calibrations against it.
+    """Estimate the target accuracy, and compare the confidence of calibrations with it.
 
-    `documents` are calibrations of the file's classifier, `asked` fields of `EstimateSettings`; the
-    others are as the first calibration was made with, the prior as the first to which one matters.
-    `names` is what to call them, as `read_named` has it. `networks` is the adapted file with an fl
-    method's networks, if it has moved.
+    `documents` are calibrations of the file's classifier, called `names` as in `read_named`.
+    `asked` holds fields of `EstimateSettings`. Missing fields come from the first calibration, and
+    a missing prior from the first calibration that uses one. `networks` is the adapted file with an
+    fl method's networks, if it has moved.
 
     Raises
     ------
     TooFewRowsError
         If the file has too few rows for an estimate.
     CovcalError
-        If the prior or a value of the file is of no use, or a calibration does not fit it.
+        If the prior or a value of the file cannot be used, or a calibration does not fit.
     UnusedOptionError
         If `networks` are given and no calibration needs any.
     """
@@ -192,35 +196,35 @@ def expect(
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
         rows = target.count(*ESTIMATED)
         unscaled = ScaledLogits(UNSCALED)
-        before = mean_confidence(target, ESTIMATED, unscaled) if scaled else 0.0
-        found = []
+        before = unscaled.mean_confidence(target, *ESTIMATED) if scaled else 0.0
+        expected = []
         draw = labels_for(file, EstimateSettings(**settings)) if scaled else None
         for name, entry in scaled.items():
             ends = None if draw is None else error_of(target, draw, calibrations[name], entry)
-            after, scaling = mean_confidence(target, ESTIMATED, entry), entry.scaling
+            after, scaling = entry.mean_confidence(target, *ESTIMATED), entry.scaling
             numbers = (before, after, accuracy, abs(after - accuracy), scaling.aligned_temperature)
-            found.append(
+            expected.append(
                 ExpectedCalibration(name, scaling.temperature, rows, *numbers, *(ends or ()))
             )
     inputs = (Input("calibration", document, sha256_of(document)) for document in documents)
-    return Expectation(estimation, tuple(found), tuple(inputs), tuple(notes))
+    return Expectation(estimation, tuple(expected), tuple(inputs), tuple(notes))
 
 
 def _prior_of(
     calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> tuple[TargetPrior, list[str]]:
-    """Return the prior of the first calibration to which one matters, and notes on any other."""
+    """Return the prior of the first calibration that uses one, and notes on different priors."""
     taking = [
-        (document, found.target_prior)
-        for document, found in zip(documents, calibrations.values(), strict=True)
-        if found.method in TAKE_PRIOR
+        (document, calibration.target_prior)
+        for document, calibration in zip(documents, calibrations.values(), strict=True)
+        if calibration.method in TAKE_PRIOR
     ]
     if not taking:
         return SOURCE_PRIOR, []
     (first, prior), *others = taking
     return prior, [
-        f"{document} was made with the target prior {other.name}, and the estimate has that of "
-        f"{first}, {prior.name}: see each on its own, or pass --target-prior"
+        f"{document} was made with the target prior {other.name}, but the estimate uses that of "
+        f"{first}, {prior.name}: estimate for each alone, or pass --target-prior"
         for document, other in others
         if other.shares != prior.shares
     ]

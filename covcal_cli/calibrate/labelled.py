@@ -1,11 +1,10 @@
-"""``covcal calibrate`` with labels: temperature and offset from some labelled target rows.
+"""Fit temperature and offset to labelled target rows, and estimate accuracy and ECE by them.
 
 The labels are those of a `Draw`: rows that you labelled with ``covcal pick`` and ``covcal label``,
 or random rows with known labels, as many as you asked for. cal.json names the rows, and
 ``evaluate`` leaves them out. `labels.posterior` has the rule with all constants.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,8 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Rows
 from covcal_cli.calibrate.methods import MARKED_LABELS
-from covcal_cli.calibrate.problem import (
-    EstimateSettings,
-    MethodFit,
-    Problem,
-    fitted_fields,
-    warnings_on_reading,
-)
+from covcal_cli.calibrate.problem import MethodFit, Problem
+from covcal_cli.calibrate.settings import EstimateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import sentences_of_failed
 from covcal_cli.estimators.inputs import Estimate
@@ -36,7 +30,6 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
-from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 from covcal_cli.records import Guard
 
 LABELLED = "labelled"
@@ -44,39 +37,51 @@ LABELLED = "labelled"
 
 @dataclass(frozen=True)
 class LabelledRowsFit:
-    """What labels say of the accuracy, with what is known without them."""
+    """A fit to labelled rows, with the estimates of the accuracy with and without the labels."""
 
-    prior: Estimate | None  # the label-free estimate; None where the file allows none
-    by_labels: Estimate  # by the design alone, with an interval that covers
+    prior: Estimate | None  # the estimate without labels; None where the file allows none
+    by_labels: Estimate  # by the labels alone
     posterior: Posterior
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        """Whether the labels bear the label-free estimate out."""
+        """The check that the estimate without labels lies in the interval of the labels."""
         if self.prior is None:
             return ()
-        low, high, found = self.by_labels.low, self.by_labels.high, self.prior.accuracy
-        passed = low <= found <= high
+        low, high, estimate = self.by_labels.low, self.by_labels.high, self.prior.accuracy
+        passed = low <= estimate <= high
         text = (
-            f"the estimate without labels, {found:.1%}, lies {'within' if passed else 'outside'} "
-            f"what the labels allow, {low:.1%} to {high:.1%}"
+            f"the estimate without labels is {estimate:.1%}, {'within' if passed else 'outside'} "
+            f"the interval of the labels, {low:.1%} to {high:.1%}"
         )
-        if not passed:
-            text += ": it counts for less, and more labels tell more"
-        nearest = low if abs(found - low) < abs(found - high) else high
-        return (Guard("contradicted by labels", found, nearest, passed, text),)
+        text += "" if passed else ": the estimate gets less weight; label more rows"
+        nearest = low if abs(estimate - low) < abs(estimate - high) else high
+        return (Guard("agreement with labels", estimate, nearest, passed, text),)
+
+    def reason(self, labels: int) -> str:
+        """Say what the labels show about the accuracy."""
+        alone = self.by_labels
+        text = (
+            f"{labels} labels show an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to "
+            f"{alone.high:.1%})"
+        )
+        if self.prior is None:
+            return f"{text}."
+        return (
+            f"{text}. With the estimate of {self.prior.accuracy:.1%} without labels, it is "
+            f"{self.posterior.accuracy:.1%}."
+        )
 
     @property
     def accuracy(self) -> Estimate:
-        """The accuracy to act on, with the interval of the labels."""
+        """The estimate to act on, with the interval of the labels."""
         alone, accuracy = self.by_labels, self.posterior.accuracy
         return Estimate(
             "combined",
             accuracy,
             min(alone.low, accuracy),
             max(alone.high, accuracy),
-            "the labels are right; the estimate without labels counts as far as it mostly errs. A "
-            "fit row by row joins the two, and what it says may lie outside both",
+            "the labels are right, and the estimate without labels errs as on the benchmark",
             self.guards,
             alone.interval,
         )
@@ -100,7 +105,7 @@ def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
 
 
 class LabelledProblem:
-    """One open file with labels that may be fitted to."""
+    """An open file with labelled target rows to fit to."""
 
     def __init__(self, file: FeatureFile, draw: Draw, problem: Problem | None) -> None:
         self.file, self.draw = file, draw
@@ -122,30 +127,72 @@ class LabelledProblem:
             posterior(self.frame, self.logits, self.draw, self.prior),
         )
 
-    def histories(self) -> list[Posterior]:
-        """Return what was known after each batch but the last."""
-        batch = self.draw.batch
-        return [self._without(batch > last) for last in np.unique(batch)[:-1]]
+    def method_fit(self, fit: LabelledRowsFit, loss: Loss) -> MethodFit:
+        """Return the scaling of a fit, with its loss on the labelled rows and its checks."""
+        temperature, offset = fit.posterior.temperature, fit.posterior.offset
 
-    def ece(self, found: Posterior) -> tuple[float, float, float]:
-        """Return the ECE of a fit to these rows with its interval, by fits without some of them."""
-        held = np.empty(len(self.draw))
-        parts, fold = folds(len(held), self.draw.seed)
+        def mean_loss(at: float, of_label: float) -> float:
+            moved = class_major(with_offsets(self.logits, at, None, of_label))
+            return float(ROW_LOSSES[loss](moved, self.draw.labels, at, False)[0].mean())
+
+        return MethodFit(
+            Scaling("original", temperature, of_label=offset),
+            mean_loss(temperature, offset),
+            mean_loss(1.0, 0.0),
+            guards=fit.guards,
+            warnings=tuple(sentences_of_failed(fit.guards)),
+        )
+
+    def estimates(self, fit: LabelledRowsFit) -> dict[str, Any]:
+        """Return accuracy and ECE on the rows that the labelled rows were drawn from."""
+        ece, low, high = self._ece(fit.posterior)
+        return {
+            "accuracy": fit.posterior.accuracy,
+            "accuracy_without_labels": None if fit.prior is None else fit.prior.accuracy,
+            "accuracy_by_labels": fit.by_labels.accuracy,
+            "accuracy_low": fit.accuracy.low,
+            "accuracy_high": fit.accuracy.high,
+            "ece": ece,
+            "ece_low": low,
+            "ece_high": high,
+        }
+
+    def history(self, fit: LabelledRowsFit) -> list[str]:
+        """Say what each batch of labels changed."""
+        batch = self.draw.batch
+        numbers, sizes = np.unique(batch, return_counts=True)
+        totals = np.cumsum(sizes)
+        fits = [self._without(batch > last) for last in numbers[:-1]]
+        texts = [
+            f"batch {number} of labels, {total} in all: accuracy {after.accuracy:.1%}, "
+            f"T = {after.temperature:.4g}, offset {after.offset:+.2f}"
+            for number, (total, after) in enumerate(
+                zip(totals, [*fits, fit.posterior], strict=True), 1
+            )
+        ]
+        if fit.prior is not None:
+            texts[0] += f"; without labels {fit.prior.accuracy:.1%}"
+        return texts
+
+    def _ece(self, fitted: Posterior) -> tuple[float, float, float]:
+        """Return the ECE of a fit with its interval; each row is judged by a fit without it."""
+        confidence = np.empty(len(self.draw))
+        parts, fold = folds(len(confidence), self.draw.seed)
         for number in range(parts):
             out = fold == number
-            held[out] = confidence_of(self.logits[out], self._without(out))
-        frame = confidence_of(self.frame, found)
-        return label_ece(frame, held, self.draw, self.draw.right(self.logits))
+            confidence[out] = confidence_of(self.logits[out], self._without(out))
+        frame = confidence_of(self.frame, fitted)
+        return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
 
     def _without(self, out: Booleans) -> Posterior:
-        """Return the fit to all rows but some."""
+        """Return the fit to all rows except `out`."""
         return posterior(self.frame, self.logits[~out], self.draw.without(out), self.prior)
 
 
-def confidence_of(logits: Floats, found: Posterior) -> Float64s:
+def confidence_of(logits: Floats, fitted: Posterior) -> Float64s:
     """Return the confidence in the classifier's label, shape (n,)."""
-    moved = with_offsets(logits, found.temperature, None, found.offset)
-    return confidences(moved, found.temperature, logits.argmax(axis=1))
+    moved = with_offsets(logits, fitted.temperature, None, fitted.offset)
+    return confidences(moved, fitted.temperature, logits.argmax(axis=1))
 
 
 def error_of(
@@ -153,111 +200,19 @@ def error_of(
 ) -> tuple[float, float, float] | None:
     """Return the ECE of a calibration by labels, and the ends of its interval.
 
-    Of one that was fitted to some of them it is what its own fit found, by folds; None where an
-    older one found none.
+    For a calibration that was fitted to some of these rows, return the ECE that its own fit
+    measured in folds, or None if an older version measured none.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):
-        found = calibration.estimates.get(LABELLED)
-        if found is None:
+        measured = calibration.estimates.get(LABELLED)
+        if measured is None:
             return None
-        return found["ece"], found["ece_low"], found["ece_high"]
+        return measured["ece"], measured["ece_low"], measured["ece_high"]
 
     def confidence(rows: Rows) -> Float64s:
-        labels, places = target.logits(rows).argmax(axis=1), np.arange(len(rows))
-        return np.asarray(scaled.forecast(target, rows).probabilities[labels, places])
+        return np.concatenate([values for _, values in scaled.confidences(target, rows)])
 
     frame = thinned(draw.frame, MAX_FRAME, draw.seed)
     right = draw.right(target.logits(draw.rows))
     return label_ece(confidence(frame), confidence(draw.rows), draw, right)
-
-
-def calibrate_labelled(
-    file: FeatureFile, draw: Draw, problem: Problem | None, *, asked: str, loss: Loss
-) -> Calibration:
-    """Fit temperature and offset of the classifier's own logits to labelled target rows.
-
-    `problem` is None for a file without labelled source rows, which allows no other estimate.
-    """
-    known = LabelledProblem(file, draw, problem)
-    found = known.fit()
-    fit = _fit(known, found, loss)
-    errors = len(draw) - int(draw.right(known.logits).sum())
-    seed = draw.seed if problem is None else problem.settings.seed
-    fitted = fitted_fields(file, fit.scaling, fit, len(draw), errors)
-    fitted["estimates"] |= {LABELLED: _estimates(known, found)}
-    warnings = [*fit.warnings, *warnings_on_reading(fitted["source_accuracy"], fit.scaling)]
-    return Calibration(
-        method=asked,
-        method_used=LABELLED,
-        reason=_reason(found, len(draw)),
-        discriminator_temperatures=(),
-        discriminator=None,
-        max_weight=DEFAULT_MAX_WEIGHT if problem is None else problem.settings.max_weight,
-        loss=loss,
-        weights=None,
-        bound=None,
-        seed=seed,
-        warnings=tuple(warnings),
-        guards=fit.guards,
-        used_target_labels=True,
-        labelled_rows=draw.recorded(file.require_target()),
-        notes=(*draw.notes, *_history(known, found)),
-        **fitted,
-    )
-
-
-def _fit(known: LabelledProblem, found: LabelledRowsFit, loss: Loss) -> MethodFit:
-    temperature, offset = found.posterior.temperature, found.posterior.offset
-
-    def mean_loss(at: float, of_label: float) -> float:
-        moved = class_major(with_offsets(known.logits, at, None, of_label))
-        return float(ROW_LOSSES[loss](moved, known.draw.labels, at, False)[0].mean())
-
-    return MethodFit(
-        Scaling("original", temperature, of_label=offset),
-        mean_loss(temperature, offset),
-        mean_loss(1.0, 0.0),
-        guards=found.guards,
-        warnings=tuple(sentences_of_failed(found.guards)),
-    )
-
-
-def _estimates(known: LabelledProblem, found: LabelledRowsFit) -> dict[str, Any]:
-    """Return what cal.json says of the accuracy and of the ECE on the rows drawn from."""
-    ece, low, high = known.ece(found.posterior)
-    return {
-        "accuracy": found.posterior.accuracy,
-        "accuracy_without_labels": None if found.prior is None else found.prior.accuracy,
-        "accuracy_by_labels": found.by_labels.accuracy,
-        "accuracy_low": found.accuracy.low,
-        "accuracy_high": found.accuracy.high,
-        "ece": ece,
-        "ece_low": low,
-        "ece_high": high,
-    }
-
-
-def _reason(found: LabelledRowsFit, n: int) -> str:
-    alone = found.by_labels
-    text = (
-        f"{n} labels say an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to {alone.high:.1%})"
-    )
-    if found.prior is None:
-        return text
-    return (
-        f"{text}; with the estimate of {found.prior.accuracy:.1%} without labels, "
-        f"{found.posterior.accuracy:.1%}"
-    )
-
-
-def _history(known: LabelledProblem, found: LabelledRowsFit) -> Sequence[str]:
-    """Return what each batch of labels changed, in words."""
-    before = "" if found.prior is None else f"; without labels {found.prior.accuracy:.1%}"
-    _, sizes = np.unique(known.draw.batch, return_counts=True)
-    after = [*known.histories(), found.posterior]
-    return [
-        f"batch {number} of labels, {total} in all: accuracy {one.accuracy:.1%}, "
-        f"T = {one.temperature:.4g}, offset {one.offset:+.2f}{before if number == 1 else ''}"
-        for number, (total, one) in enumerate(zip(np.cumsum(sizes), after, strict=True), 1)
-    ]

@@ -1,8 +1,8 @@
 """The table of the methods of ``covcal calibrate``.
 
-To add one, add an entry here and the function that it names. What the command line offers, its
-help, what `calibrate` fits, what ``auto`` looks at and what ``run`` needs are read off the table.
-It imports nothing, as every start of the command line reads it.
+To add a method, add an entry here and the function that it names. The command line, its help,
+`calibrate`, ``auto`` and ``run`` read this table. The module imports nothing, because the command
+line reads it at every start.
 """
 
 from dataclasses import dataclass
@@ -16,19 +16,20 @@ Need = Literal["importance weights", "estimate", "target prior"]
 
 @dataclass(frozen=True)
 class Method:
-    """One way to a temperature T_f, and perhaps to class offsets."""
+    """A method that fits a temperature T_f, and perhaps class offsets."""
 
     name: str
-    # Whose logits are scaled: the classifier's, those learnt by adapt, or both; None: the second
-    # where the file holds them, else the first.
+    # The logits to scale: the classifier's, those of adapt, or both. None stands for adapt's logits
+    # if the file holds them, else the classifier's.
     forecaster: "Forecasters | None"
-    # module.function that fits it: minimises a loss on labelled source validation rows (on_source),
-    # answers to unlabelled target rows (on_target), or corrects for a prior too (on_prior).
+    # The module.function that fits it. Functions of on_source minimise a loss on labelled source
+    # validation rows, on_target matches an accuracy, and on_prior corrects for class frequencies.
     fit: str
     help: str
     needs: frozenset[Need] = frozenset()
-    takes_prior: bool = False  # whether the target's class frequencies matter to it
+    takes_prior: bool = False  # whether it uses the target's class frequencies
     candidate: bool = False  # whether auto reports it beside its choice
+    main: bool = False  # whether calibrate --help explains it
 
     @property
     def needs_adapt(self) -> bool:
@@ -37,8 +38,13 @@ class Method:
 
     @property
     def gains_by_adapt(self) -> bool:
-        """Whether it reads what adapt learns: aligned logits, or the network's weights."""
+        """Whether it uses the results of adapt: aligned logits, or the network's weights."""
         return self.forecaster != "original" or "importance weights" in self.needs
+
+    @property
+    def reads_cot(self) -> bool:
+        """Whether it matches COT's estimate, which takes long for many classes."""
+        return self.fit.startswith("on_target.by_transport")
 
     @property
     def needs_prior(self) -> bool:
@@ -47,11 +53,11 @@ class Method:
 
 
 AUTO = "auto"
-AUTO_HELP = "by marked labels, a known prior, or consensus (or temp)"
+AUTO_HELP = "use labels or class frequencies if given, else estimate the accuracy"
 AUTO_LABELS, MARKED_LABELS, NO_LABELS = "auto", "marked", "none"
-LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # which labels of target rows are fitted to
-SOURCE_PRIOR = "source"  # every class is as frequent as on the source, if nothing else is said
-BBSE_PRIOR = "bbse"  # estimated, not known
+LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # the words that --labels takes
+SOURCE_PRIOR = "source"  # the default: class frequencies as on the source
+BBSE_PRIOR = "bbse"  # estimated class frequencies
 _WEIGHTS = frozenset[Need]({"importance weights"})
 _ESTIMATE = frozenset[Need]({"estimate"})
 _PRIOR = frozenset[Need]({"estimate", "target prior"})
@@ -62,21 +68,23 @@ METHODS = {
             "none",
             "original",
             "on_source.unscaled",
-            "the classifier as it is, T = 1",
+            "no calibration, T = 1",
             candidate=True,
+            main=True,
         ),
         Method(
             "temp",
             "original",
             "on_source.plain",
-            "one temperature on the classifier's own logits",
+            "temperature scaling, fitted to labelled source rows",
             candidate=True,
+            main=True,
         ),
         Method(
             "iw+temp",
             "original",
             "on_source.importance_weighted",
-            "source rows weighted to look like the target, by 1/g - 1/2",
+            "temp with source rows weighted to look like the target (1/g - 1/2)",
             _WEIGHTS,
             candidate=True,
         ),
@@ -84,14 +92,14 @@ METHODS = {
             "fl+temp",
             "aligned",
             "on_source.plain",
-            "on the logits learnt by adapt",
+            "temp on the logits of adapt (fl: adapted features)",
             candidate=True,
         ),
         Method(
             "fl+iw+temp",
             "aligned",
             "on_source.importance_weighted",
-            "the same, weighted",
+            "iw+temp on the logits of adapt",
             _WEIGHTS,
             candidate=True,
         ),
@@ -99,21 +107,21 @@ METHODS = {
             "weights-only",
             None,
             "on_source.weights_alone",
-            "weighted by 1/g - 1 alone",
+            "iw+temp with the weights 1/g - 1",
             _WEIGHTS,
         ),
         Method(
             "label-shift",
             "original",
             "on_source.class_weighted",
-            "source rows weighted by their class's frequency (RLLS)",
+            "temp with source rows weighted by class frequency (RLLS)",
             _ESTIMATE,
         ),
         Method(
             "cot",
             "original",
             "on_target.by_transport",
-            "whose mean target confidence is the accuracy estimated there",
+            "match confidence to the accuracy estimated by optimal transport",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
@@ -122,7 +130,7 @@ METHODS = {
             "fl+cot",
             "aligned",
             "on_target.by_transport_aligned",
-            "cot on the logits learnt by adapt",
+            "cot on the logits of adapt",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
@@ -131,16 +139,17 @@ METHODS = {
             "prior",
             "original",
             "on_prior.alone",
-            "temp, and log odds moved to the given --target-prior",
+            "temp, corrected for the class frequencies of --target-prior",
             _PRIOR,
             takes_prior=True,
             candidate=True,
+            main=True,
         ),
         Method(
             "prior+cot",
             "original",
             "on_prior.with_transport",
-            "prior, at the T whose mean confidence is cot's accuracy",
+            "prior, with the confidence matched to cot's accuracy",
             _PRIOR,
             takes_prior=True,
             candidate=True,
@@ -149,7 +158,7 @@ METHODS = {
             "consensus",
             "original",
             "on_target.by_consensus",
-            "like cot, with the estimate that estimate acts on, T >= 1",
+            "match confidence to the combined estimate, T >= 1",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
@@ -158,7 +167,7 @@ METHODS = {
             "blend",
             "blend",
             "on_target.by_consensus",
-            "half of consensus, half of the same on adapt's logits",
+            "mean of consensus and of the same on the logits of adapt",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
@@ -167,29 +176,7 @@ METHODS = {
             "atc",
             "original",
             "on_target.by_threshold",
-            "like cot, with ATC's estimate (by confidence, not entropy)",
-            _ESTIMATE,
-        ),
-        Method(
-            "transcal",
-            "original",
-            "on_target.by_control_variates",
-            "like cot, with TransCal's estimate (lambda by a rule), T >= 1",
-            _WEIGHTS | _ESTIMATE,
-        ),
-        Method(
-            "utdc",
-            "original",
-            "on_target.by_reliability",
-            "cot's accuracy (not a trained one), met bin by bin",
-            _ESTIMATE,
-            takes_prior=True,
-        ),
-        Method(
-            "pseudocal",
-            "original",
-            "on_target.on_mixtures",
-            "fitted on mixtures of target rows' logits, not inputs",
+            "match confidence to ATC's estimate (by confidence, not entropy)",
             _ESTIMATE,
         ),
     )

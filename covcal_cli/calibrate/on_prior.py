@@ -2,9 +2,9 @@
 
 If only P(y) changes from p to q, the target's p(y | x) is proportional to q_y / p_y times the
 source's (Saerens et al., Neural Computation 2002; Elkan, IJCAI 2001). So the probabilities are
-softmax(z / T + b) with b_y = log(q_y / p_y), p the frequencies among labelled source validation
-rows, to which T_s is fitted, and q those that the user gives. The classifier's label stays, though
-another may have become the likelier.
+softmax(z / T + b) with b_y = log(q_y / p_y). The frequencies p are those of the labelled source
+validation rows, to which T_s is fitted. The user gives q. The classifier's label does not change,
+even where another class becomes more probable.
 
 | method    | T                                                                              |
 |-----------|--------------------------------------------------------------------------------|
@@ -27,7 +27,7 @@ from covcal_cli.records import Guard
 
 
 def alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Take T_s, and move the log odds."""
+    """Take T_s, and move the log odds by b."""
     fit = plain(problem, forecaster)
     guards = _guards(problem, forecaster, fit.scaling.temperature)
     return replace(
@@ -39,7 +39,7 @@ def alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def with_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Move the log odds, and match COT's accuracy with the classifier's labels, at T_s or above."""
+    """Move the log odds by b, and match COT's accuracy with a T of at least T_s."""
     logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = plain(problem, forecaster)
@@ -58,7 +58,7 @@ def with_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _guards(problem: Problem, forecaster: ForecasterName, temperature: float) -> tuple[Guard, ...]:
-    """Return whether the source's frequencies are known, and the corrected target has the given."""
+    """Check the source's class frequencies, and those of the corrected probabilities."""
     offsets = problem.prior_offsets
     moved = with_offsets(problem.target_logits(forecaster), temperature, offsets)
     counts = np.bincount(problem.validation.labels, minlength=len(offsets)) + 0.5

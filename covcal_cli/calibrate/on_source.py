@@ -1,4 +1,4 @@
-"""Methods whose T_f minimises a loss on labelled source validation rows, each with a weight.
+"""Methods whose T_f minimises a loss on weighted, labelled source validation rows.
 
 | method             | weight of a row                                  |
 |--------------------|--------------------------------------------------|
@@ -11,9 +11,8 @@
 from dataclasses import replace
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.calibrate.problem import (
-    MethodFit,
-    Problem,
+from covcal_cli.calibrate.problem import MethodFit, Problem
+from covcal_cli.calibrate.remarks import (
     notes_on_weights,
     warnings_on_temperature,
     warnings_on_weights,
@@ -42,12 +41,12 @@ def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def plain(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with every row weighing the same."""
+    """Fit T with equal weights."""
     return _minimised(problem, forecaster, None, ())
 
 
 def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with 1/g - 1/2, the weight of the bound of Theorem 1, which comes with it."""
+    """Fit T with the weights 1/g - 1/2 of Theorem 1, and compute the theorem's bound."""
     weights = problem.weights(forecaster)
     guards = guards_on_weights(weights)
     fit = _minimised(problem, forecaster, weights.fit_weights, guards, weights)
@@ -61,46 +60,46 @@ def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodF
 
 
 def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with 1/g - 1."""
+    """Fit T with the weights 1/g - 1."""
     weights = problem.weights(forecaster)
     if weights.weights.max() == 0:
         raise CovcalError(
-            f"{problem.file.path}: all importance weights are 0, as no source validation row "
-            "looks like the target: take a method without weights"
+            f"{problem.file.path}: all importance weights are 0, because no source validation row "
+            "looks like the target: choose a method without weights"
         )
     guards = guards_on_weights(weights)
     return _minimised(problem, forecaster, weights.weights, guards, weights)
 
 
 def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with what RLLS says that a row's class weighs on the target."""
+    """Fit T with each row weighted by its class's ratio of frequencies, estimated by RLLS."""
     shift = label_shift(problem.inputs, "rlls")
     row_weights = shift.ratios[problem.validation.labels]
     if row_weights.max() == 0:
         raise CovcalError(
             f"{problem.file.path}: no class of the source validation rows seems to occur on the "
-            "target: take another method"
+            "target: choose another method"
         )
     fit = _minimised(problem, forecaster, row_weights, shift.guards)
     return replace(fit, notes=(*fit.notes, _frequencies_in_words(shift)))
 
 
 def _frequencies_in_words(shift: LabelShift) -> str:
-    """Return how far the estimated class frequencies are from the source's, and what to make of it.
+    """Say how far the estimated class frequencies are from the source's, and if it may be chance.
 
-    Equal frequencies are no finding: RLLS gives none that its penalty outweighs.
+    RLLS returns equal frequencies where its penalty outweighs the difference.
     """
     if shift.moved < _NOT_MOVED:
         return (
-            "RLLS cannot tell the target's class frequencies from the source's with so few rows: T "
-            "is that of temp"
+            "RLLS finds no difference in class frequencies, because there are too few rows: T is "
+            "that of temp"
         )
-    text = f"RLLS has {shift.moved:.1%} of the target's rows in other classes than on the source"
+    text = f"by RLLS {shift.moved:.1%} of the target's rows have other classes than on the source"
     if shift.sigmas > MIN_SIGMA:
         return text
     return (
-        f"{text}, which may be chance: the mean prediction moves by {shift.sigmas:.1f} times what "
-        f"sampling does ({MIN_SIGMA:.0f} needed)"
+        f"{text}, which may be chance: the mean prediction moves by {shift.sigmas:.1f} standard "
+        f"errors ({MIN_SIGMA:.0f} needed)"
     )
 
 

@@ -66,8 +66,8 @@ def calibrate(
       covcal calibrate features.h5 --labels 50 -o labelled.json
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
-    from covcal_cli.calibrate.calibrate import CalibrateSettings
     from covcal_cli.calibrate.calibrate import calibrate as fit
+    from covcal_cli.calibrate.settings import CalibrateSettings
     from covcal_cli.errors import CovcalError
     from covcal_cli.labels.target_labels import random_labels
 

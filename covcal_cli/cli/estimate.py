@@ -93,7 +93,7 @@ def estimate(
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
     """
     from covcal_cli.calibrate.estimate import expect, write_expectation
-    from covcal_cli.calibrate.problem import EstimateSettings
+    from covcal_cli.calibrate.settings import EstimateSettings
     from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.forecast.forecaster import split_names
     from covcal_cli.formats.lineage import notes_on_named

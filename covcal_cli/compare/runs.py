@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.methods import AUTO, METHODS
-from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
 from covcal_cli.compare.code import code_sha256
 from covcal_cli.compare.stopwatch import Duration, Stopwatch
 from covcal_cli.errors import CovcalError

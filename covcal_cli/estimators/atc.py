@@ -20,21 +20,21 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by average thresholded confidence.
 
     Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
-    The threshold t is where the source validation rows below it are as many as the errors; the
-    estimate is the share of target rows at or above t. Scores are log-odds of the confidence at
-    T_s: its order, and rows whose confidence rounds to 1 keep theirs. (The published code fits a
-    temperature and never applies it; with the top confidence, unlike with two classes, T_s does
-    change the order.)
+    The threshold t leaves as many source validation rows below it as there are errors. The estimate
+    is the share of target rows at or above t. Scores are log-odds of the confidence at T_s. They
+    have the order of the confidence, and still differ where the confidence rounds to 1. (The
+    published code fits a temperature and never applies it. For two classes T_s does not change the
+    order; for more it does.)
 
-    The noise of t enters the interval through the target's share at a number of errors two standard
-    errors up and down.
+    The noise of t enters the interval: the target's share is also computed with the number of
+    errors moved up and down by two standard errors.
     """
     scores = top_log_odds(inputs.source_logits, inputs.temperature)
     source = np.sort(scores)
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
-    # A row moves t where it is wrong and above it, or right and below it.
+    # A row moves t if it is wrong and above t, or right and below t.
     below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
     reach = [
@@ -51,14 +51,14 @@ def atc(inputs: EstimatorInputs) -> Estimate:
 
 
 def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
-    """Return the target's share at or above the threshold; rows that tie with it count in part."""
+    """Return the target's share at or above the threshold; ties count in part."""
     return 1.0 - float(_fraction_below(source, target, errors).mean())
 
 
 def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
-    """Return 1 for scores below the threshold, 0 above, and for ties what the source's ties need.
+    """Return 1 for scores below the threshold, 0 above, and a fraction for ties.
 
-    `source` is sorted. `errors` of its rows lie below the threshold, fractions included.
+    `source` is sorted. The fraction makes exactly `errors` source rows lie below the threshold.
     """
     if errors >= len(source):
         return np.ones(len(scores))

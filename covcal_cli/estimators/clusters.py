@@ -1,16 +1,18 @@
-"""Estimators on logits that each domain has standardised by itself.
+"""Clustering: the target accuracy by the rows that end in the cluster of another class.
 
-A shift moves the logits of all rows alike: a darker image favours the same few classes whatever it
-shows, and a blurred one has less of them all. That says nothing about a single row, and confidence
-cannot tell it from inputs. Once the mean and the spread of every class's logit are taken out,
-domain by domain, rows of a class still lie together, near to where rows of that class lay on the
-source, and who lies in another company than his label says is wrong.
+A shift moves the logits of all rows alike. A darker image favours the same few classes whatever it
+shows, and a blurred image lowers all logits. That says nothing about a single row, and confidence
+cannot separate it from the row's own content. So each domain's logits are standardised: the mean
+and the spread of every class's logit are removed. Then rows of one class still lie together, near
+where rows of that class lie on the source. A row that ends in a cluster other than its predicted
+class counts as an error.
 
-Where classes are not as frequent as on the source, their means differ for that reason too, which is
-taken out as well: neither estimator stands that.
+Class means also differ where the class frequencies differ from the source's. Standardising removes
+that difference too, so neither estimator holds under a change of class frequencies.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,84 +21,74 @@ from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, from_varianc
 from covcal_cli.formats.features import thinned
 from covcal_cli.maths.masks import masked
 
-MOST_ROWS = 5000  # of a domain that are clustered
+CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"
+MOST_ROWS = 5000  # the maximum number of rows of a domain that are clustered
 _STEPS = 10  # of the clustering
-_NUDGES = 5  # in every step towards the sizes that clusters are held to
-# How much nearer a centre must be, in cosines, to have a row to itself against K - 1 others: the
-# cosine's sharpness is log K over it.
+_NUDGES = 5  # Sinkhorn steps towards the fixed shares in every step
+# A point belongs mostly to one cluster if that centre is nearer than K - 1 others by this much in
+# cosine. The sharpness of the softmax over cosines is log K divided by it.
 _WIDTH = 0.115
-CLUSTERS_ASSUMPTION = (
-    "rows of a class stay together, nearest to where that class lay on the source, once each "
-    "domain's logits are standardised by themselves"
+ASSUMPTION = (
+    "rows of a class stay together, nearest to where that class lies on the source, once each "
+    "domain's logits are standardised"
 )
 
 
-def clusters(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by clusters of any size: see `_by_clusters`."""
-    return _by_clusters(inputs, "clusters", CLUSTERS_ASSUMPTION, None)
+@dataclass(frozen=True)
+class Centres:
+    """The mean direction of every class that has a row."""
+
+    classes: Labels  # (m,), ascending
+    directions: Float32s  # (m, K), each of length 1
 
 
-def held_clusters(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by clusters held to the sizes of the source's classes."""
-    counts = np.bincount(inputs.source_labels, minlength=inputs.n_classes) + 0.5
-    assumption = f"{CLUSTERS_ASSUMPTION}, and classes are about as frequent"
-    return _by_clusters(inputs, "held clusters", assumption, counts / counts.sum())
+def clustering(inputs: EstimatorInputs, *, fixed: bool) -> Estimate:
+    """Estimate the target accuracy by clustering, with class shares fixed to the source's or free.
 
-
-def _by_clusters(
-    inputs: EstimatorInputs, name: str, assumption: str, sizes: Float64s | None
-) -> Estimate:
-    """Estimate the target accuracy by the rows that lie in the cluster of their label.
-
-    Logits are standardised: row by row less their mean, then class by class less the domain's mean
-    and by its standard deviation. Their directions are clustered, domain by domain, from centres
-    that are the means of the source's classes (spherical soft k-means: Dhillon and Modha 2001,
-    Banerjee et al. 2005). A row whose nearest centre in the end is not that of its label counts as
-    wrong. Some rows of the source do so too: the estimate is A_v less what their share rises by. At
-    most 5000 rows of a domain are read.
-
-    Parameters
-    ----------
-    inputs : EstimatorInputs
-        Of two classes or more; of two, the directions are two.
-    name, assumption : str
-        Of the estimate.
-    sizes : ndarray of shape (K,) float64, optional
-        Shares that the clusters are drawn to; else they may have any.
+    Each row's logits lose their mean. Then each class's logits lose the domain's mean and are
+    divided by its standard deviation. The directions are clustered domain by domain by spherical
+    soft k-means (Dhillon and Modha 2001, Banerjee et al. 2005), starting from the mean directions
+    of the source's classes. A row counts as wrong if its nearest centre in the end is not that of
+    its label. Some source rows count as wrong too, so the estimate is A_v less the rise of their
+    share. At most 5000 rows of a domain are read. For two classes there are only two directions.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
     logits = inputs.source_logits[chosen]
     centres = class_centres(logits, inputs.source_labels[chosen])
-    left = [
-        strays(logits, centres, sizes),
-        strays(inputs.target_logits[rows], centres, sizes),
-    ]
+    shares = inputs.source_prior if fixed else None
+    on_source = strays(logits, centres, shares)
+    on_target = strays(inputs.target_logits[rows], centres, shares)
     right = inputs.source_correct
-    accuracy = float(right.mean() + left[0].mean() - left[1].mean())
-    variance = variance_of_mean(right[chosen] + left[0]) + variance_of_mean(left[1])
-    return from_variance(name, accuracy, variance, assumption)
+    accuracy = float(right.mean() + on_source.mean() - on_target.mean())
+    variance = variance_of_mean(right[chosen] + on_source) + variance_of_mean(on_target)
+    if not fixed:
+        return from_variance(CLUSTERING, accuracy, variance, ASSUMPTION)
+    assumption = f"{ASSUMPTION}, and the class frequencies are about the source's"
+    return from_variance(FIXED_CLUSTERING, accuracy, variance, assumption)
 
 
-def class_centres(logits: Floats, labels: Labels) -> Float32s:
-    """Return the mean direction of every class of a domain's rows, shape (K, K), from (n, K).
+def class_centres(logits: Floats, labels: Labels) -> Centres:
+    """Return the mean direction of every class that occurs in a domain's rows, logits (n, K)."""
+    classes, places = np.unique(labels, return_inverse=True)
+    points = _directions(logits)
+    sums = np.zeros((len(classes), points.shape[1]), dtype=np.float32)
+    np.add.at(sums, places, points)
+    return Centres(classes, _unit(sums))
 
-    NaN for a class without a row.
+
+def strays(logits: Floats, centres: Centres, shares: Float64s | None) -> Float64s:
+    """Return 1 for each row of a domain, (n, K), that ends in another cluster than its label's.
+
+    Clusters start from `centres`, those of the source's classes. `shares`, shape (K,), fixes the
+    share of rows in each cluster if given.
     """
-    return _class_means(_directions(logits), labels, logits.shape[1])
-
-
-def strays(logits: Floats, centres: Float32s, sizes: Float64s | None) -> Float64s:
-    """Return 1 for rows of a domain, (n, K), that end in another cluster than their label's.
-
-    Clusters start from `centres`, those of the source's classes, and are held to `sizes` if given.
-    """
-    clustered = _clustered(_directions(logits), centres, sizes)
+    clustered = _clustered(_directions(logits), centres, shares)
     return np.asarray(clustered != logits.argmax(axis=1), dtype=np.float64)
 
 
 def _directions(logits: Floats) -> Float32s:
-    """Return standardised rows of length 1, shape (n, K); a masked class is at its row's mean."""
+    """Standardise rows to length 1, shape (n, K); a masked class counts as its row's mean."""
     out = masked(logits)
     values = np.where(out, 0.0, logits).astype(np.float64)
     values -= (values.sum(axis=1) / (~out).sum(axis=1))[:, None]
@@ -107,39 +99,28 @@ def _directions(logits: Floats) -> Float32s:
     return _unit(values.astype(np.float32))
 
 
-def _class_means(points: Float32s, labels: Labels, n_classes: int) -> Float32s:
-    """Return the mean direction of every class, (K, K); NaN for a class without a row."""
-    sums = np.zeros((n_classes, points.shape[1]), dtype=np.float32)
-    np.add.at(sums, labels, points)
-    sums[np.bincount(labels, minlength=n_classes) == 0] = np.nan
-    return _unit(sums)
-
-
-def _clustered(points: Float32s, centres: Float32s, sizes: Float64s | None) -> Labels:
-    """Return the cluster of every point, shape (n,): the place of its nearest centre.
-
-    Centres that are NaN get no point.
-    """
-    there = np.flatnonzero(~np.isnan(centres[:, 0]))
-    centres = centres[there]
-    sharpness = np.float32(math.log(len(there)) / _WIDTH)
+def _clustered(points: Float32s, centres: Centres, shares: Float64s | None) -> Labels:
+    """Return the class of each point's nearest centre after clustering, shape (n,)."""
+    directions = centres.directions
+    sharpness = np.float32(math.log(len(directions)) / _WIDTH)
     for _ in range(_STEPS):
-        near = sharpness * (points @ centres.T)
-        shares = _shares(near)
-        if sizes is not None:
-            # Some steps of Sinkhorn's towards the sizes, from the start each time: at the fixed
-            # point no class could be rarer than on the source.
-            offsets = np.zeros(len(there), dtype=np.float32)
+        near = sharpness * (points @ directions.T)
+        members = _memberships(near)
+        if shares is not None:
+            # A few Sinkhorn steps towards the shares, from zero offsets each time. The fixed point
+            # would force the shares exactly, and no class could be rarer than on the source.
+            offsets = np.zeros(len(directions), dtype=np.float32)
             for _ in range(_NUDGES):
-                offsets += np.log(sizes[there] / shares.mean(axis=0)).astype(np.float32)
-                shares = _shares(near + offsets)
-        centres = _unit(shares.T @ points)
-    labels: Labels = there[(points @ centres.T).argmax(axis=1)]
+                ratios = shares[centres.classes] / members.mean(axis=0)
+                offsets += np.log(ratios).astype(np.float32)
+                members = _memberships(near + offsets)
+        directions = _unit(members.T @ points)
+    labels: Labels = centres.classes[(points @ directions.T).argmax(axis=1)]
     return labels
 
 
-def _shares(near: Float32s) -> Float32s:
-    """Return every point's shares in the clusters, softmax by row, (n, K); none is 0."""
+def _memberships(near: Float32s) -> Float32s:
+    """Return every point's share in each cluster, softmax by row, (n, m); none is 0."""
     shares = near - near.max(axis=1, keepdims=True)
     np.exp(shares, out=shares)
     shares /= shares.sum(axis=1, keepdims=True)
@@ -147,6 +128,6 @@ def _shares(near: Float32s) -> Float32s:
 
 
 def _unit(vectors: Float32s) -> Float32s:
-    """Return vectors of length 1; those of length 0 stay, and NaN stay NaN."""
+    """Scale vectors to length 1; vectors of length 0 stay 0."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)

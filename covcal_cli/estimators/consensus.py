@@ -1,157 +1,175 @@
-"""Every estimate of the target accuracy side by side, and the consensus to act on.
+"""All estimates of the target accuracy, and the combined estimate that the commands act on.
 
-The rule. Its constants are here, in `centred` and in `guards`, chosen on the half *choose* of
-``examples/research/benchmark``.
+The rule of the combined estimate. Its constants are here, in `clusters` and in `guards`. They were
+chosen on the half *choose* of the research benchmark.
 
-1. Which estimates are heard, the *witnesses*:
-   - where the second witness passes (the confidence falls, or rises by more than class frequencies
-     explain, or most labels would have to change), ATC and both kinds of clusters; of a classifier
-     of two classes, whose clusters are the signs of one number, ATC and COT;
-   - where it does not pass, perhaps only class frequencies have changed, which all but confidence
-     take for errors: DoC alone;
-   - where the class frequencies are given, COT, which then knows them, if its guards pass, else
-     agreement or DoC.
-2. The accuracy is A = A_v - 1.2 (A_v - m), m being their median: they look at the same confusions,
-   so that what one overlooks the others mostly do too.
-3. The interval reaches 0.2 |A_v - A| + 6 points to both sides, and the noise of sampling; where the
-   second witness does not pass, at least to what those say who are not heard.
-4. Witnesses that lie 10 points or more apart contradict each other: a guard that fails.
+1. The rule uses these estimators:
+   - Where the check `fall in confidence` passes, ATC and both clusterings. That is: the confidence
+     falls, or it rises by more than class frequencies explain, or most labels would have to change.
+     For two classes ATC and COT are used, because the logits then hold only one number.
+   - Where it fails, DoC alone. Perhaps only the class frequencies changed, and all other estimators
+     take that for errors.
+   - Where the class frequencies are given, COT, which then knows them. If its checks fail, the rule
+     uses agreement, or else DoC.
+2. The accuracy is A = A_v - 1.2 (A_v - m), with m the median of the estimators used. They all look
+   at the same confusions, so they mostly miss the same errors.
+3. The interval reaches 0.2 |A_v - A| + 6 points to both sides, plus sampling error. Where the check
+   fails, it also contains what the estimators that are not used would give.
+4. Estimators that differ by 10 points or more disagree: a check that fails.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.estimators.atc import atc
-from covcal_cli.estimators.clusters import clusters, held_clusters
+from covcal_cli.estimators.clusters import CLUSTERING, FIXED_CLUSTERING, clustering
+from covcal_cli.estimators.cot import confidence_change, cot
 from covcal_cli.estimators.doc import agreement, doc, mean_confidence
-from covcal_cli.estimators.guards import SECOND_WITNESS
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, Z
 from covcal_cli.estimators.weighting import weighted_accuracy
 from covcal_cli.records import Guard
 
 FACTOR = 1.2
-MAX_CONTRADICTION = 0.1
-# T of ``temp`` stays where its mean target confidence is this near to the accuracy (`auto`).
+MAX_DISAGREEMENT = 0.1
+DISAGREE = "estimators disagree"  # the name of a check that the posterior by labels reads
+# ``temp`` keeps its T where its mean target confidence is this near to the accuracy (`auto`).
 SAME = 0.03
-# How far T = 1 may leave the mean target confidence below the accuracy without a warning.
+# How far the mean target confidence may lie below the accuracy without a warning.
 MAX_BELOW = 0.05
 _PER_FALL, _LEAST = 0.2, 0.06
 REACH = (
-    "0.2 times the fall from the source's accuracy and 6 points to both sides, plus sampling; no "
-    "level, but such intervals held the truth on 91 % of the 78 shifts that they were chosen on "
-    "and on 86 % of 64 others"
+    "rule-of-thumb range, not a confidence interval; it contained the true accuracy on 86 % of 64 "
+    "test shifts"
 )
-_MANY = ("atc", "clusters", "held clusters")
+_MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
 _TWO = ("atc", "cot")
 
 
-def panel(inputs: EstimatorInputs, of_cot: Estimate) -> tuple[Estimate, ...]:
-    """Return every estimate that the inputs allow; COT's is given.
+class Estimates(Mapping[str, Estimate]):
+    """The estimates that some inputs allow, by name; each is computed when it is first read.
 
-    Agreement needs aligned forecasters, weighting importance weights.
+    Agreement needs aligned forecasters, and weighting needs importance weights. `prior` holds the
+    class frequencies on the target, shape (K,), where the user gives them.
     """
-    found = [
-        of_cot,
-        atc(inputs),
-        doc(inputs),
-        mean_confidence(inputs),
-        clusters(inputs),
-        held_clusters(inputs),
-    ]
-    if inputs.aligned is not None:
-        found.append(agreement(inputs))
-    if inputs.source_weights is not None:
-        found.append(weighted_accuracy(inputs))
-    return tuple(found)
+
+    def __init__(self, inputs: EstimatorInputs, prior: Float64s | None = None) -> None:
+        self._inputs, self._prior = inputs, prior
+        self._computed: dict[str, Estimate] = {}
+        self._estimators: dict[str, Callable[[EstimatorInputs], Estimate]] = {
+            "cot": lambda inputs: cot(inputs, prior),
+            "atc": atc,
+            "doc": doc,
+            "confidence": mean_confidence,
+            CLUSTERING: lambda inputs: clustering(inputs, fixed=False),
+            FIXED_CLUSTERING: lambda inputs: clustering(inputs, fixed=True),
+        }
+        if inputs.aligned is not None:
+            self._estimators["agreement"] = agreement
+        if inputs.source_weights is not None:
+            self._estimators["weighting"] = weighted_accuracy
+
+    def __getitem__(self, name: str) -> Estimate:
+        """Return the estimate called `name`."""
+        if name not in self._computed:
+            self._computed[name] = self._estimators[name](self._inputs)
+        return self._computed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names in the order of the tables."""
+        return iter(self._estimators)
+
+    def __len__(self) -> int:
+        """Return how many estimators apply."""
+        return len(self._estimators)
+
+    @cached_property
+    def combined(self) -> Estimate:
+        """The estimate to act on, by the rule above."""
+        fall = confidence_change(self._inputs) if self._prior is None else None
+        return combined(self._inputs, self, fall)
 
 
-def combined(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> Estimate:
-    """Return the estimate to act on, by the rule above, from those of `panel`.
+def combined(
+    inputs: EstimatorInputs, estimates: Mapping[str, Estimate], fall: Guard | None
+) -> Estimate:
+    """Return the estimate to act on, by the rule above.
 
-    The interval has no level: how often it holds the truth is known only of the benchmark's shifts.
+    `fall` is the check `fall in confidence`, or None where the class frequencies are given.
     """
-    return consensus(inputs, *_witnesses(inputs, estimates))
+    if fall is None:
+        cot_or_doc = estimates.get("agreement") or estimates["doc"]
+        return consensus(inputs, [estimates["cot"] if estimates["cot"].trusted else cot_or_doc], [])
+    names = _TWO if inputs.n_classes == 2 else _MANY
+    others = [estimates[name] for name in names if name in estimates]
+    if fall.passed:
+        return consensus(inputs, others, [])
+    return consensus(inputs, [estimates["doc"]], others)
 
 
 def consensus(
-    inputs: EstimatorInputs, heard: Sequence[Estimate], unheard: Sequence[Estimate]
+    inputs: EstimatorInputs, used: Sequence[Estimate], unused: Sequence[Estimate]
 ) -> Estimate:
-    """Return the estimate to act on, by the rule above, from the witnesses that are heard.
-
-    Those that are not may be right, and widen the interval.
-    """
-    right = float(inputs.source_correct.mean())
-    accuracy = _corrected(right, heard)
+    """Combine the `used` estimates by the rule above; the `unused` ones only widen the interval."""
+    source_accuracy = float(inputs.source_correct.mean())
+    accuracy = _extrapolated(source_accuracy, used)
     error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
     variance = error * (1 - error) / inputs.n_source
     variance += accuracy * (1 - accuracy) / inputs.n_target
-    reach = _PER_FALL * abs(right - accuracy) + _LEAST + Z * math.sqrt(variance)
+    reach = _PER_FALL * abs(source_accuracy - accuracy) + _LEAST + Z * math.sqrt(variance)
     ends = [max(accuracy - reach, 0.0), min(accuracy + reach, 1.0)]
-    if unheard:
-        ends.append(_corrected(right, unheard))
-    names = ", ".join(witness.name for witness in heard)
-    median = f"the median of {names}" if len(heard) > 1 else names
+    if unused:
+        ends.append(_extrapolated(source_accuracy, unused))
+    names = ", ".join(estimate.name for estimate in used)
+    median = f"by the median of {names}" if len(used) > 1 else f"by {names}"
     return Estimate(
         "combined",
         accuracy,
         min(ends),
         max(ends),
-        f"the accuracy falls {FACTOR} times as far as {median} says",
-        (contradiction([*heard, *unheard]),),
+        f"the accuracy changes {FACTOR} times as much from source to target as {median}",
+        (disagreement([*used, *unused]),),
         REACH,
     )
 
 
-def _corrected(right: float, witnesses: Sequence[Estimate]) -> float:
-    middle = float(np.median([witness.accuracy for witness in witnesses]))
-    return float(np.clip(right - FACTOR * (right - middle), 0.0, 1.0))
+def _extrapolated(source_accuracy: float, estimates: Sequence[Estimate]) -> float:
+    middle = float(np.median([estimate.accuracy for estimate in estimates]))
+    return float(np.clip(source_accuracy - FACTOR * (source_accuracy - middle), 0.0, 1.0))
 
 
-def _witnesses(
-    inputs: EstimatorInputs, estimates: Sequence[Estimate]
-) -> tuple[list[Estimate], list[Estimate]]:
-    """Return the witnesses that are heard, and those that are not but may be right."""
-    by_name = {estimate.name: estimate for estimate in estimates}
-    cot, confidence = by_name["cot"], by_name["doc"]
-    second = next((guard for guard in cot.guards if guard.name == SECOND_WITNESS), None)
-    if second is None:  # the class frequencies are given, and the others do not know them
-        return [cot if cot.trusted else by_name.get("agreement", confidence)], []
-    names = _TWO if inputs.n_classes == 2 else _MANY
-    others = [by_name[name] for name in names if name in by_name]
-    return (others, []) if second.passed else ([confidence], others)
-
-
-def kept_from_sharpening(accuracy: float, confidence: float) -> Guard:
-    """Return whether the mean target confidence is not far below the estimated accuracy."""
+def under_confidence(accuracy: float, confidence: float) -> Guard:
+    """Check that the mean target confidence is not far below the estimated accuracy."""
     below = accuracy - confidence
     passed = below < MAX_BELOW
-    text = f"the mean target confidence, {confidence:.1%}, is "
+    text = f"the mean target confidence is {confidence:.1%}, "
     text += (
         f"at most {100 * MAX_BELOW:.0f} points below the estimated accuracy"
         if passed
-        else f"{100 * below:.1f} points below the estimated accuracy, as T is at least 1: it may "
-        "well be too low; label some target rows, which may justify more"
+        else f"{100 * below:.1f} points below the estimated accuracy: the model looks "
+        "under-confident. covcal never raises confidence by an estimate alone; label some target "
+        "rows with covcal pick to allow it"
     )
-    return Guard("kept from sharpening", below, MAX_BELOW, passed, text)
+    return Guard("under-confidence", below, MAX_BELOW, passed, text)
 
 
-def contradiction(witnesses: Sequence[Estimate]) -> Guard:
-    """Return whether all witnesses lie within 10 points of each other."""
+def disagreement(estimates: Sequence[Estimate]) -> Guard:
+    """Check that all estimates lie within 10 points of each other."""
     lowest, highest = (
-        choose(witnesses, key=lambda witness: witness.accuracy) for choose in (min, max)
+        choose(estimates, key=lambda estimate: estimate.accuracy) for choose in (min, max)
     )
     distance = highest.accuracy - lowest.accuracy
-    passed = distance < MAX_CONTRADICTION
+    passed = distance < MAX_DISAGREEMENT
     text = (
-        f"{lowest.name} sees an accuracy of {lowest.accuracy:.1%} and {highest.name} one of "
-        f"{highest.accuracy:.1%}"
+        f"{lowest.name} estimates {lowest.accuracy:.1%} and {highest.name} {highest.accuracy:.1%}"
     )
     text += (
-        f", within {100 * MAX_CONTRADICTION:.0f} points of each other"
+        f", within {100 * MAX_DISAGREEMENT:.0f} points of each other"
         if passed
-        else ": whether the classifier errs or only doubts, or classes are rarer, cannot be told "
-        "without labels; label some target rows, which covcal pick draws"
+        else ". Without labels, covcal cannot tell lower accuracy from lower confidence or a "
+        "change in class frequencies: label some target rows with covcal pick"
     )
-    return Guard("contradiction", distance, MAX_CONTRADICTION, passed, text)
+    return Guard(DISAGREE, distance, MAX_DISAGREEMENT, passed, text)

@@ -1,4 +1,4 @@
-"""The target accuracy as the source's, moved by what changes between domains: DoC, agreement."""
+"""DoC, mean confidence and agreement: the source accuracy plus a change between the domains."""
 
 import numpy as np
 
@@ -14,16 +14,16 @@ from covcal_cli.estimators.inputs import (
 DOC_ASSUMPTION = "confidence is off by as much on the target as on the source"
 CONFIDENCE_ASSUMPTION = "confidence at the source's temperature is calibrated on the target"
 AGREEMENT_ASSUMPTION = (
-    "a row that the shift makes the classifier get wrong is one where the aligned forecasters no "
-    "longer agree with it"
+    "on the rows that the shift makes wrong, the aligned forecasters stop agreeing with the "
+    "classifier"
 )
 
 
 def doc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by the difference of confidences.
 
-    That is the source's accuracy, less what the mean confidence loses on the target. Guillory et
-    al., "Predicting with confidence on unseen distributions", ICCV 2021: the estimate is
+    The estimate is the source's accuracy less the fall of the mean confidence. Guillory et
+    al., "Predicting with confidence on unseen distributions", ICCV 2021:
     A_v + mean_target c - mean_source c, with c the confidence at T_s.
     """
     gap = inputs.source_correct - inputs.source_confidence
@@ -36,7 +36,7 @@ def doc(inputs: EstimatorInputs) -> Estimate:
 def mean_confidence(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by mean_target of the confidence at T_s.
 
-    It is what a classifier that is calibrated on the target would say of itself.
+    It is right if T_s calibrates the classifier on the target.
     """
     values = inputs.target_confidence
     return from_variance(
@@ -45,7 +45,7 @@ def mean_confidence(inputs: EstimatorInputs) -> Estimate:
 
 
 def agreement(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by how much less the aligned forecasters agree there.
+    """Estimate the target accuracy by the fall of the aligned forecasters' agreement.
 
     Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): where two
     classifiers err independently and their ensemble is calibrated, they agree as often as each is

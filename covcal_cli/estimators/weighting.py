@@ -21,14 +21,13 @@ def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
     2007, with the control variate of You et al. (ICML 2019). With w = q/p and r = 1 where the
     classifier is right, E_source[w r] is the target accuracy. E_source[w] = 1 is known, so the
     noise that r shares with w is subtracted: mean(w r) - b (mean w - 1), b = cov(w r, w) / var(w).
-    The mean of w is not forced to 1 and no sum of weights is divided by: copying every row changes
-    nothing.
+    The weights are not normalised, so copying every row changes nothing.
     """
     weights, correct = inputs.source_weights, inputs.source_correct
     if weights is None:
         raise ValueError("importance weighting needs importance weights")
     product = weights * correct
-    # Equal weights carry no noise to subtract; their level is then the only error they can have.
+    # Equal weights have no noise to subtract. Only their level can be wrong.
     b = slope(product, weights, constant=float(correct.mean()))
     accuracy = float(product.mean()) - b * (float(weights.mean()) - 1)
     variance = variance_of_mean(product - b * weights)

@@ -6,11 +6,11 @@ own rows; on rows that were extracted later its networks compute them from phi(x
 calibrations, read and named by `read_named`, to one file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from covcal_cli.arrays import Float32s, Float64s, Floats, Rows
+from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.forecast.compatibility import AGAIN, require_fitting
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -178,6 +178,21 @@ class ScaledLogits:
     def forecast(self, domain: Domain, rows: Rows) -> Softmax:
         """Return the calibrated distribution of a domain's rows, a block of them."""
         return self.scaling.forecast(self._blocks(domain, rows))
+
+    def confidences(self, domain: Domain, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
+        """Yield the classifier's labels and their calibrated probabilities, block by block."""
+        for block in domain.blocks(rows, "logits", *self.reads):
+            labels = domain.logits(block).argmax(axis=1)
+            yield labels, self.scaling.confidence(self._blocks(domain, block), labels)
+
+    def mean_confidence(self, domain: Domain, *splits: str) -> float:
+        """Return the mean calibrated probability of the classifier's labels on rows of `splits`."""
+        total = sum(
+            float(values.sum())
+            for rows in domain.split_blocks(*splits)
+            for _, values in self.confidences(domain, rows)
+        )
+        return total / domain.count(*splits)
 
     def _blocks(self, domain: Domain, rows: Rows) -> list[Float64s]:
         return [

@@ -5,7 +5,7 @@ and an offset of its log odds. What is known of (T, a) before any label, and wha
 
 1. The mean confidence m(T, a) over the frame is the accuracy. Its prior is Student's t with 2
    degrees of freedom around the label-free estimate (`panel.combined`), 3 points wide where the
-   estimate's witnesses agree and 8 where they contradict each other. The widths are those of its
+   estimate's estimators agree and 8 where they disagree. The widths are those of its
    errors on the half *choose* of the benchmark. With or without ``adapt``, with two
    classes or more, the errors are not so different that another width would predict those on a
    family that is left out any better.
@@ -18,7 +18,7 @@ and an offset of its log odds. What is known of (T, a) before any label, and wha
 
 Chosen on the half *choose* too: a temperature alone (offset 0) has a larger ECE from 50 labels
 on (8 % at 200); unweighted rows are worse from 100 on; wider, narrower and more normal priors,
-and mixtures of the witnesses' estimates, change the ECE at 10 labels by less than 2 %.
+and mixtures of the estimators, change the ECE at 10 labels by less than 2 %.
 """
 
 import math
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats
+from covcal_cli.estimators.consensus import DISAGREE
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.masks import masked, spread
@@ -67,7 +68,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None)
     draw : Draw
         The labelled rows.
     prior : Estimate, optional
-        The label-free estimate, with its guard of contradiction. Without it any accuracy is as
+        The label-free estimate, with its check `estimators disagree`. Without it any accuracy is as
         likely as another.
     """
     n_classes, weights = frame.shape[1], draw.weights
@@ -114,7 +115,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None)
 
 
 def _width(prior: Estimate) -> float:
-    return CONTRADICTING if "contradiction" in prior.failed else AGREEING
+    return CONTRADICTING if DISAGREE in prior.failed else AGREEING
 
 
 def _odds(logits: Floats, log_t: float) -> Float64s:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from covcal_cli.arrays import Float64s
+import numpy as np
+
+from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.maths.softmax import (
     Softmax,
     class_major,
@@ -76,6 +78,11 @@ class Scaling:
     def forecast(self, blocks: Sequence[Float64s]) -> Softmax:
         """Return the calibrated distribution of `blocks`, as `prepared` takes them."""
         return softmax(*self.prepared(blocks))
+
+    def confidence(self, blocks: Sequence[Float64s], labels: Labels) -> Float64s:
+        """Return the calibrated probability of `labels`, shape (m,), as `prepared` takes blocks."""
+        probabilities = self.forecast(blocks).probabilities
+        return np.asarray(probabilities[labels, np.arange(len(labels))])
 
     def shown(self, digits: int) -> str:
         """Return the temperatures for a cell of a table, with so many significant digits."""

@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from covcal_cli import __version__
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.methods import AUTO, METHODS
+from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.classifiers.classifier import OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, LimitExceededError, UnlabelledError

@@ -13,11 +13,17 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.estimators.atc import atc
-from covcal_cli.estimators.clusters import CLUSTERS_ASSUMPTION, MOST_ROWS, strays
-from covcal_cli.estimators.consensus import combined, consensus, panel
-from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.clusters import (
+    ASSUMPTION,
+    CLUSTERING,
+    FIXED_CLUSTERING,
+    MOST_ROWS,
+    Centres,
+    strays,
+)
+from covcal_cli.estimators.consensus import Estimates, consensus
 from covcal_cli.estimators.doc import doc
-from covcal_cli.estimators.guards import second_witness
+from covcal_cli.estimators.guards import fall_in_confidence
 from covcal_cli.estimators.inputs import (
     MAX_ROWS,
     MAX_VALUES,
@@ -54,7 +60,7 @@ class SourceRows:
             return None
         if self.sketch is None:
             inputs = EstimatorInputs(self.logits, self.labels, logits, self.temperature)
-            found = combined(inputs, panel(inputs, cot(inputs, self.prior)))
+            found = Estimates(inputs, self.prior).combined
             of = "the calibration's source rows"
         else:
             found = self._from_sketch(self.sketch, logits)
@@ -69,13 +75,13 @@ class SourceRows:
         inputs = EstimatorInputs(self.logits, self.labels, rows, self.temperature)
         source, target = inputs.source_confidence, inputs.target_confidence
         predicted = shares(logits.argmax(axis=1), n_classes)
-        witness = second_witness(
+        fall = fall_in_confidence(
             float(source.mean() - target.mean()),
             math.sqrt(variance_of_mean(source) + variance_of_mean(target)),
             0.5 * float(np.abs(sketch.source.predicted.values - predicted).sum()),
         )
         others = [atc(inputs), *_by_strays(sketch, logits)]
-        if witness.passed:
+        if fall.passed:
             return consensus(inputs, others, [])
         return consensus(inputs, [doc(inputs)], others)
 
@@ -106,22 +112,21 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
 
 
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
-    """Yield the estimates by both kinds of clusters, as far as there are any."""
+    """Yield the estimates by both clusterings, if the reference has clusters."""
     source, kept = sketch.source, sketch.source.clusters
-    if kept is None or logits.shape[1] == 2:  # of two classes clusters are no witness
+    if kept is None or logits.shape[1] == 2:  # two classes: the logits hold one number
         return
-    centres = np.full(logits.shape[1:] * 2, np.nan, dtype=np.float32)
-    centres[list(kept.classes)] = kept.centres.values
+    centres = Centres(np.array(kept.classes), kept.centres.values)
     some = logits[thinned(np.arange(len(logits)), MOST_ROWS, 0)]
     right = source.right / (source.right + source.wrong)
     held = kept.shares.values.astype(np.float64)
     for name, sizes, before in (
-        ("clusters", None, kept.strays),
-        ("held clusters", held, kept.held_strays),
+        (CLUSTERING, None, kept.strays),
+        (FIXED_CLUSTERING, held, kept.held_strays),
     ):
         now = strays(some, centres, sizes)
         accuracy = right + before - float(now.mean())
-        yield from_variance(name, accuracy, variance_of_mean(now), CLUSTERS_ASSUMPTION)
+        yield from_variance(name, accuracy, variance_of_mean(now), ASSUMPTION)
 
 
 def _spread(quantiles: Floats, count: int) -> Floats:

@@ -133,12 +133,11 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
     drawn = thinned(np.arange(len(labels)), MOST_ROWS, 0)
     logits, labels = logits[drawn], labels[drawn]
     centres = class_centres(logits, labels)
-    classes = np.flatnonzero(~np.isnan(centres[:, 0]))
     frequencies = np.bincount(labels, minlength=n_classes) + 0.5
     fixed_shares = frequencies / frequencies.sum()
     return Clusters(
-        centres=Packed.of(centres[classes]),
-        classes=tuple(classes.tolist()),
+        centres=Packed.of(centres.directions),
+        classes=tuple(centres.classes.tolist()),
         shares=Packed.of(fixed_shares),
         strays=float(strays(logits, centres, None).mean()),
         held_strays=float(strays(logits, centres, fixed_shares).mean()),
@@ -229,14 +228,7 @@ def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
 
 def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> Float64s:
     """Return the calibrated probability of the classifier's own label, shape (n,)."""
-    confidence = np.empty(len(rows))
-    start = 0
-    for block in domain.blocks(rows, "logits", *scaled.reads):
-        labels, columns = domain.logits(block).argmax(axis=1), np.arange(len(block))
-        stop = start + len(block)
-        confidence[start:stop] = scaled.forecast(domain, block).probabilities[labels, columns]
-        start = stop
-    return confidence
+    return np.concatenate([np.empty(0), *(part for _, part in scaled.confidences(domain, rows))])
 
 
 def quantiles(values: Floats) -> Packed:

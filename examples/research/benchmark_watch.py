@@ -27,7 +27,8 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
 from covcal_cli.arrays import Float64s, Floats, Labels
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
+from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile

@@ -16,10 +16,12 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, logsumexp
 from scipy.special import log_softmax as scipy_log_softmax
 
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate, calibrate_file
+from covcal_cli.calibrate.calibrate import calibrate, calibrate_file
 from covcal_cli.calibrate.discriminator import fit_discriminator
 from covcal_cli.calibrate.methods import AUTO, METHODS
-from covcal_cli.calibrate.problem import Problem, warnings_on_reading, warnings_on_weights
+from covcal_cli.calibrate.problem import Problem
+from covcal_cli.calibrate.remarks import warnings_on_reading, warnings_on_weights
+from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -240,10 +242,7 @@ def test_weights_that_collapsed_are_used_when_asked_for_with_a_warning(tmp_path:
     path = write_features(tmp_path / "f.h5", shift=6.0)
     found = calibrate(path, CalibrateSettings(method="iw+temp"))
     assert found.method_used == "iw+temp"
-    assert any(
-        "needed: prefer the method without iw" in text or "needed there: prefer" in text
-        for text in found.warnings
-    )
+    assert any("do not use a method with iw here" in text for text in found.warnings)
     assert any("the mean importance weight is" in text for text in found.warnings)
 
 
@@ -270,7 +269,7 @@ def test_no_shift_is_a_note_and_not_a_warning(tmp_path: Path) -> None:
         calibrate(path, CalibrateSettings(method="fl+temp")),
     )
     assert found.forecaster_temperature == pytest.approx(plain.forecaster_temperature, rel=1e-3)
-    assert any("no shift between the domains" in text for text in found.notes)
+    assert any("the discriminator finds no shift" in text for text in found.notes)
     assert found.warnings == ()
 
 
@@ -361,7 +360,9 @@ def test_rows_without_a_label_are_left_out_and_counted(tmp_path: Path) -> None:
     source["labels"] = np.where(unknown, -1, source["labels"])
     with_them = calibrate(write_adapted(tmp_path / "a.h5", source=source, target=target))
     without = calibrate(write_adapted(tmp_path / "b.h5", source=fewer, target=target))
-    assert f"{unknown.sum()} source validation rows without a label are left out" in with_them.notes
+    assert (
+        f"{unknown.sum()} source validation rows have no label and are left out" in with_them.notes
+    )
     assert with_them.forecaster_temperature == pytest.approx(without.forecaster_temperature)
     assert with_them.fit["rows"] == without.fit["rows"] == 500 - unknown.sum()
     assert with_them.weights == pytest.approx(without.weights)
@@ -382,7 +383,7 @@ def test_a_class_without_a_row_is_a_note(tmp_path: Path) -> None:
     source["labels"][(source["split"] == 1) & (source["labels"] == 2)] = 1
     path = write_features(tmp_path / "f.h5", source=source, class_names=["ant", "bee", "cat"])
     found = calibrate(path, CalibrateSettings(method="temp"))
-    assert found.notes == ("classes without a source validation row: cat",)
+    assert found.notes == ("no source validation row has the class cat",)
     assert found.warnings == ()
 
 
@@ -394,7 +395,7 @@ def test_a_file_without_a_target_estimates_nothing(tmp_path: Path) -> None:
         "target_confidence_before": None,
         "target_confidence": None,
     }
-    for method in ("iw+temp", "cot", "transcal"):
+    for method in ("iw+temp", "cot", "consensus"):
         message = rf"method {re.escape(method)} needs a target domain: extract it together"
         with pytest.raises(CovcalError, match=message):
             calibrate(path, CalibrateSettings(method=method))
@@ -419,7 +420,7 @@ def test_weighted_methods_say_what_they_lack(tmp_path: Path, missing: str) -> No
         target = only_rows(target, target["split"] != split)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     expected = {"target train": "training rows"}.get(missing, missing)
-    for method in ("iw+temp", "weights-only", "transcal"):
+    for method in ("iw+temp", "weights-only"):
         with pytest.raises(CovcalError, match=f"needs .*{expected}"):
             calibrate(path, CalibrateSettings(method=method))
     found = calibrate(path)
@@ -589,7 +590,7 @@ def test_no_damage_speaks_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ess_fit", "words"),
     [
-        (95.0, "are worth 52.8 of 719 rows, 95.0 in the fit, fewer than the 100 needed there: "),
+        (95.0, "is 52.8 of 719 rows (95.0 in the fit, at least 100 needed): "),
         (200.0, None),
     ],
 )
@@ -723,5 +724,5 @@ def test_a_path_may_be_text_and_a_file_may_be_open(tmp_path: Path) -> None:
 def test_outputs_far_too_sure_are_warned_of(temperature: float, warned: bool) -> None:
     """Whatever confidence T leaves: that of answers without logits may still be high."""
     found = warnings_on_reading(None, Scaling("original", temperature))
-    said = ["T = 25.16 is above 10, as the classifier's outputs are far surer than right"]
+    said = ["T = 25.16 is very large"]
     assert [text.partition(":")[0] for text in found] == said * warned

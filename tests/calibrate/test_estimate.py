@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate, estimate_file
-from covcal_cli.calibrate.problem import EstimateSettings, Problem
+from covcal_cli.calibrate.problem import Problem
+from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.consensus import combined, panel
-from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.inputs import read_inputs
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
@@ -26,7 +26,15 @@ from tests.made_files import (
     write_features,
 )
 
-NAMES = ["combined", "cot", "atc", "doc", "confidence", "clusters", "held clusters"]
+NAMES = [
+    "combined",
+    "cot",
+    "atc",
+    "doc",
+    "confidence",
+    "clustering",
+    "clustering with fixed class shares",
+]
 
 
 def write(path: Path, *, moved: float = 0.6, adapted: bool = False) -> Path:
@@ -54,11 +62,11 @@ def test_the_numbers_are_the_librarys(tmp_path: Path, adapted: bool) -> None:
     )
     with FeatureFile(path) as file:
         inputs = read_inputs(file, found.temperature)
-    expected = panel(inputs, cot(inputs))
+    expected = Estimates(inputs)
     by_name = {one.name: one for one in found.estimates}
-    for one in expected:
-        assert by_name[one.name] == one
-    assert found.estimates[0] == combined(inputs, expected)
+    for name, one in expected.items():
+        assert by_name[name] == one
+    assert found.estimates[0] == expected.combined
     assert (found.source_rows, found.target_rows) == (600, 1200)
 
 
@@ -101,7 +109,7 @@ def test_json_has_everything(tmp_path: Path) -> None:
         assert set(guard) == {"name", "value", "threshold", "passed", "sentence"}
     assert {guard["name"] for guard in guards} >= {
         "prior drift",
-        "ess share",
+        "effective sample share",
         "detectable shift",
         "precision",
         "source errors",
@@ -138,7 +146,7 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
     assert "not checked" in next(line for line in table if line.startswith("| confidence"))
     # What the intervals are: no noise of sampling where there is more.
     assert f"interval: {found.estimates[0].interval}\n" in text
-    assert "86 % of 64 others" in found.estimates[0].interval
+    assert "86 % of 64 test shifts" in found.estimates[0].interval
     assert {one.interval for one in found.estimates[1:]} == {"95 % for sampling alone"}
 
 
@@ -164,8 +172,8 @@ def test_what_cannot_be_estimated_is_a_note(tmp_path: Path) -> None:
     del source["features"], target["features"]
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     done = covcal("estimate", path).require_success()
-    assert "no estimate by importance weighting, which would need features" in done.err
-    assert "no estimate by agreement, which would need an adapted file" in done.err
+    assert "no estimate by importance weighting: it needs features" in done.err
+    assert "no estimate by agreement: it needs a file that covcal adapt wrote" in done.err
     assert [one.name for one in estimate(path).estimates] == NAMES
 
 

@@ -37,7 +37,7 @@ def test_reports_are_whole(
 
 
 def test_a_doubtful_estimate_is_named(tmp_path: Path) -> None:
-    """Where its witnesses contradict each other, also of a gate that is kept."""
+    """If its estimators disagree, also beside a gate that passed."""
     source, target = (
         clusters_domain(name, sizes=(300, 300, 100), moved=moved)
         for name, moved in (("source", 0.0), ("target", 1.0))
@@ -45,9 +45,9 @@ def test_a_doubtful_estimate_is_named(tmp_path: Path) -> None:
     write_features(tmp_path / "f.h5", source=source, target=target)
     gate = ("--fail-below", "accuracy=0.01", "--junit", "gate.xml", "--format", "github")
     done = covcal("estimate", "f.h5", *gate, cwd=tmp_path).require_success()
-    assert "| no: contradiction |" in done.out
+    assert "| no: estimators disagree |" in done.out
     (warning,) = (line for line in done.err.splitlines() if line.startswith("warning: "))
-    assert warning.endswith("label some target rows, which covcal pick draws")
+    assert warning.endswith("label some target rows with covcal pick")
     said = f"); {warning.removeprefix('warning: ')}"
     assert said in done.out
     assert said in (tmp_path / "gate.xml").read_text()

@@ -8,10 +8,10 @@ from typing import Any
 import h5py
 import pytest
 
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.labelled import LabelledRowsFit
-from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
 from covcal_cli.compare.compare import compare
 from covcal_cli.compare.runs import CompareSettings
 from covcal_cli.errors import CovcalError
@@ -142,7 +142,7 @@ def test_estimate_puts_them_first(path: Path, unmarked: Path) -> None:
     assert ignoring.estimates == without.estimates
 
 
-@pytest.mark.parametrize(("without", "failed"), [(0.6, []), (0.8, ["contradicted by labels"])])
+@pytest.mark.parametrize(("without", "failed"), [(0.6, []), (0.8, ["agreement with labels"])])
 def test_labels_that_contradict_the_estimate_are_named(without: float, failed: list[str]) -> None:
     prior, by_labels = (Estimate("", at, at - 0.1, at + 0.1, "") for at in (without, 0.65))
     found = LabelledRowsFit(prior, by_labels, Posterior(1.0, 0.0, 0.7)).accuracy

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import covcal_cli
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.methods import AUTO, METHODS, Method
+from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.cli.options import MethodName
-from covcal_cli.estimators.transcal import TransCal
 from tests.cli_runner import covcal
-from tests.made_files import write_adapted, write_features
+from tests.made_files import write_adapted
 
 # The page that documents the methods: a row of a table for each.
 PAGE = Path(covcal_cli.__file__).parent / "calibrate" / "README.md"
@@ -53,16 +53,3 @@ def test_an_entry_is_all_that_a_method_needs(
     assert found.method_used == "again"
     assert found.forecaster_temperature == temp.forecaster_temperature
     assert "again" in [candidate.method for candidate in calibrate(path).candidates]
-
-
-def test_transcal_never_sharpens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its published code keeps T at 1 or above: a higher accuracy leaves T at 1, with a note."""
-    path = write_features(tmp_path / "f.h5")
-    for accuracy, sharp in ((0.999, True), (0.4, False)):
-        monkeypatch.setattr(
-            "covcal_cli.calibrate.on_target.transcal", lambda _, a=accuracy: TransCal(a, 1.0)
-        )
-        found = calibrate(path, CalibrateSettings(method="transcal"))
-        assert (found.forecaster_temperature == 1) == sharp
-        assert any("never sharpens" in text for text in found.notes) == sharp
-        assert found.forecaster_temperature >= 1

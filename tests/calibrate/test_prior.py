@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from covcal_cli.apply.apply import apply
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.calibrator import Calibrator
 from covcal_cli.calibrate.estimate import expect
+from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.metrics import Metrics

@@ -36,7 +36,7 @@ def shifts(tmp_path: Path) -> Path:
 
 
 # What auto and its estimate of the accuracy say in `made` records.
-GUARD = Guard("contradiction", 0.2, 0.1, False, "they differ")
+GUARD = Guard("estimators disagree", 0.2, 0.1, False, "they differ")
 FIT = Fit("consensus", "why", "original", 2.0, None, (GUARD,), ("they differ",))
 ESTIMATE = Estimate("combined", 0.7, 0.6, 0.85, "an assumption")
 
@@ -243,7 +243,7 @@ def test_one_run_that_fails_leaves_the_others(shifts: Path) -> None:
     line = covcal(
         "compare", "near.h5", "unlabelled.h5", "--methods", "temp", "--seeds", 1, cwd=shifts
     ).error_line()
-    assert line.startswith("unlabelled.h5 has no label")
+    assert line.startswith("unlabelled.h5 holds no label")
     assert (shifts / "covcal-compare" / "default" / "near-seed0.json").exists()
 
 

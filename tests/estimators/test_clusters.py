@@ -2,17 +2,21 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 from scipy.special import softmax
 
 from covcal_cli.arrays import Float64s, Labels
-from covcal_cli.estimators.clusters import clusters, held_clusters
+from covcal_cli.estimators.clusters import clustering
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs
 from tests.estimators.made_inputs import made_inputs
 
-BOTH = pytest.mark.parametrize("estimator", [clusters, held_clusters])
+Estimator = Callable[[EstimatorInputs], Estimate]
+FREE: Estimator = partial(clustering, fixed=False)
+FIXED: Estimator = partial(clustering, fixed=True)
+BOTH = pytest.mark.parametrize("estimator", [FREE, FIXED])
 
 
 def standardised(logits: Float64s) -> Float64s:
@@ -43,14 +47,14 @@ def left(rows: Float64s, labels: Labels, centres: Float64s, sizes: Float64s | No
 
 
 @BOTH
-def test_clusters_by_plain_loops(estimator: Callable[[EstimatorInputs], Estimate]) -> None:
+def test_clusters_by_plain_loops(estimator: Estimator) -> None:
     inputs, _ = made_inputs(n_v=150, n_t=200)
     source = standardised(np.asarray(inputs.source_logits))
     target = standardised(np.asarray(inputs.target_logits))
     centres = [source[inputs.source_labels == k].sum(axis=0) for k in range(inputs.n_classes)]
     start = np.array([one / np.linalg.norm(one) for one in centres])
     counts = np.bincount(inputs.source_labels, minlength=inputs.n_classes) + 0.5
-    sizes = counts / counts.sum() if estimator is held_clusters else None
+    sizes = counts / counts.sum() if estimator is FIXED else None
     before = left(source, inputs.source_predictions, start, sizes)
     after = left(target, inputs.target_predictions, start, sizes)
     assert after > before
@@ -61,7 +65,7 @@ def test_clusters_by_plain_loops(estimator: Callable[[EstimatorInputs], Estimate
 @BOTH
 @pytest.mark.parametrize("scale", [1e-3, 100.0])
 def test_the_size_of_logits_and_what_softmax_does_not_see_change_nothing(
-    estimator: Callable[[EstimatorInputs], Estimate], scale: float
+    estimator: Estimator, scale: float
 ) -> None:
     inputs, _ = made_inputs()
     rows = np.random.default_rng(0).normal(size=len(inputs.target_logits))[:, None]
@@ -76,9 +80,7 @@ def test_the_size_of_logits_and_what_softmax_does_not_see_change_nothing(
 
 @BOTH
 @pytest.mark.parametrize("mask", [-1e9, -3.4e38, -np.inf])
-def test_a_masked_class_changes_nothing(
-    estimator: Callable[[EstimatorInputs], Estimate], mask: float
-) -> None:
+def test_a_masked_class_changes_nothing(estimator: Estimator, mask: float) -> None:
     inputs, _ = made_inputs()
     masked = EstimatorInputs(
         np.insert(np.asarray(inputs.source_logits), 2, mask, axis=1),
@@ -91,7 +93,7 @@ def test_a_masked_class_changes_nothing(
 
 @BOTH
 def test_a_common_push_of_the_logits_is_seen_that_confidence_hides(
-    estimator: Callable[[EstimatorInputs], Estimate],
+    estimator: Estimator,
 ) -> None:
     """A shift that adds a bonus to one class makes rows wrong, and surer than they were."""
     inputs, _ = made_inputs(moved=0.0, n_v=2000, n_t=2000)
@@ -105,7 +107,7 @@ def test_a_common_push_of_the_logits_is_seen_that_confidence_hides(
 
 
 @BOTH
-def test_no_shift_is_no_fall(estimator: Callable[[EstimatorInputs], Estimate]) -> None:
+def test_no_shift_is_no_fall(estimator: Estimator) -> None:
     inputs, _ = made_inputs(moved=0.0, n_v=1500, n_t=1500)
     found = estimator(inputs)
     assert found.accuracy == pytest.approx(inputs.source_correct.mean(), abs=0.03)
@@ -115,13 +117,13 @@ def test_no_shift_is_no_fall(estimator: Callable[[EstimatorInputs], Estimate]) -
 def test_rows_of_equal_logits_are_no_error() -> None:
     flat = np.zeros((20, 3))
     inputs = EstimatorInputs(flat, np.arange(20) % 3, flat, 1.0)
-    for estimator in (clusters, held_clusters):
+    for estimator in (FREE, FIXED):
         assert 0 <= estimator(inputs).accuracy <= 1
 
 
 @BOTH
 def test_a_class_without_a_source_row_gets_no_target_row(
-    estimator: Callable[[EstimatorInputs], Estimate],
+    estimator: Estimator,
 ) -> None:
     """Rows that the classifier gives a class which no labelled row has all count as wrong."""
     inputs, _ = made_inputs(moved=0.0, n_v=1500, n_t=1500)

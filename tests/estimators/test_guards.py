@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.estimators import guards
-from covcal_cli.estimators.consensus import combined, panel
-from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.consensus import Estimates, combined
 from covcal_cli.estimators.inputs import (
     Aligned,
     Estimate,
@@ -41,17 +40,12 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.condition(999.0),
         lambda: guards.condition(math.inf),
-        "cannot be read off",
-    ),
-    (
-        lambda: guards.pseudo_accuracy(0.5),
-        lambda: guards.pseudo_accuracy(0.4),
-        "40.0% of the time",
+        "do not determine the class frequencies",
     ),
     (
         lambda: guards.not_at_limit(1.0, None),
         lambda: guards.not_at_limit(1e-4, "lower"),
-        "0.0001 stands at its lower limit",
+        "0.0001 lies at its lower limit",
     ),
     (
         lambda: guards.not_clamped(0.9, 0.9, ""),
@@ -61,17 +55,17 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.detectable_shift(0.021, 0.01),
         lambda: guards.detectable_shift(0.02, 0.01),
-        "2.00 points, is 2.0 standard errors (more than 2 needed); no harm",
+        "2.00 points, which is 2.0 standard errors (more than 2 needed); it may be chance",
     ),
     (
-        lambda: guards.second_witness(0.03, 0.01, 0.2),
-        lambda: guards.second_witness(-0.01, 0.0, 0.2),
-        "does not fall",
+        lambda: guards.fall_in_confidence(0.03, 0.01, 0.2),
+        lambda: guards.fall_in_confidence(-0.01, 0.0, 0.2),
+        "perhaps only the class frequencies changed",
     ),
     (
-        lambda: guards.second_witness(0.0, 0.01, 0.7),
-        lambda: guards.second_witness(0.0, 0.01, 0.4),
-        "does not fall",
+        lambda: guards.fall_in_confidence(0.0, 0.01, 0.7),
+        lambda: guards.fall_in_confidence(0.0, 0.01, 0.4),
+        "perhaps only the class frequencies changed",
     ),
     (lambda: guards.precise(0.05), lambda: guards.precise(0.06), "6.0 points either way"),
     (
@@ -105,10 +99,9 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
     (lambda: guards.precise(0.05503), "5.503 points either way (at most 5.5)"),
     (lambda: guards.detectable_shift(0.019999, 0.01), "1.9999 standard errors"),
     (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03%"),
-    (lambda: guards.above_chance(0.19998, 5), "19.998%, guessing has 20.0%"),
+    (lambda: guards.above_chance(0.19998, 5), "19.998%; guessing has 20.0%"),
     (lambda: guards.ess_count(np.r_[np.ones(49), 0.9]), "49.99 effective"),
     (lambda: guards.domain_overlap(0.09999), "0.09999 where"),
-    (lambda: guards.pseudo_accuracy(0.49999), "49.999%"),
     (lambda: guards.prior_rows(0.3334), "33.34%"),
 ]
 
@@ -116,15 +109,18 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
 @pytest.mark.parametrize(
     ("fall", "words"),
     [
-        (0.0132, "the mean confidence falls by 1.32 points, within 2 x its noise of 0.66; perhaps"),
-        (0.03, "the mean confidence falls too, by 3.00 points, more than 2 x its noise of 0.66"),
-        (0.0, "the mean confidence does not fall: it rises by 0.00 points (noise 0.66); perhaps"),
-        (-0.02, "the mean confidence does not fall: it rises by 2.00 points (noise 0.66); perhaps"),
+        (
+            0.0132,
+            "the mean confidence falls by 1.32 points, within 2 standard errors of 0.66: perhaps",
+        ),
+        (0.03, "the mean confidence falls by 3.00 points, more than 2 standard errors of 0.66"),
+        (0.0, "the mean confidence rises by 0.00 points (standard error 0.66): perhaps"),
+        (-0.02, "the mean confidence rises by 2.00 points (standard error 0.66): perhaps"),
     ],
 )
-def test_the_second_witness_agrees_with_its_numbers(fall: float, words: str) -> None:
+def test_the_fall_in_confidence_agrees_with_its_numbers(fall: float, words: str) -> None:
     """A fall within the noise is a fall: the sentence says by how much, and how much is noise."""
-    assert words in guards.second_witness(fall, 0.0066, 0.2).sentence
+    assert words in guards.fall_in_confidence(fall, 0.0066, 0.2).sentence
 
 
 @pytest.mark.parametrize(("good", "bad", "words"), PAIRS)
@@ -177,68 +173,71 @@ def test_an_estimate_is_clipped_and_speaks_json() -> None:
     assert variance_of_mean(np.ones(10)) == pytest.approx(0.05**2)
 
 
-def test_the_panel_is_complete() -> None:
+def test_all_estimates_are_there() -> None:
     """With aligned forecasters and weights there are eight estimates."""
     inputs, _ = made_inputs(weighted=True)
     own = inputs.source_predictions[None], inputs.target_predictions[None]
     full = replace(inputs, aligned=Aligned(inputs.source_logits, inputs.target_logits, *own))
-    names = [estimate.name for estimate in panel(full, cot(full))]
+    estimates = Estimates(full)
+    names = [estimate.name for estimate in estimates.values()]
+    assert names == list(estimates)
     assert names == [
         "cot",
         "atc",
         "doc",
         "confidence",
-        "clusters",
-        "held clusters",
+        "clustering",
+        "clustering with fixed class shares",
         "agreement",
         "weighting",
     ]
 
 
-def estimate(name: str, accuracy: float, *, heard: bool | None = True) -> Estimate:
-    """Return an estimate; of COT `heard` is whether the second witness passes, None without it."""
-    found: tuple[Guard, ...] = ()
-    if name == "cot":
-        found = (guards.precise(0.0),)
-        if heard is not None:
-            found += (guards.second_witness(0.1 if heard else 0.0, 0.01, 0.0),)
-    return Estimate(name, accuracy, accuracy, accuracy, "-", found)
+CLUSTERINGS = ["clustering", "clustering with fixed class shares"]
 
 
 @pytest.mark.parametrize(
-    ("classes", "heard", "names", "unheard"),
+    ("classes", "falls", "used", "unused"),
     [
-        (5, True, ["atc", "clusters", "held clusters"], []),
-        (5, False, ["doc"], ["atc", "clusters", "held clusters"]),
+        (5, True, ["atc", *CLUSTERINGS], []),
+        (5, False, ["doc"], ["atc", *CLUSTERINGS]),
         (5, None, ["cot"], []),
         (2, True, ["atc", "cot"], []),
         (2, False, ["doc"], ["atc", "cot"]),
     ],
 )
 def test_combined_is_the_rule(
-    classes: int, heard: bool | None, names: list[str], unheard: list[str]
+    classes: int, falls: bool | None, used: list[str], unused: list[str]
 ) -> None:
-    """By hand: who is heard, 1.2 times the fall, the interval, and who contradicts whom."""
+    """By hand: the estimators used, 1.2 times the fall, the interval, and the disagreement.
+
+    `falls` is whether the confidence falls, and None where the class frequencies are given.
+    """
     inputs, _ = made_inputs(classes=classes)
-    values = {"cot": 0.5, "atc": 0.66, "doc": 0.7, "clusters": 0.62, "held clusters": 0.57}
-    members = [estimate(name, value, heard=heard) for name, value in values.items()]
-    found = combined(inputs, members)
+    values = {"cot": 0.5, "atc": 0.66, "doc": 0.7}
+    values |= dict(zip(CLUSTERINGS, (0.62, 0.57), strict=True))
+    estimates = {
+        name: Estimate(name, value, value, value, "-", (guards.precise(0.0),))
+        for name, value in values.items()
+    }
+    fall = None if falls is None else guards.fall_in_confidence(0.1 if falls else 0.0, 0.01, 0.0)
+    found = combined(inputs, estimates, fall)
     right = float(inputs.source_correct.mean())
 
     def corrected(some: list[str]) -> float:
         return right - 1.2 * (right - float(np.median([values[name] for name in some])))
 
-    accuracy = corrected(names)
+    accuracy = corrected(used)
     assert found.accuracy == pytest.approx(accuracy)
     error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
     noise = error * (1 - error) / inputs.n_source
     noise += accuracy * (1 - accuracy) / inputs.n_target
     reach = 0.2 * abs(right - accuracy) + 0.06 + 1.959964 * noise**0.5
-    lowest = min([accuracy - reach, *([corrected(unheard)] if unheard else [])])
+    lowest = min([accuracy - reach, *([corrected(unused)] if unused else [])])
     assert found.low == pytest.approx(lowest)
     assert found.high == pytest.approx(accuracy + reach)
-    everyone = [values[name] for name in [*names, *unheard]]
-    guard = found.guard("contradiction")
+    everyone = [values[name] for name in [*used, *unused]]
+    guard = found.guard("estimators disagree")
     assert guard.value == pytest.approx(max(everyone) - min(everyone))
     assert guard.passed == (len(everyone) == 1 or guard.value < 0.1)
     assert ("label some target rows" in guard.sentence) != guard.passed
@@ -254,7 +253,7 @@ def test_combined_on_made_shifts(seed: int) -> None:
             2000, classes=5, moved=moved, seed=2 * seed + 1, prior=frequencies
         )
         inputs = EstimatorInputs(source, labels, target, 2.0)
-        found = combined(inputs, panel(inputs, cot(inputs)))
+        found = Estimates(inputs).combined
         true = float((target.argmax(axis=1) == truth).mean())
         assert found.low <= true <= found.high
         if moved == 0.0:

@@ -219,7 +219,7 @@ class TestPrior:
         made: dict[str, tuple[Argument, ...]] = {
             "temp": ("--method", "temp"),
             "given": ("--method", "cot", "--target-prior", "prior.json"),
-            "plain": ("--method", "utdc"),
+            "plain": ("--method", "consensus"),
         }
         for name, options in made.items():
             covcal("calibrate", *options, "-o", f"{name}.json", cwd=folder).require_success()

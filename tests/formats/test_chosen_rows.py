@@ -8,8 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import expect
+from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits
 from covcal_cli.formats import features
 from covcal_cli.formats.features import FeatureFile, thinned

@@ -16,7 +16,7 @@ from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.records import Guard
 from tests.labels.made_draws import made_draw
 
-GUARD = Guard("contradiction", 0.0, 0.1, True, "")
+GUARD = Guard("estimators disagree", 0.0, 0.1, True, "")
 PRIOR = Estimate("combined", 0.7, 0.5, 0.9, "", (GUARD,))
 CONTRADICTED = replace(PRIOR, guards=(replace(GUARD, passed=False),))
 
@@ -68,7 +68,7 @@ def test_the_mean_confidence_is_the_accuracy(logits: Float64s) -> None:
 
 
 def test_few_labels_keep_to_the_prior(logits: Float64s) -> None:
-    """One row moves the accuracy little, and more where the witnesses contradict each other."""
+    """One row moves the accuracy little, and more where the estimators disagree."""
     right = np.zeros(1000)
     close, far = (
         posterior(logits, logits[:1], first(1, logits, right), one) for one in (PRIOR, CONTRADICTED)

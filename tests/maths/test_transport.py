@@ -206,12 +206,12 @@ def test_a_given_prior_undoes_a_change_of_class_frequencies(
         assert not informed.guard("detectable shift").passed
 
 
-def test_the_second_witness_doubts_classes_that_became_more_frequent() -> None:
+def test_the_fall_in_confidence_doubts_classes_that_became_more_frequent() -> None:
     """Where the frequent classes are as easy as the others, the confidence does not fall."""
     source, labels = made_rows(3000, classes=5, moved=0.0, seed=1)
     prior = np.array([0.6, 0.2, 0.1, 0.06, 0.04])
     target, _ = made_rows(3000, classes=5, moved=0.0, seed=2, prior=prior)
-    assert not cot(EstimatorInputs(source, labels, target, 2.0)).guard("second witness").passed
+    assert not cot(EstimatorInputs(source, labels, target, 2.0)).guard("fall in confidence").passed
 
 
 def test_a_prior_of_classes_without_a_row_leaves_the_rows_alike() -> None:

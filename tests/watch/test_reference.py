@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
+from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import read_calibration

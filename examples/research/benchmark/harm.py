@@ -3,7 +3,7 @@
 - ``contradiction``: the guard of that name failed, and auto warned.
 - Without it, an accuracy inside the estimate's interval is *noise*: of the estimate, or of the
   rows that judge.
-- A truth above the interval is doubt, or other class frequencies, that all witnesses took for
+- A truth above the interval is doubt, or other class frequencies, that all estimators take for
   errors; one below it are errors that none of them sees.
 """
 
@@ -14,8 +14,8 @@ from benchmark.labels import Truth
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.compare.runs import Record
 
-CONTRADICTION, NOISE, UNESTIMATED = "contradiction", "none: noise", "none: no estimate"
-DOUBT, UNSEEN = "none: doubt taken for errors", "none: errors that no witness sees"
+CONTRADICTION, NOISE, UNESTIMATED = "estimators disagree", "none: noise", "none: no estimate"
+DOUBT, UNSEEN = "none: doubt taken for errors", "none: errors that no estimator sees"
 
 
 def to_blame(records: Sequence[Record], truths: Sequence[Truth]) -> str:

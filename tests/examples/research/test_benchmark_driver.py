@@ -194,12 +194,12 @@ def test_no_method_on_the_classifiers_logits_beats_the_oracle(finished: tuple[Pa
         assert result["truth"]["oracle_ece"] <= min(*others, result["truth"]["matched_ece"]) + 1e-12
 
 
-GUARD = Guard("contradiction", 0.3, 0.1, False, "they differ")
+GUARD = Guard("estimators disagree", 0.3, 0.1, False, "they differ")
 
 
 def made_record(auto: float = 0.075, *, passed: bool = False) -> Record:
     guard = replace(GUARD, passed=passed)
-    fit = Fit("consensus", "why", "original", 2.0, None, (guard,), ("witnesses differ",))
+    fit = Fit("consensus", "why", "original", 2.0, None, (guard,), ("estimators differ",))
     scores = {"none": 0.05, "temp": 0.04, "auto": auto}
     return Record(
         key="",
@@ -230,7 +230,7 @@ def test_a_harmed_shift_is_named_with_its_guard_and_warning() -> None:
     text = table_of(made_record())
     assert (
         "| s0 | +3.50 | consensus | 70.0 [60.0, 80.0] / 85.0 | contradiction "
-        "| contradiction 0.3 (0.1) | witnesses differ |" in text
+        "| estimators disagree 0.3 (0.1) | estimators differ |" in text
     )
     assert "by more than 1 point on 1 of 1 (0 without the warning contradiction)" in text
     assert "by more than 5 points on 0 of 1" in text
@@ -251,8 +251,8 @@ def test_a_method_that_refused_a_shift_is_no_best_method() -> None:
     [
         (0.70, True, "none: noise"),
         (0.85, True, "none: doubt taken for errors"),
-        (0.50, True, "none: errors that no witness sees"),
-        (0.50, False, "contradiction"),
+        (0.50, True, "none: errors that no estimator sees"),
+        (0.50, False, "estimators disagree"),
     ],
 )
 def test_why_a_shift_was_harmed(accuracy: float, passed: bool, guard: str) -> None:
