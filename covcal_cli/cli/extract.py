@@ -131,7 +131,7 @@ def _show(report: "ExtractReport", console: Console) -> None:
     console.screen(aligned(report.facts))
     for name, text in report.details.items():
         console.detail(f"{name}: {text}")
-    console.warn(text for domain in report.domains if (text := _skipped(domain)))
+    console.warn(filter(None, map(_skipped, report.domains)))
     console.warn(report.warnings)
     for note in report.notes:
         console.note(note)

@@ -1,10 +1,12 @@
-"""One domain on its way into features.h5: run batch by batch, counted, then written.
+"""Run the model on one domain, batch by batch, and write the rows to features.h5.
 
-A shard, a resumed run and an undisturbed one cut the rows into different batches, and must agree
-to the last bit. So every run of the model is of one size (`BatchRunner`): a batch that is shorter
-is filled up, because numerical libraries choose their way by the size. And where the rows of a
-batch influence each other, as under dynamic quantisation, whose scale is that of the whole batch,
-each row is run alone.
+A shard, a resumed run and an uninterrupted run cut the rows into different batches, but must give
+the same bits. Two rules ensure this (`BatchRunner`):
+
+- Every run of the model has the same number of rows. A shorter batch is filled up, because
+  numerical libraries choose their algorithms by the batch size.
+- If the rows of a batch influence each other, each row is run alone. Dynamic quantisation does
+  that: one scale serves the whole batch.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -32,15 +34,15 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-_NOISE = 1e-5  # relative to the largest logit: what rounding in another order explains
+_NOISE = 1e-5  # the error, relative to the largest logit, that another order of sums explains
 
 
 @dataclass(frozen=True)
 class DomainReport:
-    """What was read of one domain."""
+    """The rows that were read from one domain."""
 
     name: str  # "source" or "target"
-    path: Path  # where the data lies
+    path: Path  # of the data
     rows: dict[str, int]  # per split
     labelled: int  # rows whose class is known
     skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
@@ -60,40 +62,41 @@ class DomainReport:
 
 @dataclass(eq=False)
 class DomainExtraction:
-    """Runs the classifier over the chosen rows of one domain, and writes what it gave."""
+    """One domain: its rows, and what is needed to run the classifier on them and write them."""
 
     name: str  # "source" or "target"
     data: DomainData
     labels: Labels  # of all rows of the data, shape (n,); -1 where unknown
     split: Splits  # of all rows of the data, shape (n,)
-    rows: Rows  # those to run, ascending
-    chosen: int  # rows of which these are a shard; as many without sharding
-    pipeline: ImagePipeline | None  # what is done to images
+    rows: Rows  # the numbers of the rows to run, ascending
+    chosen: int  # how many rows all shards together run
+    pipeline: ImagePipeline | None  # makes inputs from images; None for other data
     size: int  # rows of a batch
     threads: int
     skip_unreadable: bool
+    has_chosen_fractions: bool  # whether the user chose the shares of the splits
 
     def __post_init__(self) -> None:
-        self.kept = self.rows  # the rows written; all of `rows` until `write`
-        self.skipped: list[tuple[int, str]] = []  # number and reason of the others
+        self.kept = self.rows  # the rows that are written; `write` leaves out unreadable rows
+        self.skipped: list[tuple[int, str]] = []  # number and reason of each unreadable row
         self.statistics = OutputStatistics(0)
         # On labelled rows outside the train split; of the source only, and set by `write`.
         self.accuracy: SourceAccuracy | None = None
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
-        """Yield some of the rows as the model is fed them, in order."""
+        """Yield batches of model inputs for some of the rows, in order."""
         batches = self.data.batches(self.pipeline, rows, size=self.size, threads=self.threads)
-        with closing(batches):  # an error in the caller must stop the decoding threads at once
+        with closing(batches):  # if the caller fails, the decoding threads must stop at once
             yield from batches
 
     def run(
         self, spool: DomainSpool, runner: "BatchRunner", progress: ProgressCallback | None
     ) -> None:
-        """Run the rows that the spool does not hold yet, and append them to it."""
+        """Run the rows that are not in the spool yet, and append them to it."""
         self._require_readable(spool.skipped)
         if spool.done == len(self.rows):
             return
-        # A resumed run goes on behind the rows of the spool, read, run or skipped.
+        # A resumed run continues after the rows of the spool, run or skipped.
         with closing(self.batches(self.rows[spool.done :])) as batches:
             for piece in batches:
                 self._require_readable([*spool.skipped, *piece.skipped])
@@ -109,10 +112,10 @@ class DomainExtraction:
                 if progress is not None:
                     progress(Progress(self.name, done, len(self.rows)))
 
-    def witness(self, spool: DomainSpool, outputs: Outputs, seen: OutputEvidence) -> None:
-        """Show all outputs in the spool to the evidence of what they are."""
+    def add_evidence(self, spool: DomainSpool, outputs: Outputs, evidence: OutputEvidence) -> None:
+        """Add all outputs in the spool to the evidence of whether they are logits."""
         for values in spool.numbers()["logits"].blocks():
-            seen.add(outputs.shown(values))
+            evidence.add(outputs.shown(values))
 
     def write(
         self,
@@ -121,8 +124,8 @@ class DomainExtraction:
         classifier: Classifier,
         classes: Sequence[str],
     ) -> Join:
-        """Write the group ``/NAME`` from a spool that holds every row, and count as it passes."""
-        # Only now it is known which rows were readable: everything else is chosen by them.
+        """Write the group ``/NAME`` from a spool that holds every row, and count its outputs."""
+        # Which rows are readable is known only now. Labels, splits and ids follow them.
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
@@ -133,8 +136,7 @@ class DomainExtraction:
             f"columns/{name}": _storable(np.asarray(values)[self.kept])
             for name, values in self.data.columns.items()
         }
-        # Numbers stay in the spool until it is their turn, and outputs become logits then; what
-        # else is known lies in memory.
+        # Numbers are read from the spool block by block, and outputs become logits on the way.
         numbers = spool.numbers()
         logits = replace(numbers["logits"], made=classifier.outputs.logits)
         numbers["logits"] = logits
@@ -158,14 +160,14 @@ class DomainExtraction:
         return join
 
     def write_shard(self, writer: HDF5Writer) -> None:
-        """Write what ``merge`` needs to put the rows of a shard in their place."""
+        """Write the row numbers from which ``merge`` restores the order of the rows."""
         skipped = np.array([row for row, _ in self.skipped], dtype=np.int64)
         writer.write(f"shard/{self.name}/rows", self.kept)
         writer.write(f"shard/{self.name}/skipped", skipped)
         writer.write(f"shard/{self.name}/chosen", np.int64(self.chosen))
 
     def report(self) -> DomainReport:
-        """Return what was read."""
+        """Return which rows were read."""
         return DomainReport(
             name=self.name,
             path=self.data.path,
@@ -185,74 +187,77 @@ class DomainExtraction:
         )
 
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
-        """Yield what a user should look into, one line each."""
+        """Yield warnings about this domain, one line each; None for no warning."""
         yield from self.data.notes
-        rows = rows_per_split(self.split[self.kept])
-        # Training rows are for adapt and the discriminator, which read features.
-        needed = ("train", "validation") if has_features else ("validation",)
+        rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
+        # adapt and the discriminator learn from training rows. A user who chose --fractions
+        # without training rows does not need them.
+        learns = has_features and not (hashed and self.has_chosen_fractions)
+        needed = ("train", "validation") if learns else ("validation",)
         empty = [name for name in needed if not rows[name]]
         if empty:
-            hashed = self.data.given_split is None
-            remedy = "pass other --fractions" if hashed else "the data's own splits leave them out"
+            remedy = (
+                "pass other --fractions" if hashed else "add such rows to the data's own splits"
+            )
             if len(self.kept) < len(self.labels):
-                remedy = "choose more rows"
+                remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
             yield (
-                f"every confidence on the {self.name} exceeds {_SATURATED}: "
+                f"every confidence on the {self.name} is above {_SATURATED}: "
                 f"{self._doubt_on_scale()}"
             )
-        if self.name == "source":  # what labels of the target say is for evaluate alone
+        if self.name == "source":  # only evaluate reads target labels
             labels = self.labels[self.kept]
-            known = labels != UNKNOWN_LABEL
-            if len(np.unique(labels[known])) < 2 and len(self.kept) < len(self.labels):
+            classes = np.unique(labels[labels != UNKNOWN_LABEL])
+            if len(classes) < 2 and len(self.kept) < len(self.labels):
                 yield (
-                    f"the rows chosen from {self.data.path} show fewer than two classes, which "
-                    "says nothing about confidence: --sample draws from all of them"
+                    f"the rows chosen from {self.data.path} have labels of fewer than two classes, "
+                    "too few to calibrate: use --sample, which draws from all rows"
                 )
             yield None if self.accuracy is None else self.accuracy.doubt
 
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):
-            return "the outputs may be rounded; give them as the classifier computes them"
+            return "the outputs may be rounded. Give them with all their digits"
         if self.pipeline is not None:
-            return "the pixels may be unscaled; check --scale, --mean and --std"
-        return "the inputs may be unscaled; standardise them as for the model's training"
+            return "the pixels may be unscaled. Check --scale, --mean and --std"
+        return "the inputs may be unscaled. Scale them as in the model's training"
 
     def _require_readable(self, skipped: Sequence[tuple[int, str]]) -> None:
         if len(skipped) <= (MAX_SKIPPED * self.chosen if self.skip_unreadable else 0):
             return
-        shown = "; ".join(f"{self.data.ids[row]} ({reason})" for row, reason in skipped[:3])
+        named = "; ".join(f"{self.data.ids[row]} ({reason})" for row, reason in skipped[:3])
         more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
         if not self.skip_unreadable:
             raise CovcalError(
-                f"{self.data.path}: {shown}{more} cannot be read: mend or remove it, or pass "
+                f"{self.data.path}: {named}{more} cannot be read: mend or remove it, or pass "
                 "--on-error skip"
             )
         raise CovcalError(
             f"{self.data.path}: more than {MAX_SKIPPED:.0%} of {self.chosen} images "
-            f"cannot be read: {shown}{more}: mend or remove them"
+            f"cannot be read: {named}{more}: mend or remove them"
         )
 
     def _require_finite(self, arrays: Block, piece: Batch) -> None:
         for what, values in arrays.items():
-            # A logit of -inf rules a class out, as long as it leaves another.
-            good = valid_rows(values) if what == "logits" else np.isfinite(values).all(axis=1)
-            if good.all():
+            # A logit of -inf rules a class out, which is fine while another class is left.
+            is_valid = valid_rows(values) if what == "logits" else np.isfinite(values).all(axis=1)
+            if is_valid.all():
                 continue
-            row = int(np.argmin(good))
-            known = self.data.ids[int(piece.rows[row])]
+            row = int(np.argmin(is_valid))
+            row_id = self.data.ids[int(piece.rows[row])]
             if what == "features" and np.isnan(values[row]).any():
                 columns = getattr(self.data, "feature_columns", ())
                 column = int(np.argmax(np.isnan(values[row])))
                 name = columns[column] if columns else f"number {column}"
                 raise CovcalError(
-                    f"{self.data.path}: the feature {name} of {known} is missing (NaN), and "
-                    "features must be numbers: fill it in, or pass --phi none, which keeps none"
+                    f"{self.data.path}: the feature {name} of {row_id} is missing (NaN): fill it "
+                    "in, or pass --phi none to keep no features"
                 )
             remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
             raise CovcalError(
-                f"{self.data.path}: the classifier's {what} for {known} are NaN or infinite: "
+                f"{self.data.path}: the classifier's {what} for {row_id} are NaN or infinite: "
                 f"check {remedy} and the model"
             )
 
@@ -269,16 +274,16 @@ def rows_per_split(split: Splits) -> dict[str, int]:
 
 
 def _storable(values: AnyArray) -> AnyArray:
-    """Return a column as HDF5 takes it: numbers as they are, texts as UTF-8 bytes."""
+    """Return a column as HDF5 stores it: numbers unchanged, texts as UTF-8 bytes."""
     if values.dtype.kind in "OU":
         return utf8([str(value) for value in values])
     return values
 
 
 def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchRunner":
-    """Prove the head on the first rows, and find out whether they influence each other.
+    """Prove the last layer on the first rows, and test whether rows influence each other.
 
-    `inputs` are up to `size` rows; None where there is none.
+    `inputs` holds up to `size` rows, or is None if no row can be read.
     """
     classifier = opened.prove(None if inputs is None else _filled(inputs, size))
     runner = BatchRunner(classifier, size)
@@ -286,16 +291,16 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
         return runner
     _, logits = runner.run(inputs)
     if not valid_rows(logits).all():
-        return runner  # the row is named when it is its turn
+        return runner  # `DomainExtraction.run` will name the row
     _, again = runner.run(inputs)
     moved, largest = held(again, logits)
     if moved > _NOISE * largest:
         raise CovcalError(
             f"{classifier.name} gives another output for the same rows each time (relative error "
-            f"{moved / (largest or 1):.1g}), as it draws random numbers: export it without its "
-            "random operators, dropout and noise layers off"
+            f"{moved / (largest or 1):.1g}), because it draws random numbers: export it without "
+            "random operators, dropout and noise layers"
         )
-    # The first row among copies of itself must get the logits that it got among the others.
+    # Among copies of itself, the first row must get the same logits as among other rows.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
     _, same = runner.run(repeated)
     moved, _ = held(same, np.broadcast_to(logits[0], same.shape))
@@ -303,21 +308,21 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
 
 
 class BatchRunner:
-    """A classifier that is fed batches of one size."""
+    """A classifier that always runs on batches of the same size."""
 
     def __init__(self, classifier: Classifier, size: int, *, alone: bool = False) -> None:
         self.classifier = classifier
         self.size = size  # rows per run
-        self._alone = alone  # whether every row is run alone
+        self._alone = alone  # whether each row is run alone
 
     @property
     def note(self) -> str | None:
-        """Say that every row is run alone, and why; None where that is not so."""
+        """A note that each row is run alone, and why; None if rows are run together."""
         if not self._alone:
             return None
         return (
-            f"{self.classifier.name} gives a row other logits beside other rows (dynamic "
-            "quantisation or batch statistics): every row is run alone, which is slower"
+            f"in {self.classifier.name}, the logits of a row depend on the other rows of its batch "
+            "(dynamic quantisation or batch statistics), so each row is run alone, which is slower"
         )
 
     def run(self, inputs: Inputs) -> tuple[Float32s | None, Float32s]:
@@ -332,27 +337,27 @@ class BatchRunner:
             batches = [_filled(inputs, self.size)]
         else:
             batches = [dict(inputs)]
-        found = [self.classifier.run(batch) for batch in batches]
-        logits = np.concatenate([piece[1] for piece in found])[:rows]
-        features = [piece[0] for piece in found if piece[0] is not None]
+        results = [self.classifier.run(batch) for batch in batches]
+        logits = np.concatenate([result[1] for result in results])[:rows]
+        features = [result[0] for result in results if result[0] is not None]
         return np.concatenate(features)[:rows] if features else None, logits
 
 
 def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
-    """Repeat the last row until there are `size`: a row of zeros might be no valid input."""
+    """Repeat the last row until there are `size`; zeros might be no valid input."""
     rows = len(next(iter(inputs.values())))
     places = np.minimum(np.arange(size), rows - 1)
     return {name: values[places] for name, values in inputs.items()}
 
 
 class OutputStatistics:
-    """Counts over the `n` rows of one domain, fed in order."""
+    """Counts over the `n` rows of one domain, which are added in order."""
 
     def __init__(self, n: int, classifier: Classifier | None = None) -> None:
         self.n_classes = classifier.n_classes if classifier else 0
         self.predictions = np.empty(n, dtype=np.int64)  # the classifier's labels so far
         self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
-        self.largest_logit = 0.0  # the largest |logit|, masked classes apart
+        self.largest_logit = 0.0  # the largest |logit|, masked classes left out
         self.least_confidence = 1.0
         self._seen = 0
         self._head = None
@@ -382,10 +387,10 @@ class OutputStatistics:
 
 
 def proof_attributes(difference: float, largest: float) -> dict[str, float]:
-    """Return the attributes that hold the proof of the head.
+    """Return the attributes that hold the proof of the last layer.
 
-    They are made of the largest ``|phi W^T + b - logits|`` and ``|logit|`` over all rows of a file.
-    Both are kept, because those of a merged file follow from those of its parts.
+    `difference` is the largest ``|phi W^T + b - logits|`` over all rows of a file, and `largest`
+    the largest ``|logit|``. Both are stored, because ``merge`` needs them of every part.
     """
     rounded = _significant(difference)
     return {
@@ -396,5 +401,5 @@ def proof_attributes(difference: float, largest: float) -> dict[str, float]:
 
 
 def _significant(value: float) -> float:
-    """Round to three significant digits, which rounding in another order does not reach."""
+    """Round to three significant digits, which do not depend on the order of sums."""
     return float(f"{value:.2e}")

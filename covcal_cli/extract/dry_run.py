@@ -1,4 +1,4 @@
-"""``covcal extract --dry-run``: what an extraction would do, from a few batches; writes nothing."""
+"""``covcal extract --dry-run``: run a few batches, say what a run would do, and write nothing."""
 
 import time
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from covcal_cli.files import check_output
 from covcal_cli.maths.output_form import OutputEvidence
 
 _LABEL_AND_SPLIT = 9  # bytes per row
-_LONG_ENOUGH = 1.0  # seconds of a run that is worth extrapolating
+_LONG_ENOUGH = 1.0  # seconds; a shorter run is too noisy to extrapolate
 _TIMES = 8
 
 
@@ -29,8 +29,8 @@ class DryRun:
     domains: tuple[DomainReport, ...]  # rows to run, per split; source first
     batch: int  # rows per run of the model
     threads: int
-    size: int  # bytes of the features file; while running, as many again lie beside it
-    seconds: float | None  # estimated from a timed part; None where no row could be read
+    size: int  # bytes of the features file; a run needs as many again beside it
+    seconds: float | None  # estimated from the timed batches; None if no row could be read
     warnings: tuple[str, ...]  # as in `ExtractReport`
     notes: tuple[str, ...]
 
@@ -45,15 +45,15 @@ def dry_run(
     force: bool = False,
 ) -> DryRun:
     """Prepare an extraction and time a part of it; the arguments are those of `extract`."""
-    given = [Path(path) for path in (model, source, target) if path is not None]
-    check_output(output, force=True, inputs=given)
+    inputs = [Path(path) for path in (model, source, target) if path is not None]
+    check_output(output, force=True, inputs=inputs)
     in_the_way = None
     if output.exists() and not force:
         in_the_way = f"{output} exists already: without --dry-run, pass --force to replace it"
     plan = prepare(model, source, target, settings)
-    domains, seen = plan.domains.values(), OutputEvidence()
-    seconds = _seconds(plan, seen)
-    plan.classifier.outputs.settle(seen)
+    domains, evidence = plan.domains.values(), OutputEvidence()
+    seconds = _seconds(plan, evidence)
+    plan.classifier.outputs.settle(evidence)
     return DryRun(
         reading=plan.reading(),
         head=plan.classifier.describe(),
@@ -68,7 +68,7 @@ def dry_run(
         warnings=once(
             *plan.classifier.outputs.warnings,
             *plan.warnings,
-            *(note for one in domains for note in one.data.notes),
+            *(note for domain in domains for note in domain.data.notes),
         ),
         notes=once(*plan.notes, in_the_way),
     )
@@ -80,31 +80,32 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
     return len(domain.rows) * width
 
 
-def _seconds(plan: ExtractPlan, seen: OutputEvidence) -> float | None:
-    """Time more and more batches until it takes long enough to tell, and extrapolate.
+def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
+    """Time more and more batches until the time is long enough, and extrapolate.
 
-    Their outputs are shown to the evidence of what they are.
-
-    What the second of two runs takes longer is the price of a row, and the rest is paid once: to
-    open a file, and to read the first of its windows, which holds many batches of a table.
+    The extra time of the longer of two runs is the price of its extra rows. The rest is paid once:
+    opening a file and reading its first window, which holds many batches of a table. The outputs
+    are added to `evidence`.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
         (few, short), (many, long) = (0, 0.0), (0, 0.0)
         while many < len(domain.rows) and long < _LONG_ENOUGH:
             (few, short), rows = (many, long), domain.rows[: max(plan.runner.size, _TIMES * many)]
-            many, long = len(rows), _timed(plan, domain, rows, seen)
+            many, long = len(rows), _timed(plan, domain, rows, evidence)
         if long > 0:
             return long + max(0.0, long - short) / (many - few) * (total - many)
     return None
 
 
-def _timed(plan: ExtractPlan, domain: DomainExtraction, rows: Rows, seen: OutputEvidence) -> float:
-    """Return the seconds to read and run some rows; 0 where none of them can be read."""
+def _timed(
+    plan: ExtractPlan, domain: DomainExtraction, rows: Rows, evidence: OutputEvidence
+) -> float:
+    """Return the seconds to read and run some rows; 0 if none of them can be read."""
     start, ran = time.perf_counter(), False
     for piece in domain.batches(rows):
         if len(piece.rows):
             _, outputs = plan.runner.run(piece.inputs)
-            seen.add(plan.classifier.outputs.shown(outputs))
+            evidence.add(plan.classifier.outputs.shown(outputs))
             ran = True
     return time.perf_counter() - start if ran else 0.0

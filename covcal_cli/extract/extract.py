@@ -2,19 +2,19 @@
 
 An extraction has five steps:
 
-1. Plan (`plan.prepare`): classifier and data are opened, and classes, preprocessing, splits and
-   the rows to run settled. Whatever can be refused is refused here.
+1. Plan (`plan.prepare`): open the classifier and the data; choose classes, preprocessing, splits
+   and rows. Everything that can be refused is refused here.
 2. Prove (`domain.prove`, the end of the plan): a first batch proves the last linear layer, and
    shows whether the rows of a batch influence each other.
-3. Spool (`DomainExtraction.run`): batch by batch, features and outputs go to files beside the file
-   to write (`parts.DomainSpool`). They are never all in memory at once, and a killed run can go on.
-4. Settle: all rows together tell whether the outputs are logits or probabilities
+3. Spool (`DomainExtraction.run`): write features and outputs, batch by batch, to files beside the
+   output (`parts.DomainSpool`). They are never all in memory, and a killed run can be resumed.
+4. Settle: decide from all rows whether the outputs are logits or probabilities
    (`classifiers.settlement.Outputs`).
-5. Join (`DomainExtraction.write`): what is spooled, with its labels, splits, ids and groups, is a
-   `parts.Part` of a domain, which `parts.Join` writes into the output. ``covcal merge`` joins the
-   parts of several files in the same way, and so to the same bytes.
+5. Join (`DomainExtraction.write`): the spooled numbers, with labels, splits, ids and groups, are a
+   `parts.Part` of a domain, and `parts.Join` writes it. ``covcal merge`` joins the parts of several
+   files in the same way, so it writes the same bytes.
 
-The rows of a domain keep a stable order, and nothing that changes from run to run is written, so
+The rows of a domain keep a stable order, and nothing that changes from run to run is written. So
 the same input gives the same bytes.
 """
 
@@ -43,7 +43,7 @@ _DEFAULTS = ExtractSettings()
 
 @dataclass(frozen=True)
 class ExtractReport:
-    """What extraction found and wrote."""
+    """The result of an extraction."""
 
     output: Path
     reading: str  # how the classifier's output is read, in plain words
@@ -103,9 +103,9 @@ def extract(
     force : bool
         Replace `output` if it exists.
     resume : bool
-        Go on with a run of the same settings that was killed or interrupted.
+        Continue a run of the same settings that was killed or interrupted.
     beside : Path, optional
-        A features file that the new one must go with, as ``covcal merge`` has it.
+        A features file that the new one must fit, as for ``covcal merge``.
     progress : callable, optional
         Called with a `Progress` after every batch.
 
@@ -123,19 +123,21 @@ def extract(
         with FeatureFile(beside) as file:
             data = target or source or output
             require_same_settings(file, data, plan.classes.names, plan.attributes())
-    # The plan's configuration decides whether what an earlier run has spooled can be gone on with.
+    # The plan's configuration decides whether an earlier run can be continued.
     with atomic_output(output, force=force) as partial:
         folder, note = open_spool(output, plan.config(), resume=resume)
         try:
             doubt = _run(plan, folder, partial, progress)
-        except Exception:  # after Ctrl-C the parts stay for --resume
+        except Exception:  # not after Ctrl-C: then --resume needs the folder
             if not resume:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     shutil.rmtree(folder, ignore_errors=True)
     domains = plan.domains
     has_features = plan.classifier.n_features is not None
-    found = (t for one in domains.values() for t in one.warnings(has_features=has_features))
+    warnings = [
+        text for domain in domains.values() for text in domain.warnings(has_features=has_features)
+    ]
     return ExtractReport(
         output=output,
         reading=plan.reading(),
@@ -145,7 +147,7 @@ def extract(
         classes=plan.classes.names,
         domains=tuple(domain.report() for domain in domains.values()),
         source_accuracy=domains["source"].accuracy if "source" in domains else None,
-        warnings=once(*plan.classifier.outputs.warnings, *plan.warnings, *found, doubt),
+        warnings=once(*plan.classifier.outputs.warnings, *plan.warnings, *warnings, doubt),
         notes=once(*plan.notes, note),
         has_features=has_features,
     )
@@ -154,22 +156,22 @@ def extract(
 def _run(
     plan: ExtractPlan, folder: Path, partial: Path, progress: ProgressCallback | None
 ) -> str | None:
-    """Spool and join every row, and return what both domains together say against the run."""
+    """Spool and join every row; return a warning if both domains look the same or swapped."""
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
-    outputs, seen = classifier.outputs, OutputEvidence()
+    outputs, evidence = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
-        # Spool: every row is run before any is written, so that all are kept if the run is stopped.
+        # Spool: run all rows before any is written, so that a stopped run loses none.
         spools = {
             name: stack.enter_context(DomainSpool(folder, name, plan.widths)) for name in domains
         }
         for name, domain in domains.items():
             domain.run(spools[name], plan.runner, progress)
-        # Settle: all rows of both domains together tell whether the outputs are logits.
+        # Settle: decide from all rows of both domains whether the outputs are logits.
         for name, domain in domains.items():
-            domain.witness(spools[name], outputs, seen)
-        _require_one_form(plan, spools, seen)
-        outputs.settle(seen)
-        # Join: the file is written in one go.
+            domain.add_evidence(spools[name], outputs, evidence)
+        _require_one_form(plan, spools, evidence)
+        outputs.settle(evidence)
+        # Join: write the file in one go.
         attributes, classes = plan.attributes(), plan.classes.names
         writer = stack.enter_context(
             HDF5Writer(partial, schema=FEATURES_SCHEMA, classes=classes, attributes=attributes)
@@ -184,23 +186,23 @@ def _run(
         if shard is not None:
             for domain in domains.values():
                 domain.write_shard(writer)
-        # Look back: what the rows of both domains say against each other, and the proof over all.
+        # Compare the rows of both domains, and combine their proofs.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # One place for both is either asked for, by a column domain, or said already.
+        # One path for both domains was either asked for (a column domain) or warned about already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             doubt = doubt_on_rows(writer.handle, paths)
         statistics = [domain.statistics for domain in domains.values()]
-        found: dict[str, Attribute] = {
+        proof: dict[str, Attribute] = {
             "tail": str(classifier.tail),
             **proof_attributes(
-                max(entry.affine_difference for entry in statistics),
-                max(entry.largest_logit for entry in statistics),
+                max(counts.affine_difference for counts in statistics),
+                max(counts.largest_logit for counts in statistics),
             ),
         }
-        content = content_sha256(joins, classes, attributes | found)
+        content = content_sha256(joins, classes, attributes | proof)
         writer.complete(
-            **found,
+            **proof,
             **{CONTENT: content},
             **({} if shard is None else {"shard": str(shard)}),
         )
@@ -208,20 +210,24 @@ def _run(
 
 
 def _require_one_form(
-    plan: ExtractPlan, spools: Mapping[str, DomainSpool], seen: OutputEvidence
+    plan: ExtractPlan, spools: Mapping[str, DomainSpool], evidence: OutputEvidence
 ) -> None:
-    """Refuse open outputs that are probabilities in most rows and none in others."""
-    if seen.form != "mixed" or not plan.classifier.outputs.is_open or seen.first_off is None:
+    """Refuse outputs of which most rows are probabilities, but not all."""
+    if (
+        evidence.form != "mixed"
+        or not plan.classifier.outputs.is_open
+        or evidence.first_off is None
+    ):
         return
-    row, total = seen.first_off
+    row, total = evidence.first_off
     name = "source" if "source" in spools and row < spools["source"].kept else "target"
     domain = plan.domains[name]
     if name == "target" and "source" in spools:
         row -= spools["source"].kept
     skipped = {number for number, _ in spools[name].skipped}
-    known = [number for number in domain.rows.tolist() if number not in skipped][row]
+    number = [number for number in domain.rows.tolist() if number not in skipped][row]
     raise CovcalError(
         f"{domain.data.path}: {plan.classifier.name} gives probabilities (in [0, 1], of sum 1) in "
-        f"{seen.summing} of {seen.rows} rows, and those of {domain.data.ids[known]} sum to "
-        f"{total:g}: leave such rows out, or export the model with its logits"
+        f"{evidence.summing} of {evidence.rows} rows, but {domain.data.ids[number]} has the sum "
+        f"{total:g}: remove such rows, or export the model with its logits"
     )

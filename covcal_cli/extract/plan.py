@@ -240,6 +240,7 @@ def prepare(
             size=size,
             threads=threads,
             skip_unreadable=settings.skip_unreadable,
+            has_chosen_fractions=settings.fractions is not None,
         )
     # Prove the last linear layer on the first rows that can be read.
     runner = _proved(opened, domains, size, classes)

@@ -258,7 +258,7 @@ class TestSaturation:
         save("csv", tmp_path, "t", table)
         done = covcal("extract", model(tmp_path), "--target", "t.csv", cwd=tmp_path)
         err = done.require_success().err
-        assert "exceeds 0.999: the inputs may be unscaled; standardise them as for" in err
+        assert "is above 0.999: the inputs may be unscaled. Scale them as in" in err
         assert "pixels" not in err
         assert "--scale" not in err
 
@@ -267,7 +267,7 @@ class TestSaturation:
         save("csv", tmp_path, "t", outputs(prefix="prob", values=hard))
         done = covcal("extract", "--probabilities", "--target", "t.csv", cwd=tmp_path)
         err = done.require_success().err
-        assert "exceeds 0.999: the outputs may be rounded; give them as the classifier" in err
+        assert "is above 0.999: the outputs may be rounded. Give them with all" in err
         assert "pixels" not in err
 
 

@@ -218,7 +218,7 @@ class TestBatches:
         assert BatchRunner(classifier, 16).note is None
         runner = prove(opened, {"x": x[:16]}, 16)
         assert runner.note is not None
-        assert "every row is run alone" in runner.note
+        assert "each row is run alone" in runner.note
         _, found = runner.run({"x": x[:10]})
         expected = [classifier.run({"x": x[row : row + 1]})[1][0] for row in range(10)]
         np.testing.assert_array_equal(found, expected)
@@ -231,7 +231,7 @@ class TestBatches:
         np.savez(tmp_path / "x.npz", x=self.rows(90))
         data, parts = tmp_path / "x.npz", [tmp_path / "1.h5", tmp_path / "2.h5"]
         report = extract(model, None, data, tmp_path / "one.h5")
-        assert any("every row is run alone" in note for note in report.notes)
+        assert any("each row is run alone" in note for note in report.notes)
         for index, path in enumerate(parts, 1):
             settings = ExtractSettings(selection=Selection(shard=Shard(index, 2)), batch=7)
             extract(model, None, data, path, settings)

@@ -141,7 +141,7 @@ def test_rows_that_are_none_among_probabilities_are_named(
     data = save(tmp_path, source, target)
     line = covcal("extract", *same(tmp_path, kind), *data, cwd=tmp_path).error_line()
     assert line.startswith("s.npz: " if bad < N else "t.npz: ")
-    assert f"in 479 of 480 rows, and those of {bad % N} sum to 0: leave such rows out" in line
+    assert f"in 479 of 480 rows, but {bad % N} has the sum 0: remove such rows" in line
 
 
 @pytest.mark.parametrize("kind", ["onnx", "torch"])
