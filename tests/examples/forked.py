@@ -32,8 +32,8 @@ def forked(folder: Path) -> Iterator[Path]:
     """Yield a command that does as ``covcal`` does, for as long as the block lasts."""
     address, command = folder / "socket", folder / "covcal"
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.examples.research.forked", str(address)],
-        cwd=Path(__file__).parents[3],
+        [sys.executable, "-m", "tests.examples.forked", str(address)],
+        cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# A table of class probabilities (tabular model, LLM): calibrated probabilities for every new row.
+#
+#     bash probability_table.sh SOURCE.parquet TARGET.parquet [OUTPUT.csv]
+#
+# Both tables have a column prob_NAME for every class. SOURCE also has a column `label`, and its rows
+# were not used in training. CSV files work as well. The other files go to the folder `calibrated`.
+set -euo pipefail
+source=$1 target=$2 output=${3:-probabilities.csv}
+mkdir -p calibrated
+
+covcal extract --probabilities "$source" "$target" -o calibrated/features.h5 --force
+covcal estimate calibrated/features.h5
+covcal calibrate calibrated/features.h5 -o calibrated/cal.json --force
+covcal apply calibrated/features.h5 -c calibrated/cal.json -o "$output" --force
