@@ -1,8 +1,10 @@
-"""Small files that many tests start from; made once, copied where a test may change them."""
+"""Small files that many tests start from; made once for all workers, copied before a change."""
 
+import fcntl
 import gc
+import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from importlib.resources import files
 from pathlib import Path
 
@@ -31,10 +33,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -item.path.stat().st_size)
 
 
+def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None]) -> Path:
+    """Return a folder that the first worker to ask for it fills, and that all workers use."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder, partial = root / name, root / f"{name}.partial"
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial.mkdir()
+            fill(partial)
+            partial.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with features.h5, adapted.h5 and METHOD.json of adapted.h5; not to be changed."""
-    folder = tmp_path_factory.mktemp("small")
+    return shared_folder(tmp_path_factory, "small", _write_small_files)
+
+
+def _write_small_files(folder: Path) -> None:
     source = made_domain("source", sizes=SIZES)
     target = made_domain("target", sizes=SIZES, shift=0.7)
     write_features(folder / "features.h5", source=source, target=target)
@@ -42,7 +62,6 @@ def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method in ("none", "temp", "iw+temp", "fl+temp", "fl+iw+temp", "blend"):
         arguments = ("adapted.h5", "--method", method, "-o", f"{method}.json")
         covcal("calibrate", *arguments, cwd=folder).require_success()
-    return folder
 
 
 @pytest.fixture
@@ -60,11 +79,13 @@ def adapted(small_files: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def trained(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The adapted.h5 of a brief ``covcal adapt --members 1``; not to be changed."""
-    folder = tmp_path_factory.mktemp("trained")
-    shutil.copy(small_files / "features.h5", folder)
-    with short_training(TRAINED_STEPS):
-        covcal("adapt", "--members", 1, "-q", cwd=folder).require_success()
-    return folder / "adapted.h5"
+
+    def fill(folder: Path) -> None:
+        shutil.copy(small_files / "features.h5", folder)
+        with short_training(TRAINED_STEPS):
+            covcal("adapt", "--members", 1, "-q", cwd=folder).require_success()
+
+    return shared_folder(tmp_path_factory, "trained", fill) / "adapted.h5"
 
 
 @pytest.fixture(scope="session")
