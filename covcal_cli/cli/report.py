@@ -1,4 +1,4 @@
-"""``covcal report``: a page to show a colleague."""
+"""``covcal report``: write one HTML page about calibrations."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,21 +20,23 @@ from covcal_cli.cli.options import (
     output,
 )
 
+_SENTENCES = 5  # on the screen, without --verbose
+
 
 def report(
     file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
         calibrations(
-            "A calibration, and what to call it; the verdict is about the first. Without it: "
-            "cal.json."
+            "A calibration, with a name if you like (NAME=FILE). The verdict is about the first. "
+            "Default: cal.json."
         ),
     ] = None,
     output: Annotated[Path, output("Page to write.")] = Path("report.html"),
     split: JudgedSplit = SplitName.test,
     bins: Annotated[int, typer.Option(min=1, max=100, help="Bins of confidence.")] = 15,
     bootstrap: Annotated[
-        int, typer.Option(min=0, help="Resamples behind the intervals; 0 for none.")
+        int, typer.Option(min=0, help="Resamples for the intervals; 0: no intervals.")
     ] = 1000,
     networks: Networks = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
@@ -43,9 +45,9 @@ def report(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write one self-contained HTML page: verdict, diagrams, metrics, guards, provenance.
+    """Write one HTML page that says whether the confidence can be trusted.
 
-    Without target labels it shows what is expected instead, and says so.
+    With target labels it shows measurements, without them estimates. The page needs no network.
 
     \b
     Examples:
@@ -88,7 +90,9 @@ def report(
     )
     for text in (*notes, *content.notes):
         console.note(text)
-    found = verdict(content)
-    reading = [] if content.reading is None else [content.reading]
-    console.screen("\n".join([found.headline, *found.sentences, *reading]))
+    result = verdict(content)
+    sentences = result.sentences[: None if verbose else _SENTENCES]
+    console.screen("\n".join([f"{result.headline}.", *sentences]))
+    if content.source_accuracy is not None and content.source_accuracy.doubt is not None:
+        console.warn([content.source_accuracy.doubt])
     console.wrote(output)

@@ -1,4 +1,4 @@
-"""The content of a report, and the commands that lead to it; nothing is drawn here."""
+"""The content of a report, and the commands that make it again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +15,15 @@ from covcal_cli.formats.features import FEATURES_FILE, ONE_TABLE, OPTIONS
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
 
-MEASURES = EvaluateSettings(resamples=1000)  # of a report, unless others are asked for
-# The options of ``covcal report`` by what they set, and those of ``covcal evaluate``.
-_OF_REPORT = {"split": "--split", "bins": "--bins", "resamples": "--bootstrap", "seed": "--seed"}
-_OF_EVALUATE = _OF_REPORT | {"predictions": "--predictions", "by": "--by"}
+DEFAULTS = EvaluateSettings(resamples=1000)
+# The options of ``covcal report`` and ``covcal evaluate`` by the setting that they change.
+_REPORT_OPTIONS = {
+    "split": "--split",
+    "bins": "--bins",
+    "resamples": "--bootstrap",
+    "seed": "--seed",
+}
+_EVALUATE_OPTIONS = _REPORT_OPTIONS | {"predictions": "--predictions", "by": "--by"}
 
 
 @dataclass(frozen=True)
@@ -27,17 +32,17 @@ class ReportContent:
 
     path: Path  # of the features or adapted file
     documents: tuple[Path, ...]  # the calibrations' files, in the order given
-    calibrations: Mapping[str, Calibration]  # by name; the verdict is about the first
-    evaluation: Evaluation | None  # None where the target rows have no labels
-    estimation: Estimation | None  # None where the file has too little for an estimate
-    attributes: Mapping[str, str]  # where the file comes from, as its root attributes say
-    origins: Mapping[Path, Mapping[str, str]]  # the same of other files that a calibration is of
-    rows: Mapping[str, str]  # per domain, its rows by split in words
-    source_accuracy: SourceAccuracy | None  # of the classifier; None without labelled source rows
-    settings: EvaluateSettings  # of what was measured
-    networks: Path | None  # that were given for the calibrations
-    notes: tuple[str, ...]  # what a reader should know of the rows and of the estimate
-    names: tuple[str, ...] = ()  # that were given to the calibrations; an empty one was not
+    calibrations: Mapping[str, Calibration]  # by name; the verdict is about the first one
+    evaluation: Evaluation | None  # None if no target row has a label
+    estimation: Estimation | None  # None if the file has too few rows for an estimate
+    attributes: Mapping[str, str]  # the root attributes of the file
+    origins: Mapping[Path, Mapping[str, str]]  # those of other fitted files
+    rows: Mapping[str, str]  # the row counts of each domain by split, in words
+    source_accuracy: SourceAccuracy | None  # None without labelled source rows
+    settings: EvaluateSettings
+    networks: Path | None  # the file of --networks
+    notes: tuple[str, ...]  # for the reader, on the rows and the estimate
+    names: tuple[str, ...] = ()  # NAME of -c NAME=FILE, or empty, per document
 
     @property
     def name(self) -> str:
@@ -46,13 +51,13 @@ class ReportContent:
 
     @property
     def reading(self) -> str | None:
-        """How the classifier does on its own data, in one sentence, with a doubt that it raises."""
+        """The accuracy on the source in words, with a warning if it is suspicious."""
         if self.source_accuracy is None:
             return None
         doubt = self.source_accuracy.doubt
-        plain = f"The classifier gets {self.source_accuracy} right"
-        return f"{plain}: is that what training measured?" + (
-            f" Warning: {doubt}." if doubt else ""
+        return (
+            f"The classifier gets {self.source_accuracy} right. Compare this with the accuracy "
+            f"that you measured in training.{f' Warning: {doubt}.' if doubt else ''}"
         )
 
     @property
@@ -62,44 +67,44 @@ class ReportContent:
 
 
 def commands(content: ReportContent) -> list[str]:
-    """Return the commands that lead from the classifier to this report, as one would type them.
+    """Return the commands that lead from the classifier to this report.
 
-    Names that no file keeps are in capitals.
+    A name that no file stores is in capitals.
     """
-    # The files that were reported on and that calibrations were fitted on, each made once.
-    fitted = [found.inputs[0].path for found in content.calibrations.values()]
+    # The file of the report and the files that calibrations were fitted on, each made once.
+    fitted = [calibration.inputs[0].path for calibration in content.calibrations.values()]
     lines: dict[str, None] = {}
     for path in (content.path, *fitted):
         attributes = content.attributes if path == content.path else content.origins.get(path)
         if attributes is not None:
-            lines |= dict.fromkeys(_made(path, attributes))
-    for document, found in zip(content.documents, content.calibrations.values(), strict=True):
-        path = found.inputs[0].path
+            lines |= dict.fromkeys(_extract_and_adapt(path, attributes))
+    for document, calibration in zip(content.documents, content.calibrations.values(), strict=True):
+        path = calibration.inputs[0].path
         same = path == content.path or path not in content.origins
-        lines[_calibrated(as_word(content.path if same else path), document, found)] = None
+        lines[_calibrate(as_word(content.path if same else path), document, calibration)] = None
     file = as_word(content.path)
-    given = " ".join(
+    options = " ".join(
         f"-c {as_word(f'{name}={document}' if name else document)}"
         for name, document in zip_longest(content.names, content.documents)
     )
     if content.networks is not None:
-        given += f" --networks {as_word(content.networks)}"
+        options += f" --networks {as_word(content.networks)}"
     if content.settings.allow_other_preprocessing:
-        given += " --allow-other-preprocessing"
+        options += " --allow-other-preprocessing"
     if content.evaluation is not None:
-        asked = _asked(_OF_EVALUATE, content.settings, EvaluateSettings())
-        lines[f"covcal evaluate {file} {given}{asked}"] = None
-    asked = _asked(_OF_REPORT, content.settings, MEASURES)
-    return [*lines, f"covcal report {file} {given} -o report.html{asked}"]
+        changed = _changed(_EVALUATE_OPTIONS, content.settings, EvaluateSettings())
+        lines[f"covcal evaluate {file} {options}{changed}"] = None
+    changed = _changed(_REPORT_OPTIONS, content.settings, DEFAULTS)
+    return [*lines, f"covcal report {file} {options} -o report.html{changed}"]
 
 
-def _made(path: Path, attributes: Mapping[str, str]) -> list[str]:
-    """Return the commands that make a features or adapted file of these attributes."""
+def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:
+    """Return the commands that make a features or adapted file with these attributes."""
     is_adapted = FEATURES_FILE in attributes
     features = path.parent / attributes[FEATURES_FILE] if is_adapted else path
     try:
         options = [str(option) for option in parsed_json(attributes[OPTIONS])]
-    except (KeyError, ValueError, TypeError):  # of an older version, which kept the seed alone
+    except (KeyError, ValueError, TypeError):  # an older version stored only the seed
         seed = attributes.get("extract_seed" if is_adapted else "seed", "0")
         options = [] if seed == "0" else ["--seed", seed]
     tables = {"--logits", "--probabilities"} & set(options)
@@ -122,29 +127,29 @@ def _made(path: Path, attributes: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _asked(
+def _changed(
     options: Mapping[str, str], settings: EvaluateSettings, defaults: EvaluateSettings
 ) -> str:
-    """Return the options that make `settings` of a command's defaults."""
+    """Return the options that turn a command's defaults into `settings`."""
     values = {option: getattr(settings, name) for name, option in options.items()}
-    usual = {option: getattr(defaults, name) for name, option in options.items()}
-    changed = (option for option in values if values[option] != usual[option])
-    return "".join(f" {option} {quote(str(values[option]))}" for option in changed)
+    standard = {option: getattr(defaults, name) for name, option in options.items()}
+    differing = (option for option in values if values[option] != standard[option])
+    return "".join(f" {option} {quote(str(values[option]))}" for option in differing)
 
 
-def _calibrated(file: str, document: Path, found: Calibration) -> str:
-    output = f"-o {as_word(document)}{_seed(found.seed)}"
-    if found.fit.get("at_limit"):  # which is not written without
+def _calibrate(file: str, document: Path, calibration: Calibration) -> str:
+    output = f"-o {as_word(document)}{_seed(calibration.seed)}"
+    if calibration.fit.get("at_limit"):  # the temperature is written only with --force
         output += " --force"
-    loss = "" if found.loss == "brier" else f" --loss {found.loss}"
-    if found.labelled_rows is not None:
-        rows = found.labelled_rows
+    loss = "" if calibration.loss == "brier" else f" --loss {calibration.loss}"
+    if calibration.labelled_rows is not None:
+        rows = calibration.labelled_rows
         labels = str(rows.n) if rows.design == "random" else rows.design
         return f"covcal calibrate {file} --labels {labels}{loss} {output}"
-    options = f"--method {found.method}{loss}"
-    if found.max_weight != 1000:
-        options += f" --max-weight {found.max_weight!r}"
-    prior = found.target_prior.name
+    options = f"--method {calibration.method}{loss}"
+    if calibration.max_weight != 1000:
+        options += f" --max-weight {calibration.max_weight!r}"
+    prior = calibration.target_prior.name
     if prior != "source":
         options += f" --target-prior {quote(str(prior))}"
     return f"covcal calibrate {file} {options} {output}"

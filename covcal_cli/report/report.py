@@ -1,4 +1,4 @@
-"""The one function behind ``covcal report``."""
+"""``covcal report``: write one HTML page about calibrations of a file."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,7 +14,7 @@ from covcal_cli.forecast.source_accuracy import source_accuracy
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged
-from covcal_cli.report.content import MEASURES, ReportContent
+from covcal_cli.report.content import DEFAULTS, ReportContent
 from covcal_cli.report.page import page
 
 
@@ -22,7 +22,7 @@ def report(
     path: str | Path,
     documents: Sequence[str | Path],
     output: str | Path,
-    settings: EvaluateSettings = MEASURES,
+    settings: EvaluateSettings = DEFAULTS,
     *,
     names: Sequence[str] = (),
     networks: str | Path | None = None,
@@ -30,9 +30,8 @@ def report(
 ) -> ReportContent:
     """Write one self-contained HTML page about calibrations of a file.
 
-    Where the target rows have labels it shows what was measured, else what is expected, and says
-    which. What is expected is estimated with the settings of the first calibration. The same input
-    gives the same bytes.
+    If target rows have labels, the page shows measurements, otherwise estimates, and says which.
+    Estimates use the settings of the first calibration. The same input gives the same bytes.
 
     Parameters
     ----------
@@ -43,22 +42,22 @@ def report(
     output : str or Path
         The page to write.
     settings, networks
-        As `evaluate` has them.
+        As for `evaluate`.
     names : sequence of str
-        What the calibrations are called; an empty one, or none, leaves it to `read_named`.
+        Names of the calibrations. `read_named` chooses a name where one is empty or missing.
 
     Raises
     ------
     CovcalError
-        If the file or a calibration cannot be used, `networks` are given and no calibration needs
-        any, or the output cannot be written.
+        If the file or a calibration cannot be used, if no calibration needs the `networks`, or if
+        the output cannot be written.
     """
     path, output, files = Path(path), Path(output), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
     if output.suffix.lower() not in (".html", ".htm"):
         raise CovcalError(f"{output}: a report is a web page: give -o a name that ends in .html")
     if not files:
-        raise CovcalError("a report is about calibrations: give at least one")
+        raise CovcalError("a report needs at least one calibration: give it with -c cal.json")
     check_output(output, force=force, inputs=[path, *files])
     calibrations = read_named(files, networks, names)
     with FeatureFile(path) as file:
@@ -69,7 +68,7 @@ def report(
             if domain is not None
         }
         accuracy = source_accuracy(file)
-    # What can be measured where there are labels, and estimated where there is enough for it.
+    # Measure if there are labels, and estimate if there are enough rows.
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
         evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
@@ -104,14 +103,14 @@ def report(
 
 
 def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:
-    """Return the attributes of files that calibrations were fitted on, other than `path`."""
-    found = {}
+    """Return the attributes of files that calibrations were fitted on, except `path`."""
+    origins = {}
     for calibration in calibrations:
         fitted = calibration.inputs[0]
         if is_unchanged(fitted) and not fitted.path.samefile(path):
             with FeatureFile(fitted.path) as file:
-                found[fitted.path] = _attributes(file)
-    return found
+                origins[fitted.path] = _attributes(file)
+    return origins
 
 
 def _attributes(file: FeatureFile) -> dict[str, str]:

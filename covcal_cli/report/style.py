@@ -1,4 +1,4 @@
-"""What pages have in common: their look, and their sections."""
+"""The style sheet of covcal's pages, and their sections."""
 
 from covcal_cli.report.tables import safe
 
@@ -28,6 +28,16 @@ td:last-child:not(.number) { min-width: 15rem; }
 .long td { overflow-wrap: anywhere; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 pre { background: #f5f7fa; padding: .7rem; overflow-x: auto; font-size: .85rem; }
+figure.wide { max-width: 40rem; }
+details { margin: 2rem 0 .5rem; } summary { font-weight: 600; cursor: pointer; }
+@media screen and (max-width: 40rem) {
+  .stack thead { position: absolute; clip-path: inset(50%); }
+  .stack table, .stack tbody { display: block; }
+  .stack tr { display: block; padding: .4rem 0; border-bottom: 1px solid #d9dee4; }
+  .stack td { display: grid; grid-template-columns: 8.5rem 1fr; gap: .5rem; border: 0;
+    padding: .1rem 0; text-align: left; min-width: 0; white-space: normal; }
+  .stack td:last-child:not(.number), .stack td:first-child { min-width: 0; }
+  .stack td::before { content: attr(data-label); color: #52606d; } }
 @media print { body { max-width: none; font-size: 11px; padding: 0; }
   .table, pre { overflow: visible; } pre { white-space: pre-wrap; }
   figure, tr { break-inside: avoid; } h2 { break-after: avoid; } }
@@ -37,3 +47,8 @@ pre { background: #f5f7fa; padding: .7rem; overflow-x: auto; font-size: .85rem; 
 def section(heading: str, body: str) -> str:
     """Return a section of a page; `body` is HTML."""
     return f"<section><h2>{safe(heading)}</h2>\n{body}</section>"
+
+
+def folded(heading: str, body: str) -> str:
+    """Return a section that is closed until the reader opens it; `body` is HTML."""
+    return f"<details><summary>{safe(heading)}</summary>\n{body}</details>"

@@ -52,21 +52,28 @@ def safe(text: str) -> str:
 
 
 def html(table: Table, *, long_words: bool = False) -> str:
-    """Return a table of escaped cells that scrolls on its own where it is too wide.
+    """Return a table of escaped cells.
 
-    A line break within a cell stays one. With `long_words` words may be broken anywhere, as hashes
-    and paths must be.
+    On a narrow screen a table of more than three columns, or with text in its last column, shows
+    each row as a list of labelled cells, so that no cell is off screen. Line breaks within a cell
+    are kept. `long_words` lets words break anywhere, which hashes and paths need.
     """
+    last = len(table.columns) - 1
+    stacks = last > 2 or (last in table.texts and last > 0)
+
+    def attributes(index: int) -> str:
+        label = f' data-label="{escape(table.columns[index])}"' if stacks else ""
+        return label + ("" if index in table.texts else " class=number")
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{'' if index in table.texts else ' class=number'}>"
+            f"<{tag}{attributes(index) if tag == 'td' or index not in table.texts else ''}>"
             f"{escape(text).replace(chr(10), '<br>')}</{tag}>"
             for index, text in enumerate(row)
         )
 
     body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
-    kind = "table long" if long_words else "table"
+    kind = f"table{' long' if long_words else ''}{' stack' if stacks else ''}"
     return (
         f'<div class="{kind}" tabindex="0"><table>'
         f"<thead><tr>{cells(table.columns, 'th')}</tr></thead>\n"
@@ -138,18 +145,18 @@ def weights_table(calibration: Calibration) -> str | None:
     if health is None:
         return None
     rows = [
-        ["effective rows (overlap of the domains)", f"{health['ess']:.1f} of {health['n']}"],
-        ["effective rows in the fit of T", f"{health['ess_fit']:.1f} of {health['n']}"],
+        ["effective sample size (overlap of the domains)", f"{health['ess']:.1f} of {health['n']}"],
+        ["effective sample size in the fit of T", f"{health['ess_fit']:.1f} of {health['n']}"],
         ["mean weight (should be 1)", f"{health['mean_weight']:.3f}"],
-        ["share of the largest weight", percent(health["largest_share"])],
-        ["weights cut at the limit", percent(health["clipped_share"])],
-        ["domain AUC (50 %: no shift seen)", percent(health["domain_auc"])],
+        ["largest single weight, of the total", percent(health["largest_share"])],
+        ["weights clipped at the limit", percent(health["clipped_share"])],
+        ["AUC of source against target (50 %: indistinguishable)", percent(health["domain_auc"])],
     ]
     return html(Table(["importance weights", ""], rows))
 
 
 def candidates_table(calibration: Calibration) -> str | None:
-    """Return what ``auto`` chose from; None where a method was asked for."""
+    """Return the candidates of ``auto``; None if the user named a method."""
     if not calibration.candidates:
         return None
     rows = [
@@ -162,12 +169,12 @@ def candidates_table(calibration: Calibration) -> str | None:
         ]
         for candidate in calibration.candidates
     ]
-    header = ["candidate", "T", "target confidence", "expected accuracy", "why"]
+    header = ["candidate", "T", "target confidence", "estimated accuracy", "why"]
     return html(Table(header, rows, texts=(0, 4)))
 
 
-def guards_table(guards: Sequence[Guard]) -> str | None:
-    """Return the guards with their numbers; None where there are none."""
+def checks_table(guards: Sequence[Guard]) -> str | None:
+    """Return every check with its number and threshold; None if there are no checks."""
     if not guards:
         return None
     rows = [
@@ -180,7 +187,7 @@ def guards_table(guards: Sequence[Guard]) -> str | None:
         ]
         for guard in guards
     ]
-    header = ["guard", "", "found", "threshold", "in words"]
+    header = ["check", "result", "value", "threshold", "meaning"]
     return html(Table(header, rows, texts=(0, 1, 4)))
 
 
@@ -188,20 +195,20 @@ def estimates_table(estimation: Estimation) -> str:
     """Return the target accuracy by every estimator, none of which read a target label."""
     rows = [
         [
-            one.name,
-            percent(one.accuracy),
-            f"{percent(one.low)} to {percent(one.high)}",
-            "no guard" if not one.checked else "yes" if one.trusted else "no",
-            one.assumption,
+            estimate.name,
+            percent(estimate.accuracy),
+            f"{percent(estimate.low)} to {percent(estimate.high)}",
+            "no check available" if not estimate.checked else "yes" if estimate.trusted else "no",
+            estimate.assumption,
         ]
-        for one in estimation.estimates
+        for estimate in estimation.estimates
     ]
-    header = ["estimate", "accuracy", "interval", "guards passed", "right if"]
+    header = ["estimator", "accuracy", "range", "checks passed", "assumption"]
     return html(Table(header, rows, texts=(0, 3, 4)))
 
 
 def provenance_table(content: ReportContent) -> str:
-    """Return where everything comes from: files with their hashes, versions, seeds."""
+    """Return files with their hashes, versions and seeds."""
     named = [entry for found in content.calibrations.values() for entry in found.inputs]
     if content.evaluation is not None:
         named += content.evaluation.inputs

@@ -1,36 +1,33 @@
-"""The verdict in words: what was found, how sure that is, and what to do.
+"""The verdict: one sentence that says what to do, and the sentences that support it.
 
-With labels, it rests on intervals: one of the ECE that reaches 0 does not contradict an honest
-confidence, and whether a calibration is better or worse is told by differences on the same rows.
-An average may hide a class, so every predicted class is looked at as far as its rows tell. Without
-labels, the verdict says what is expected and that nothing was measured.
+With labels, every sentence follows from an interval. A calibration does harm, or helps, only where
+a paired difference on the same rows proves it. A class counts as wrong only where its own interval
+proves it, because an average can hide a class. Without labels, the verdict rests on the estimated
+accuracy, and says that nothing was measured.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from covcal_cli.evaluate.bins import GroupMetrics
 from covcal_cli.evaluate.bootstrap import Interval
-from covcal_cli.evaluate.metrics import Metrics
+from covcal_cli.evaluate.claims import ClassGaps, MeanGap, ece_sentence, percent, points
 from covcal_cli.evaluate.paired import Difference
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.forecast.forecaster import NONE
-from covcal_cli.formats.calibration import Calibration
-from covcal_cli.maths.odds import short_percent, wilson
+from covcal_cli.maths.odds import short_percent
 from covcal_cli.report.content import ReportContent
 
 Tone = Literal["good", "mixed", "bad"]
-# An interval of the ECE that starts below NEGLIGIBLE does not contradict an honest confidence; one
-# that ends above NARROW leaves room for an error that matters. So much is tolerated of a predicted
-# class too.
+# An ECE whose interval starts below NEGLIGIBLE may be 0; one that ends above NARROW may matter.
 NEGLIGIBLE, NARROW = 0.01, 0.05
-_NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}  # of what is compared
+_NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
+_LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A headline and the sentences under it."""
+    """What to do, and why."""
 
     tone: Tone
     headline: str
@@ -44,51 +41,58 @@ def verdict(content: ReportContent) -> Verdict:
     return _measured(content, content.evaluation)
 
 
+# With labels.
+
+
 def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
     name, level = content.name, evaluation.level
-    after, ece = evaluation.metrics[name], evaluation.intervals.get(name, {}).get("ece")
-    found = (evaluation.difference(name, NONE, metric) for metric in _NAMES)
-    differences = [one for one in found if one is not None]
-    classes = _Classes.of(evaluation.classes.get(name, ()), level)
-    sentences = [
-        f"Measured on {evaluation.n} labelled target rows, of which the classifier gets "
-        f"{after.accuracy:.1%} right.{_left_out(evaluation)}",
-        *_off(evaluation, name),
-        *_compared(differences, level),
-        _direction(after, evaluation.intervals.get(name, {})),
-        *classes.sentences(),
+    ece = evaluation.intervals.get(name, {}).get("ece")
+    changes = [
+        change
+        for metric in _NAMES
+        if (change := evaluation.difference(name, NONE, metric)) is not None
     ]
-    return Verdict(*_headline(differences, ece, classes, evaluation), tuple(sentences))
+    classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
+    sentences = [
+        f"Measured on {evaluation.n} labelled target rows. The classifier gets "
+        f"{evaluation.metrics[name].accuracy:.1%} of them right.{_left_out(evaluation)}",
+        *_errors(evaluation, name),
+        *_compared(changes, level),
+    ]
+    if ece is not None and classes.n > 1:
+        sentences += [_sentence(text) for text in (classes.worst, classes.count) if text]
+    return Verdict(*_action(name, changes, ece, classes, evaluation), tuple(sentences))
 
 
-def _headline(
-    differences: Sequence[Difference],
+def _action(
+    name: str,
+    changes: Sequence[Difference],
     ece: Interval | None,
-    classes: "_Classes",
+    classes: ClassGaps,
     evaluation: Evaluation,
 ) -> tuple[Tone, str]:
-    """Return tone and headline: harm first, then whether an honest confidence is contradicted."""
-    directions = {one.direction for one in differences} - {0}
+    """Return tone and headline: harm first, then what the interval of the ECE proves."""
+    directions = {change.direction for change in changes} - {0}
     if directions == {1}:
-        return "bad", "The calibration does harm on this data"
+        return "bad", f"Do not use {name} here: it makes the confidence worse"
     if ece is None:
-        return "mixed", "Measured, but without intervals: what is chance was not told from error"
+        return "mixed", "Measured without intervals: make the report again with --bootstrap 1000"
+    off = f"off by {points(ece[0])} to {points(ece[1])} points on average"
     if ece[0] >= NEGLIGIBLE and directions == {-1}:
-        return "mixed", "The confidence is closer to the truth, but not yet honest"
+        return "mixed", f"Better than before, but do not rely on it: the confidence is {off}"
     if ece[0] >= NEGLIGIBLE:
-        return "bad", "The confidence cannot be taken at its word"
+        return "bad", f"Do not trust the confidence: it is {off}"
     if classes.off:
         worst = classes.off[0].name
-        return "bad", f"The confidence cannot be taken at its word where {worst} is predicted"
-    points, level = 100 * ece[1], short_percent(evaluation.level)
+        return "bad", f"Do not trust the confidence where {worst} is predicted"
     if ece[1] < NARROW:
-        return "good", (
-            f"The confidence can be taken at its word: at most {points:.1f} points off on average "
-            f"({level})"
+        return (
+            "good",
+            f"Use it: the confidence is off by at most {points(ece[1])} points on average",
         )
     return "mixed", (
-        f"Between 0 and {points:.0f} points of miscalibration are compatible with these "
-        f"{evaluation.n} rows"
+        f"Label more rows: the confidence may be off by up to {points(ece[1])} points, and "
+        f"{evaluation.n} rows cannot decide"
     )
 
 
@@ -97,163 +101,102 @@ def _left_out(evaluation: Evaluation) -> str:
         "without a label": evaluation.unlabelled,
         "whose labels a calibration was fitted to": evaluation.left_out,
     }
-    parts = [f"{count} {what}" for what, count in counts.items() if count]
+    parts = [f"{count} {reason}" for reason, count in counts.items() if count]
     return f" Left out: {' and '.join(parts)}." if parts else ""
 
 
-def _off(evaluation: Evaluation, name: str) -> list[str]:
+def _errors(evaluation: Evaluation, name: str) -> list[str]:
     """Return how far off the confidence is, before and after."""
-
-    def points(one: str) -> str:
-        text = f"{100 * evaluation.metrics[one].ece:.1f} points"
-        interval = evaluation.intervals.get(one, {}).get("ece")
-        if interval is None:
-            return text
-        low, high = (f"{100 * end:.1f}" for end in interval)
-        return f"{text} ({short_percent(evaluation.level)} interval {low} to {high})"
-
-    bins = len(evaluation.metrics[name].bins.counts)
-    if name == NONE:
-        return [f"The confidence is off by {points(NONE)} on average (ECE of {bins} bins)."]
-    return [
-        f"As the classifier came, its confidence was off by {points(NONE)} on average (expected "
-        f"calibration error of {bins} bins); with {name}, as it was fitted, it is off by "
-        f"{points(name)}."
-    ]
+    sentences = []
+    for calibration in dict.fromkeys((NONE, name)):
+        before = calibration == NONE and name != NONE
+        whose = "Before calibration" if before else f"With {name}" if name != NONE else "As it is"
+        ece = evaluation.intervals.get(calibration, {}).get("ece")
+        if ece is None:
+            error = f"{points(evaluation.metrics[calibration].ece)} points, without an interval"
+            sentences.append(f"{whose}, the measured calibration error (ECE) is {error}.")
+            continue
+        gap = MeanGap.of(evaluation.metrics[calibration].bins, evaluation.level)
+        sentences.append(
+            f"{whose}, the calibration error (ECE) is {ece_sentence(ece)} "
+            f"({short_percent(evaluation.level)} interval). On average: {gap.sentence}."
+        )
+    return sentences
 
 
-def _compared(differences: Sequence[Difference], level: float) -> list[str]:
-    """Return what the rows say of the calibration against the classifier as it came."""
-    if not differences:
+def _compared(changes: Sequence[Difference], level: float) -> list[str]:
+    """Return what the rows prove about the calibration against the uncalibrated classifier."""
+    if not changes:
         return []
-    numbers = ", ".join(_difference(one) for one in differences)
+    numbers = ", ".join(_change(change) for change in changes)
     worse, better = (
-        " and ".join(_NAMES[one.metric] for one in differences if one.direction == direction)
+        " and ".join(_NAMES[change.metric] for change in changes if change.direction == direction)
         for direction in (1, -1)
     )
     if worse and better:
         conclusion = f"It is better by {better} and worse by {worse}."
     elif worse:
-        conclusion = f"It is worse by {worse}: do not use it here."
+        conclusion = f"It is worse by {worse}."
     elif better:
         conclusion = f"It is better by {better}."
     else:
-        conclusion = "So these rows show neither that it is better nor that it is worse."
-    return [f"On the same rows it changes {numbers} ({short_percent(level)}, paired). {conclusion}"]
+        conclusion = "These rows prove neither that it is better nor that it is worse."
+    return [f"{conclusion} On the same rows it changes {numbers} ({short_percent(level)}, paired)."]
 
 
-def _difference(one: Difference) -> str:
-    if one.metric == "ece":
-        value, low, high = (f"{100 * number:+.1f}" for number in (one.value, one.low, one.high))
+def _change(change: Difference) -> str:
+    if change.metric == "ece":
+        ends = (100 * number for number in (change.value, change.low, change.high))
+        value, low, high = (f"{number:+.1f}" for number in ends)
         return f"the ECE by {value} points [{low}, {high}]"
-    value, low, high = (f"{number:+.4f}" for number in (one.value, one.low, one.high))
-    return f"the {_NAMES[one.metric]} by {value} [{low}, {high}]"
+    value, low, high = (f"{number:+.4f}" for number in (change.value, change.low, change.high))
+    return f"the {_NAMES[change.metric]} by {value} [{low}, {high}]"
 
 
-def _direction(metrics: Metrics, intervals: dict[str, Interval]) -> str:
-    gap = 100 * (metrics.mean_confidence - metrics.accuracy)
-    if abs(gap) < 1:
-        text = "On average it promises what it keeps, within one point"
-    else:
-        word = "more" if gap > 0 else "less"
-        text = f"On average it promises {abs(gap):.1f} points {word} than it keeps"
-    # An average hides what cancels out.
-    if all(intervals.get(part, (0.0, 0.0))[0] > 0 for part in ("over_ece", "under_ece")):
-        over, under = 100 * metrics.over_ece, 100 * metrics.under_ece
-        text += (
-            f": {over:.1f} points too much where it is over-confident, and {under:.1f} too little "
-            "where it is under-confident"
-        )
-    return f"{text}."
-
-
-@dataclass(frozen=True)
-class _Classes:
-    """What the rows tell of each predicted class."""
-
-    off: tuple[GroupMetrics, ...]  # beyond doubt by more than NARROW, the worst first
-    unclear: int  # have too few rows to tell
-    n: int  # that are predicted at all
-
-    @classmethod
-    def of(cls, groups: Sequence[GroupMetrics], level: float) -> "_Classes":
-        """Judge every class at a level that holds for all of them together (Bonferroni)."""
-        predicted = [group for group in groups if group.n]
-        off: list[tuple[float, GroupMetrics]] = []
-        unclear = 0
-        for group in predicted:
-            if group.accuracy is None or group.mean_confidence is None:
-                continue
-            ends = wilson(group.accuracy, group.n, 1 - (1 - level) / len(predicted))
-            gaps = [group.mean_confidence - end for end in ends]
-            least = 0.0 if min(gaps) < 0 < max(gaps) else min(map(abs, gaps))
-            if least > NARROW:
-                off.append((least, group))
-            elif max(map(abs, gaps)) > NARROW:
-                unclear += 1
-        worst_first = sorted(off, key=lambda entry: -entry[0])
-        return cls(tuple(group for _, group in worst_first), unclear, len(predicted))
-
-    def sentences(self) -> list[str]:
-        """Return the worst class, or how many could not be told, for more than one class."""
-        margin = f"{100 * NARROW:.0f} points"
-        if self.off:
-            worst = self.off[0]
-            more = f" {len(self.off)} of {self.n} classes are off by more than {margin}."
-            return [
-                f"Where {worst.name} is predicted it promises {worst.mean_confidence:.0%} and "
-                f"keeps {worst.accuracy:.0%}, on {worst.n} rows.{more}"
-            ]
-        if self.unclear:
-            return [
-                f"No predicted class is shown to be off by more than {margin}, but {self.unclear} "
-                f"of {self.n} have too few rows to tell."
-            ]
-        return []
+# Without labels.
 
 
 def _expected(content: ReportContent) -> Verdict:
-    found = content.calibration
+    calibration = content.calibration
     sentences = [
-        f"No label of target {content.settings.split} rows is known, so nothing here is measured: "
-        "it is expected."
+        f"No {content.settings.split} row of the target has a label, so nothing here is measured."
     ]
-    sentences += _confidences(found)
-    labels = found.estimates.get("labelled")
-    if labels is not None:
-        sentences.append(
-            f"By labels of other rows, which the calibration was fitted to, its ECE is "
-            f"{labels['ece']:.1%} ({labels['ece_low']:.1%} to {labels['ece_high']:.1%}), each row "
-            "judged by a fit without it."
-        )
+    vague = True
     if content.estimation is not None:
         best = content.estimation.estimates[0]
+        vague = not best.bounds
         sentences.append(
-            f"The classifier is expected to get {best.accuracy:.1%} of the target right (range "
-            f"{best.low:.1%} to {best.high:.1%}: {best.interval})."
-            f"{'' if best.bounds else ' That is too wide to be of use.'}"
+            f"Estimated accuracy on the target: {percent(best.accuracy)} (between "
+            f"{100 * best.low:.0f} and {percent(best.high)}). {_sentence(best.interval)}"
         )
-    failed = [guard for guard in found.guards if not guard.passed]
-    sentences += [f"A guard did not pass: {guard.sentence}." for guard in failed]
+    before = calibration.estimates.get("target_confidence_before")
+    after = calibration.estimates.get("target_confidence")
+    if before is not None and after is not None:
+        sentences.append(
+            f"Mean confidence on the target: {percent(before)} before calibration, "
+            f"{percent(after)} after. It should equal the accuracy."
+        )
+    labelled = calibration.estimates.get("labelled")
+    if labelled is not None:
+        sentences.append(
+            f"On the rows that you labelled, the ECE is {points(labelled['ece_low'])} to "
+            f"{points(labelled['ece_high'])} points. Each row was tested with a fit without it."
+        )
+    failed = [guard for guard in calibration.guards if not guard.passed]
+    sentences += [f"A check failed: {guard.sentence}." for guard in failed]
     sentences.append(
-        "No number without labels can see a change of the concept itself. covcal pick draws target "
-        "rows to label, of which fifty tell much, and covcal evaluate measures on a few hundred."
+        f"No number without labels can show that the task itself has changed. {_LABELS_HELP}"
     )
-    doubtful = bool(failed or found.warnings)
-    headline = (
-        "Expected, not measured, and with reasons for doubt"
-        if doubtful
-        else "Expected, not measured: no reason for doubt was found"
+    if vague or failed or calibration.warnings:
+        reason = "the estimated accuracy is too vague" if vague else "a check failed"
+        if not (vague or failed):
+            reason = "the calibration has a warning"
+        return Verdict("mixed", f"Label 50 rows first: {reason}", tuple(sentences))
+    return Verdict(
+        "mixed", "Use it, and label some rows when you can: nothing was measured", tuple(sentences)
     )
-    return Verdict("mixed", headline, tuple(sentences))
 
 
-def _confidences(found: Calibration) -> list[str]:
-    before = found.estimates.get("target_confidence_before")
-    after = found.estimates.get("target_confidence")
-    if before is None or after is None:
-        return []
-    return [
-        f"The mean confidence on the target goes from {before:.1%} to {after:.1%}; an honest one "
-        "equals, on average, the share of right answers."
-    ]
+def _sentence(text: str) -> str:
+    """Return a text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
