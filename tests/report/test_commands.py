@@ -11,7 +11,7 @@ import pytest
 
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import Argument, covcal
-from tests.formats.test_compatibility import write_images
+from tests.forecast.test_compatibility import write_images
 from tests.report.test_report import shown_commands
 from tests.short_training import short_training
 
