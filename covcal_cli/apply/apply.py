@@ -1,8 +1,8 @@
-"""Calibrated probabilities of every row of a file, written as they are computed.
+"""Write calibrated probabilities of every row of a file, block by block.
 
-No true label of any domain is read. The label of a row is the one that the classifier predicted;
-its confidence is the probability that the calibrated forecaster gives to it (MATHEMATICS,
-section 6).
+No true label is read. A row's label is the class that the classifier predicted, and its confidence
+is the calibrated probability of that class. Offsets and adapted features can make another class
+likelier than the label: `Applied` counts those rows (MATHEMATICS, section 6).
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,9 @@ from typing import IO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.apply.writers import AppliedRows, Layout, for_screens, format_of, write_csv
+from covcal_cli.apply.csv import for_screens, write_csv
+from covcal_cli.apply.rows import AppliedRows, Layout
+from covcal_cli.apply.writers import format_of
 from covcal_cli.arrays import Float32s, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
@@ -25,19 +27,19 @@ from covcal_cli.records import require_one_of
 
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
-# Below it NumPy reduces over classes far faster when they come first, above it when they follow
-# each other in memory.
+# With fewer classes NumPy reduces over them fastest when they are the first axis, with more when
+# they are the last.
 _FEW_CLASSES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplySettings:
-    """What ``covcal apply`` can be told of the rows."""
+    """Which rows ``covcal apply`` writes, and how much of each."""
 
     domain: DomainName = "target"
     split: str = ALL  # or train, validation or test
-    confidence_only: bool = False  # leave the probabilities of the classes out
-    # Take a file whose images were preprocessed otherwise than the calibration's.
+    confidence_only: bool = False  # leave out the probabilities of the classes
+    # Accept a file whose images were preprocessed in another way than the calibration's.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -45,28 +47,27 @@ class ApplySettings:
         require_one_of("split", self.split, (ALL, *SPLITS))
 
 
-_AS_IT_COMES = ApplySettings()
+DEFAULTS = ApplySettings()
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What was written."""
+    """The numbers of one run of ``covcal apply``."""
 
     rows: int
-    # Calibrated, of the classifier's label: an estimate of the accuracy on these rows.
-    mean_confidence: float
+    mean_confidence: float  # calibrated; an estimate of the accuracy on these rows
+    label_is_not_top: int  # rows in which another class is likelier than the label
     method_used: str
     temperature: float  # T_f
     aligned_temperature: float | None  # T_a of a blend
-    # The adapted file whose networks gave the aligned logits, where the input has none.
-    networks: Path | None
+    networks: Path | None  # the adapted file that gave the aligned logits; None if not needed
 
 
 def apply(
     path: str | Path,
     document: str | Path,
     output: str | Path | IO[bytes],
-    settings: ApplySettings = _AS_IT_COMES,
+    settings: ApplySettings = DEFAULTS,
     *,
     networks: str | Path | None = None,
     force: bool = False,
@@ -74,7 +75,7 @@ def apply(
 ) -> Applied:
     """Write id, label, confidence and calibrated probabilities of every row, in the file's order.
 
-    Memory does not grow with the rows. The same input and versions give the same bytes.
+    Memory does not grow with the number of rows. The same input and versions give the same bytes.
 
     Parameters
     ----------
@@ -87,8 +88,8 @@ def apply(
         stream, which gets CSV.
     settings : ApplySettings
     networks : str or Path, optional
-        For a method on aligned logits and a file without them: the adapted file with the networks,
-        if it is not where the calibration says.
+        The adapted file with the networks, for a method on aligned logits and a file without them.
+        Needed only if that file is not where the calibration says.
     force : bool
         Replace an existing output.
     progress : callable, optional
@@ -104,7 +105,7 @@ def apply(
     networks = None if networks is None else Path(networks)
     if isinstance(output, str):
         output = Path(output)
-    # Whatever can be refused is refused before the work starts.
+    # Check everything before the work starts.
     if isinstance(output, Path):
         write = format_of(output)
         check_output(
@@ -112,44 +113,45 @@ def apply(
         )
     calibration = read_calibration(document)
     with FeatureFile(path) as file:
-        found = networks_for(
+        aligned = networks_for(
             calibration,
             document,
             file,
             networks,
             allow_other_preprocessing=settings.allow_other_preprocessing,
         )
-        chosen = _chosen_domain(file, settings.domain)
-        if found is not None:
-            found.require_features(chosen)
-        source = _Source(
-            domain=chosen,
-            rows=_chosen_rows(chosen, settings.split),
-            scaled=ScaledLogits(calibration.scaling, found),
+        domain = _chosen_domain(file, settings.domain)
+        if aligned is not None:
+            aligned.require_features(domain)
+        source = _CalibratedRows(
+            domain=domain,
+            rows=_chosen_rows(domain, settings.split),
+            scaled=ScaledLogits(calibration.scaling, aligned),
             with_probabilities=not settings.confidence_only,
             progress=progress or silent,
         )
         if isinstance(output, Path):
-            if found is not None:
-                check_output(output, force=force, inputs=[found.path])
+            if aligned is not None:
+                check_output(output, force=force, inputs=[aligned.path])
             provenance = _provenance(file, document, calibration, settings)
             with atomic_output(output, force=force) as partial:
                 write(partial, source.layout(file, provenance), source.blocks())
         else:
-            write_csv(output, source.layout(file, {}), source.blocks(), as_it_is=for_screens)
+            write_csv(output, source.layout(file, {}), source.blocks(), shown=for_screens)
     return Applied(
         rows=len(source.rows),
         mean_confidence=source.confidence_sum / len(source.rows),
+        label_is_not_top=source.label_is_not_top,
         method_used=calibration.method_used,
         temperature=calibration.forecaster_temperature,
         aligned_temperature=calibration.aligned_temperature,
-        networks=None if found is None else found.path,
+        networks=None if aligned is None else aligned.path,
     )
 
 
 @dataclass
-class _Source:
-    """The rows to write, and the sum of their confidence."""
+class _CalibratedRows:
+    """The rows to write, and what is summed while they are written."""
 
     domain: Domain
     rows: Rows | range
@@ -157,6 +159,7 @@ class _Source:
     with_probabilities: bool
     progress: ProgressCallback
     confidence_sum: float = 0.0
+    label_is_not_top: int = 0
 
     def layout(self, file: FeatureFile, provenance: Mapping[str, str | int | float]) -> Layout:
         return Layout(
@@ -183,6 +186,9 @@ class _Source:
     def _block(self, rows: Rows) -> AppliedRows:
         labels, confidence, probabilities = calibrated_rows(self.domain, rows, self.scaled)
         self.confidence_sum += float(confidence.sum(dtype=np.float64))
+        if self.scaled.scaling.can_move_the_top:
+            top = probabilities.max(axis=1)
+            self.label_is_not_top += int(np.count_nonzero(top > confidence))
         return AppliedRows(
             self._ids(rows), labels, confidence, probabilities if self.with_probabilities else None
         )
@@ -218,9 +224,9 @@ def _chosen_rows(domain: Domain, split: str) -> Rows | range:
 def _provenance(
     file: FeatureFile, document: Path, calibration: Calibration, settings: ApplySettings
 ) -> dict[str, str | int | float]:
-    """Return what makes the output traceable to the bytes that it was computed from."""
+    """Return the hashes and names of everything that the output was computed from."""
     model = file.model
-    found: dict[str, str | int | float] = {
+    provenance: dict[str, str | int | float] = {
         "input_sha256": file.sha256(),
         "calibration_sha256": sha256_of(document),
         "method_used": calibration.method_used,
@@ -231,14 +237,14 @@ def _provenance(
         "split": settings.split,
     }
     if calibration.aligned_temperature is not None:
-        found["aligned_temperature"] = calibration.aligned_temperature
+        provenance["aligned_temperature"] = calibration.aligned_temperature
     if calibration.scaling.reads_aligned:
-        found["networks_sha256"] = calibration.networks_sha256 or ""
-    return found
+        provenance["networks_sha256"] = calibration.networks_sha256 or ""
+    return provenance
 
 
-# A block of rows, in float32 and as fast as NumPy does it: each stands alone, and is stored as
-# float32 anyway, while sums over many rows, elsewhere, want float64.
+# A block of rows is computed in float32, which is fast and is how it is stored. Sums over many rows
+# are float64.
 
 
 def calibrated_rows(
@@ -246,33 +252,32 @@ def calibrated_rows(
 ) -> tuple[Labels, Float32s, Float32s]:
     """Return label (m,), confidence in it (m,) and calibrated probabilities (m, K) of `rows`."""
     logits, scaling = domain.logits(rows), scaled.scaling
-    if scaling.forecaster == "original" and not scaling.is_moved:
+    if not scaling.can_move_the_top:
         labels, distances, axis = _distances(logits)
         probabilities = _softmax(distances, axis, scaling.temperature)
         return labels, probabilities.max(axis=1), probabilities
-    # The label's probability need not be the largest of its row.
     labels = logits.argmax(axis=1)
     probabilities = scaled.forecast(domain, rows).probabilities.astype(np.float32).T
     return labels, probabilities[np.arange(len(rows)), labels], probabilities
 
 
 def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
-    """Return the labels, logits less the highest of their row, and the axis of the classes."""
+    """Return the labels, each logit minus the highest of its row, and the axis of the classes."""
     with np.errstate(over="ignore"):  # -inf is a probability of 0
         if logits.shape[1] > _FEW_CLASSES:
             return logits.argmax(axis=1), logits - logits.max(axis=1, keepdims=True), 1
         distances = np.ascontiguousarray(logits.T)
         distances = distances - distances.max(axis=0)
     labels = np.zeros(len(logits), dtype=np.int64)
-    for index in reversed(range(len(distances))):  # so that the first of equals stays
+    for index in reversed(range(len(distances))):  # of equal logits the first one wins
         np.putmask(labels, distances[index] == 0, index)
     return labels, distances, 0
 
 
 def _softmax(distances: Float32s, axis: int, temperature: float) -> Float32s:
-    """Return softmax(z / T), shape (m, K), of `distances`, whose memory it takes."""
+    """Return softmax(z / T), shape (m, K), in the memory of `distances`."""
     with np.errstate(over="ignore"):
-        # In float64, where a temperature that float32 cannot hold is no zero.
+        # Divide in float64: a very small temperature would be 0 in float32.
         np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")
     np.exp(distances, out=distances)
     distances /= distances.sum(axis=axis, keepdims=True)

@@ -5,12 +5,10 @@ number, and an entry in `FORMATS`.
 """
 
 import json
-import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,103 +18,16 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import AnyArray, Float32s, Labels
-from covcal_cli.errors import CovcalError, printable
+from covcal_cli.apply.csv import write_csv
+from covcal_cli.apply.rows import AppliedRows, Layout
+from covcal_cli.arrays import AnyArray
+from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer
 
-_CSV_VALUES = 1 << 14  # numbers written at a time
-_SPECIAL = re.compile(rb'[",\n\r]')  # what a field of CSV must be quoted for
 # Of a row group before compression: many small ones would make the footer larger than the rows.
 _GROUP_BYTES = 32 << 20
 _COPY_BYTES = 1 << 20  # of a waiting array of an NPZ at a time
-
-
-@dataclass(frozen=True)
-class AppliedRows:
-    """A block of m calibrated rows."""
-
-    ids: NDArray[np.bytes_]  # UTF-8, of fixed length
-    label_index: Labels  # predicted by the classifier; calibration never changes it
-    confidence: Float32s  # calibrated probability of that label
-    probabilities: Float32s | None  # shape (m, K), unless only confidence is wanted
-
-    def __len__(self) -> int:
-        return len(self.label_index)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What is known before the first row."""
-
-    rows: int  # how many there will be
-    classes: Sequence[str]  # names, length K
-    id_dtype: np.dtype[Any]  # of `AppliedRows.ids`
-    with_probabilities: bool
-    # What the rows were computed from, where a format has a place for it.
-    provenance: Mapping[str, str | int | float]
-    integer_ids: bool = False  # whether ids are integers where they come from
-
-    def columns(self) -> list[str]:
-        """Return the names of a table's columns.
-
-        Probabilities are ``p_CLASS``, or ``p_0``, ``p_1`` and so on where two classes share a name.
-        """
-        names: Sequence[str] = self.classes if self.with_probabilities else ()
-        if len(set(names)) < len(names):
-            names = [str(index) for index in range(len(names))]
-        return ["id", "label", "label_index", "confidence", *(f"p_{name}" for name in names)]
-
-
-def write_csv(
-    stream: IO[bytes],
-    layout: Layout,
-    blocks: Iterable[AppliedRows],
-    *,
-    as_it_is: Callable[[bytes], bytes] = bytes,
-) -> None:
-    """Write CSV (RFC 4180, UTF-8, line feeds): a header, then a line per row.
-
-    Names and ids are as `as_it_is` makes them. Numbers have nine significant digits, with which
-    every float32 is read back to the last bit.
-    """
-    names = [_quoted(as_it_is(name.encode())) for name in layout.classes]
-    labels = [b",%b,%d" % (name, index) for index, name in enumerate(names)]
-    columns = (_quoted(as_it_is(name.encode())) for name in layout.columns())
-    stream.write(b",".join(columns) + b"\n")
-    size = max(1, _CSV_VALUES // len(layout.columns()))
-    for block in blocks:
-        for start in range(0, len(block), size):
-            stream.write(_csv_lines(block, slice(start, start + size), labels, as_it_is))
-
-
-def _csv_lines(
-    block: AppliedRows, rows: slice, labels: Sequence[bytes], as_it_is: Callable[[bytes], bytes]
-) -> bytes:
-    values = block.confidence[rows, None]
-    if block.probabilities is not None:
-        values = np.concatenate([values, block.probabilities[rows]], axis=1)
-    # One operation for all numbers of the block, not one per number.
-    line = b",%#.9g" * values.shape[1] + b"\n"
-    numbers = line * len(values) % tuple(values.ravel().tolist())
-    if not values.all():
-        numbers = numbers.replace(b",0.00000000", b",0")  # others below 1e-4 have an exponent
-    ids: list[bytes] = list(map(as_it_is, block.ids[rows].tolist()))
-    if _SPECIAL.search(b"".join(ids)):
-        ids = [_quoted(known) for known in ids]
-    found = zip(ids, block.label_index[rows].tolist(), numbers.splitlines(True), strict=True)
-    return b"".join(part for known, index, line in found for part in (known, labels[index], line))
-
-
-def for_screens(text: bytes) -> bytes:
-    """Return UTF-8 as a terminal can show it; see `covcal_cli.errors.printable`."""
-    if text.isascii() and text.decode("ascii").isprintable():
-        return text
-    return printable(text.decode("utf-8", errors="replace")).encode("utf-8")
-
-
-def _quoted(text: bytes) -> bytes:
-    return b'"' + text.replace(b'"', b'""') + b'"' if _SPECIAL.search(text) else text
 
 
 def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:

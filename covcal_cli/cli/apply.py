@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from covcal_cli.cli.options import (
     output,
 )
 
+if TYPE_CHECKING:
+    from covcal_cli.apply.apply import Applied
+
 DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
 RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])
 
@@ -26,21 +29,23 @@ def apply(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A features or adapted file, of new data too; what the calibration was fitted on, "
-            "when left out.",
+            help="Features or adapted file, also of new data; by default the file that the "
+            "calibration was fitted on.",
             show_default=False,
         ),
     ] = None,
     calibration: Annotated[
-        list[Path] | None, calibration("The calibration; cal.json when left out.")
+        list[Path] | None, calibration("Calibration to apply; default: cal.json.")
     ] = None,
     output: Annotated[
         Path, output("File to write: .csv, .parquet, .npz or .h5; - prints CSV.", printed=True)
     ] = Path("probs.csv"),
-    domain: Annotated[DomainName, typer.Option(help="Rows to apply it to.")] = DomainName.target,
-    split: Annotated[RowsName, typer.Option(help="Rows to apply it to.")] = RowsName.all,
+    domain: Annotated[
+        DomainName, typer.Option(help="Domain of the rows to write.")
+    ] = DomainName.target,
+    split: Annotated[RowsName, typer.Option(help="Split of the rows.")] = RowsName.all,
     confidence_only: Annotated[
-        bool, typer.Option("--confidence-only", help="Leave out the classes' probabilities.")
+        bool, typer.Option("--confidence-only", help="Leave out the columns prob_NAME.")
     ] = False,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
@@ -48,10 +53,11 @@ def apply(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write calibrated probabilities of every row; reads no labels.
+    """Write the calibrated confidence and probabilities of every row.
 
-    Per row: id, the label that the classifier predicted (calibration never changes it), its
-    recalibrated confidence, and the calibrated probability of every class.
+    Reads no true labels. The columns are: id; label, the class that the classifier predicted,
+    which calibration never changes; confidence, the calibrated probability of that label; and
+    prob_NAME, the calibrated probability of every class.
 
     \b
     Examples:
@@ -64,6 +70,7 @@ def apply(
 
     from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.apply.writers import format_of
+    from covcal_cli.cli.tables import aligned
     from covcal_cli.errors import UnusedOptionError
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import file_to_judge
@@ -77,10 +84,10 @@ def apply(
     to_stdout = str(output) == "-"
     if not to_stdout:
         format_of(output)
-    read = read_calibration(document)
-    if networks is not None and not read.scaling.reads_aligned:
-        raise UnusedOptionError("--networks", f"{read.method_used} has no use for it")
-    path, notes = file_to_judge(file, [read], documents, purpose="apply", picked=not calibration)
+    fitted = read_calibration(document)
+    if networks is not None and not fitted.scaling.reads_aligned:
+        raise UnusedOptionError("--networks", f"{fitted.method_used} does not use networks")
+    path, notes = file_to_judge(file, [fitted], documents, purpose="apply", picked=not calibration)
     if file is None:
         console.note(f"applying {document} to {path}")
     with console.progress() as progress:
@@ -102,12 +109,27 @@ def apply(
         console.note(text)
     if applied.networks is not None:
         console.note(f"aligned logits come from the networks in {applied.networks}")
-    if to_stdout:
-        return
     which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
-    shown = shown_temperatures(applied.temperature, applied.aligned_temperature, 4)
-    console.screen(
-        f"{applied.method_used} (T = {shown}) on {applied.rows} {which} rows: "
-        f"mean confidence {applied.mean_confidence:.2%}"
+    if not to_stdout:
+        temperature = shown_temperatures(applied.temperature, applied.aligned_temperature, 4)
+        facts = {
+            "Confidence": f"{100 * applied.mean_confidence:.1f} % on average over {applied.rows:,} {which} "
+            "rows: an estimate of their accuracy",
+            "Calibration": f"{applied.method_used}, T = {temperature}",
+        }
+        console.screen(aligned(facts))
+    if applied.label_is_not_top:
+        console.warn([_two_answers(applied, confidence_only)])
+    if not to_stdout:
+        console.wrote(output)
+
+
+def _two_answers(applied: "Applied", confidence_only: bool) -> str:
+    """Return the warning that the likeliest class is not always the label."""
+    share = f"{applied.label_is_not_top:,} of {applied.rows:,} rows"
+    if confidence_only:
+        return f"in {share} another class is likelier than the label: see prob_NAME of those rows"
+    return (
+        f"in {share} another class is likelier than the label, which calibration never changes: "
+        "serve the columns label and confidence, not the class with the largest prob_NAME"
     )
-    console.wrote(output)

@@ -1,9 +1,9 @@
-"""What a calibration does to logits: whose it divides, by which temperatures, and what is added.
+"""A calibration as a function of logits: temperatures, and offsets added after them.
 
-Most scale one forecaster: softmax(z / T + b + a 1[k = f]), b being of the classes and a of the
-label f. A blend is the mean of two distributions, softmax(z / T_f) of the classifier's own logits
-and softmax(z / T_a) of the aligned ones, without offsets. The logarithms of a mean are logits too,
-at T = 1, so that whatever reads one temperature reads a blend.
+Most calibrations scale one forecaster: softmax(z / T + b + a 1[k = f]), with an offset b for every
+class and an offset a for the label f. A blend is the mean of two distributions without offsets:
+softmax(z / T_f) of the classifier's logits and softmax(z / T_a) of the aligned logits. The
+logarithm of that mean serves as logits at T = 1: all readers handle one T and one set of logits.
 """
 
 from collections.abc import Sequence
@@ -23,24 +23,24 @@ from covcal_cli.maths.softmax import (
 )
 
 ForecasterName = Literal["original", "aligned"]  # the classifier, or the forecaster of adapt
-Forecasters = Literal["original", "aligned", "blend"]  # that a calibration scales: one, or both
+Forecasters = Literal["original", "aligned", "blend"]  # which a calibration scales; blend: both
 
 
 def scaled_by(forecasters: Forecasters) -> tuple[ForecasterName, ...]:
-    """Return the forecasters that a calibration scales, one by one."""
+    """Return the names of the forecasters that a calibration scales."""
     return ("original", "aligned") if forecasters == "blend" else (forecasters,)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Temperatures of one forecaster or of a blend, and offsets of the one."""
+    """The temperatures and offsets of one calibration."""
 
     forecaster: Forecasters
-    temperature: float  # T_f; of a blend that of the classifier's logits
-    aligned_temperature: float | None = None  # T_a of a blend
-    # b, shape (K,), added after T_f; not of a blend.
+    temperature: float  # T_f; in a blend, of the classifier's logits
+    aligned_temperature: float | None = None  # T_a, in a blend
+    # b, shape (K,), added after T_f; None in a blend.
     offsets: Float64s | None = field(default=None, kw_only=True)
-    of_label: float = field(default=0.0, kw_only=True)  # a of the classifier's label, likewise
+    of_label: float = field(default=0.0, kw_only=True)  # a, of the classifier's label; 0 in a blend
 
     @property
     def is_moved(self) -> bool:
@@ -48,35 +48,40 @@ class Scaling:
         return self.offsets is not None or self.of_label != 0
 
     @property
+    def can_move_the_top(self) -> bool:
+        """Whether another class can become likelier than the classifier's label."""
+        return self.is_moved or self.reads_aligned
+
+    @property
     def temperatures(self) -> dict[ForecasterName, float]:
-        """The temperature of every forecaster whose distribution enters the mean."""
-        given = (self.temperature, self.aligned_temperature)
-        named = zip(scaled_by(self.forecaster), given, strict=False)
+        """The temperature of every forecaster that the calibration scales."""
+        values = (self.temperature, self.aligned_temperature)
+        named = zip(scaled_by(self.forecaster), values, strict=False)
         return {name: value for name, value in named if value is not None}
 
     @property
     def reads_aligned(self) -> bool:
-        """Whether it reads the logits that adapt learnt."""
+        """Whether the calibration reads aligned logits, which ``covcal adapt`` makes."""
         return "aligned" in self.temperatures
 
     def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
-        """Return the logits and the T whose softmax is the calibrated distribution.
+        """Return logits and a T whose softmax is the calibrated distribution.
 
-        `blocks` are the logits of `temperatures`, in that order, each from
-        `covcal_cli.maths.softmax.class_major`, shape (K, m); so are those that are returned.
+        `blocks` are the logits of each forecaster in `temperatures`, in that order. They and the
+        returned logits have shape (K, m), as `covcal_cli.maths.softmax.class_major` makes them.
         """
-        found, temperature = blocks[0], self.temperature
+        logits, temperature = blocks[0], self.temperature
         if len(blocks) > 1:
-            scaled = zip(blocks, self.temperatures.values(), strict=True)
-            found, temperature = log_mean([log_softmax(*one) for one in scaled]), 1.0
-            found -= found.max(axis=0)
+            pairs = zip(blocks, self.temperatures.values(), strict=True)
+            logits, temperature = log_mean([log_softmax(*pair) for pair in pairs]), 1.0
+            logits -= logits.max(axis=0)
         if self.is_moved:
-            moved = with_offsets(found.T, temperature, self.offsets, self.of_label)
-            found = class_major(moved)
-        return found, temperature
+            moved = with_offsets(logits.T, temperature, self.offsets, self.of_label)
+            logits = class_major(moved)
+        return logits, temperature
 
     def forecast(self, blocks: Sequence[Float64s]) -> Softmax:
-        """Return the calibrated distribution of `blocks`, as `prepared` takes them."""
+        """Return the calibrated distribution of `blocks`, which are as in `prepared`."""
         return softmax(*self.prepared(blocks))
 
     def confidence(self, blocks: Sequence[Float64s], labels: Labels) -> Float64s:
@@ -85,11 +90,11 @@ class Scaling:
         return np.asarray(probabilities[labels, np.arange(len(labels))])
 
     def shown(self, digits: int) -> str:
-        """Return the temperatures for a cell of a table, with so many significant digits."""
+        """Return the temperatures as text with so many significant digits."""
         return shown_temperatures(self.temperature, self.aligned_temperature, digits)
 
 
 def shown_temperatures(temperature: float, aligned: float | None, digits: int) -> str:
-    """Return T_f, or T_f and T_a of a blend, with so many significant digits."""
-    given = (temperature,) if aligned is None else (temperature, aligned)
-    return ", ".join(f"{value:.{digits}g}" for value in given)
+    """Return T_f, and in a blend T_a, as text with so many significant digits."""
+    values = (temperature,) if aligned is None else (temperature, aligned)
+    return ", ".join(f"{value:.{digits}g}" for value in values)

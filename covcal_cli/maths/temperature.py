@@ -380,8 +380,8 @@ class _Objective:
                     sums[halving, place] += (weights * rows).sum()
                     total = squares
         values = sums.ravel()[::-1] / self._total
-        grid: Float64s = highest - _GRID_STEP * np.arange(values.size)[::-1]
-        return grid, values
+        steps = np.arange(values.size)[::-1]
+        return np.asarray(highest - _GRID_STEP * steps, np.float64), values
 
 
 # The search over log T.

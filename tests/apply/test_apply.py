@@ -133,7 +133,7 @@ class TestNumbers:
         with FeatureFile(small_files / "features.h5") as file:
             classes = file.classes
         assert found.columns == ["id", "label", "label_index", "confidence"] + [
-            f"p_{name}" for name in classes
+            f"prob_{name}" for name in classes
         ]
         assert found.ids == [f"target/{row}.png" for row in range(len(logits))]
         assert found.probabilities == pytest.approx(expected, rel=1e-5, abs=1e-7)
@@ -167,7 +167,7 @@ class TestNumbers:
         calibration = read_calibration(document)
         done = covcal("apply", file, "-c", document, "-o", tmp_path / "p.h5").require_success()
         given = calibration.forecaster_temperature, calibration.aligned_temperature
-        assert f"blend (T = {given[0]:.4g}, {given[1]:.4g}) on" in done.out
+        assert f"blend, T = {given[0]:.4g}, {given[1]:.4g}" in done.out
         found, logits = read(tmp_path / "p.h5"), logits_of(file)
         learnt = np.log(softmax(logits_of(file, name="aligned_logits"), axis=2).mean(axis=0))
         parts = zip((logits, learnt), given, strict=True)
@@ -233,6 +233,43 @@ class TestNumbers:
         done = apply(small_files / "features.h5", small_files / "none.json", stream)
         p = softmax(logits_of(small_files / "features.h5"), axis=1)
         assert done.mean_confidence == pytest.approx(p.max(axis=1).mean(), abs=1e-6)
+
+
+class TestLabelBesideTheLikeliestClass:
+    """An offset or adapted features can make another class likelier than the label."""
+
+    @pytest.mark.parametrize("change", ["confidence_offset", "class_offsets"])
+    def test_an_offset_is_counted_and_named(
+        self, small_files: Path, tmp_path: Path, change: str
+    ) -> None:
+        file = small_files / "features.h5"
+        shutil.copy(file, tmp_path)
+        document = uncalibrated(tmp_path / "features.h5")
+        content = json.loads(document.read_text())
+        shift = -1.5 if change == "confidence_offset" else [-3.0, *[0.0] * 20]
+        content[change] = shift if isinstance(shift, float) else shift[: len(content["classes"])]
+        write_document(content, document, force=True)
+        done = covcal("apply", file, "-c", document, "-o", tmp_path / "p.csv").require_success()
+        rows = read(tmp_path / "p.csv")
+        count = int((rows.probabilities.argmax(axis=1) != rows.index).sum())
+        assert 0 < count < len(rows.ids)
+        assert rows.index.tolist() == logits_of(file).argmax(axis=1).tolist()
+        assert f"in {count} of {len(rows.ids)} rows another class is likelier" in done.err
+        assert "serve the columns label and confidence" in done.err
+        assert apply(file, document, io.BytesIO()).label_is_not_top == count
+
+    def test_adapted_features_are_counted_too(self, small_files: Path) -> None:
+        stream = io.BytesIO()
+        applied = apply(small_files / "adapted.h5", small_files / "fl+temp.json", stream)
+        rows = read_csv(stream.getvalue().decode())
+        count = int((rows.probabilities.argmax(axis=1) != rows.index).sum())
+        assert applied.label_is_not_top == count > 0
+
+    def test_a_temperature_alone_leaves_the_label_on_top(self, small_files: Path) -> None:
+        file, document = small_files / "features.h5", small_files / "temp.json"
+        done = covcal("apply", file, "-c", document, "-o", "-").require_success()
+        assert "likelier" not in done.err
+        assert apply(file, document, io.BytesIO()).label_is_not_top == 0
 
 
 class TestFormats:
@@ -331,7 +368,7 @@ class TestFormats:
         assert found.ids == ids
         assert found.labels == [classes[label] for label in target["logits"].argmax(axis=1)]
         if ending in ("csv", "parquet"):
-            assert found.columns[4:] == [f"p_{name}" for name in classes]
+            assert found.columns[4:] == [f"prob_{name}" for name in classes]
 
     def test_classes_of_one_name_are_numbered(self, tmp_path: Path) -> None:
         """ImageNet has two cranes; columns must be told apart."""
@@ -341,7 +378,7 @@ class TestFormats:
         stream = io.BytesIO()
         apply(file, uncalibrated(file), stream)
         found = read_csv(stream.getvalue().decode())
-        assert found.columns[4:] == ["p_0", "p_1", "p_2"]
+        assert found.columns[4:] == ["prob_0", "prob_1", "prob_2"]
         assert set(found.labels) <= set(names)
 
     @pytest.mark.parametrize("ending", ENDINGS)
@@ -473,7 +510,7 @@ class TestNewRows:
         calibrated = ("adapted.h5", "--method", "temp", "-o", "temp.json")
         covcal("calibrate", *calibrated, cwd=fl_folder).require_success()
         done = covcal("apply", "new.h5", "-c", "temp.json", *arguments, cwd=fl_folder)
-        assert "temp has no use for it" in done.usage_error()
+        assert "temp does not use networks" in done.usage_error()
 
 
 class TestChoice:
@@ -524,7 +561,7 @@ class TestCommand:
         done = covcal("apply", cwd=tmp_path).require_success()
         assert "note: applying cal.json to features.h5" in done.err
         assert "wrote probs.csv" in done.err
-        assert done.out.startswith("temp (T = ")
+        assert "\nCalibration  temp, T = " in done.out
         assert "on 350 target rows: mean confidence" in done.out
         assert len(read(tmp_path / "probs.csv").ids) == 350
         error = covcal("apply", cwd=tmp_path).err
@@ -670,7 +707,7 @@ class TestCommand:
         joined = own.join(table, on="id")
         assert joined["confidence"].notna().all()
         assert table.dtypes["confidence"] == "float64"
-        assert table.filter(like="p_").sum(axis=1).sub(1).abs().max() < 1e-6
+        assert table.filter(like="prob_").sum(axis=1).sub(1).abs().max() < 1e-6
 
 
 def test_files_may_be_named_by_strings(small_files: Path, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_classes_go_by_name(kinds: tuple[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["npz", "h5"])
 def test_numbered_classes_stay_numbers(kind: str, tmp_path: Path) -> None:
-    """In numeric order, as columns p_0, p_1 and p_2 are, beside a table of those."""
+    """In numeric order, as columns prob_0, prob_1 and prob_2 are, beside a table of those."""
     names = ("0", "1", "2")
     source, target = applied(tmp_path, "s", "csv", names), applied(tmp_path, "t", kind, names)
     truth = made_domain("source", sizes=SIZES)["labels"]

@@ -5,7 +5,8 @@ import io
 import numpy as np
 import pytest
 
-from covcal_cli.apply.writers import AppliedRows, Layout, write_csv
+from covcal_cli.apply.csv import write_csv
+from covcal_cli.apply.rows import AppliedRows, Layout
 from covcal_cli.arrays import Float32s
 
 
@@ -16,7 +17,7 @@ def texts(values: Float32s) -> list[str]:
     stream = io.BytesIO()
     write_csv(stream, layout, [AppliedRows(ids, labels, values, np.stack([values] * 2, axis=1))])
     header, *lines = stream.getvalue().decode().splitlines()
-    assert header == "id,label,label_index,confidence,p_cat,p_dog"
+    assert header == "id,label,label_index,confidence,prob_cat,prob_dog"
     found = [line.removeprefix("an id,cat,0,").split(",") for line in lines]
     assert all(row == row[:1] * 3 for row in found)
     return [row[0] for row in found]
