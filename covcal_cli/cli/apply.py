@@ -112,9 +112,11 @@ def apply(
     which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
     if not to_stdout:
         temperature = shown_temperatures(applied.temperature, applied.aligned_temperature, 4)
+        mean = (
+            f"{100 * applied.mean_confidence:.1f} % on average over {applied.rows:,} {which} rows"
+        )
         facts = {
-            "Confidence": f"{100 * applied.mean_confidence:.1f} % on average over {applied.rows:,} {which} "
-            "rows: an estimate of their accuracy",
+            "Confidence": f"{mean}: an estimate of their accuracy",
             "Calibration": f"{applied.method_used}, T = {temperature}",
         }
         console.screen(aligned(facts))

@@ -562,7 +562,7 @@ class TestCommand:
         assert "note: applying cal.json to features.h5" in done.err
         assert "wrote probs.csv" in done.err
         assert "\nCalibration  temp, T = " in done.out
-        assert "on 350 target rows: mean confidence" in done.out
+        assert " % on average over 350 target rows" in done.out
         assert len(read(tmp_path / "probs.csv").ids) == 350
         error = covcal("apply", cwd=tmp_path).err
         assert "probs.csv exists already: pass --force" in error
