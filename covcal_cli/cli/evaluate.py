@@ -1,6 +1,5 @@
 """``covcal evaluate``: metrics and reliability on labelled target rows, and gates for CI."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,12 +12,10 @@ from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     Force,
-    FormatName,
     JudgedFile,
     JudgedSplit,
     NetworksOfFeatures,
     Quiet,
-    ResultFormat,
     Seed,
     SplitName,
     Verbose,
@@ -27,22 +24,25 @@ from covcal_cli.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from covcal_cli.evaluate.gates import Assessment
     from covcal_cli.evaluate.result import Evaluation
     from covcal_cli.report.tables import Table
 
 
+_MOST_ANSWERED = 3  # calibrations in the answer above the tables
+
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
 MetricsName = StrEnum("MetricsName", ["main", "all"])
+FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github", "latex"])
 
 
 def evaluate(
     file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
-        calibrations(
-            "A calibration, and what to call it; repeat to compare several. Without FILE: cal.json."
-        ),
+        calibrations("A calibration and its name; repeat to compare. Without FILE: cal.json."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -52,17 +52,20 @@ def evaluate(
     bins: Annotated[int, typer.Option(min=1, max=10_000, help="Bins of confidence.")] = 15,
     predictions: Annotated[
         PredictionsName,
-        typer.Option(help="Judge the classifier's labels, or the calibrated forecaster's own."),
+        typer.Option(
+            help="Measure the confidence in the classifier's labels, or in the calibrated "
+            "forecaster's own."
+        ),
     ] = PredictionsName.original,
     metrics: Annotated[
-        MetricsName, typer.Option(help="Show the usual metrics, or all; JSON has all.")
+        MetricsName, typer.Option(help="Show the usual metrics, or all. JSON has all.")
     ] = MetricsName.main,
     by: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN|class|predicted",
-            help="Show groups of rows too: by a column of the file, true or predicted class. "
-            "Gates judge all rows together.",
+            help="Show groups of rows too: by a column of the file, by true class, or by "
+            "predicted class.",
         ),
     ] = None,
     bootstrap: Annotated[
@@ -70,8 +73,8 @@ def evaluate(
         typer.Option(
             min=0,
             max=100_000,
-            help="Intervals, and differences on the same rows, from so many resamples; 1000 is "
-            "usual, and what gates take unless told.",
+            help="Number of resamples for intervals and differences; 1000 is usual. Gates use "
+            "1000 if it is 0.",
         ),
     ] = 0,
     confidence: Annotated[
@@ -79,8 +82,8 @@ def evaluate(
         typer.Option(
             min=0,
             max=0.9999,
-            help="Of the intervals. Gates judge the end that is kindest to the calibration; with 0 "
-            "they judge values as found, noise and all.",
+            help="Confidence level of the intervals. A gate fails only if the whole interval is "
+            "beyond the limit; 0 compares the plain value. All gates of a job share the level.",
         ),
     ] = 0.95,
     seed: Seed = 0,
@@ -90,17 +93,17 @@ def evaluate(
     fail_above: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="METRIC=LIMIT",
-            help="Exit with 3 if a metric (a fraction) is greater, as ece=0.05, with the lower end "
-            "of its interval (one without needs --confidence 0); repeats.",
+            metavar="METRIC[:GROUPS]=LIMIT",
+            help="Exit with 3 if a metric (a fraction) is above a limit, as ece=0.05. With groups, "
+            "as ece:predicted=0.1, each group has to keep the limit. Repeats.",
         ),
     ] = None,
     fail_below: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="METRIC=LIMIT",
-            help="The same for what is better for being higher, as accuracy=0.9 or "
-            "correctness_auroc=0.8, with the upper end; repeats.",
+            metavar="METRIC[:GROUPS]=LIMIT",
+            help="Exit with 3 if a metric is below a limit, as accuracy=0.9, accuracy:class=0.7 or "
+            "correctness_auroc=0.8. Repeats.",
         ),
     ] = None,
     baseline: Annotated[
@@ -111,8 +114,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=CHANGE",
-            help="Exit with 3 if a metric is worse than in the baseline by more, beyond chance: "
-            "paired where the rows are the same; repeats.",
+            help="Exit with 3 if a metric is worse than in the baseline by more than this, beyond "
+            "chance. The same rows are compared in pairs. Repeats.",
         ),
     ] = None,
     junit: Annotated[
@@ -120,13 +123,18 @@ def evaluate(
     ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
-    format: ResultFormat = FormatName.table,
+    format: Annotated[FormatName, typer.Option("--format", help="Of the result.")] = (
+        FormatName.table
+    ),
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Measure how honest the confidence is, where target labels are known.
 
+    Groups are a column of the file, class (the true one) or predicted. A gate whose
+    interval contains the limit does not fail: it is not proved, and its sentence says
+    how many rows would decide. -v adds a reliability diagram in text.
     --format github also appends the tables to the job's summary (GITHUB_STEP_SUMMARY).
 
     \b
@@ -135,7 +143,7 @@ def evaluate(
       covcal evaluate adapted.h5 -c cal.json --diagram reliability.png
       covcal evaluate features.h5 -c a.json -c b.json -o metrics.json
       covcal evaluate adapted.h5 -c cal.json --bootstrap 1000 --by class
-      covcal evaluate --split all --confidence 0.95 --fail-above ece=0.05
+      covcal evaluate --fail-above ece=0.05 --fail-above ece:predicted=0.1
       covcal evaluate --fail-below accuracy=0.8 --fail-below correctness_auroc=0.7
       covcal evaluate -c a=cal.json --baseline a.json --fail-regression ece=.005
     """
@@ -144,6 +152,7 @@ def evaluate(
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, assess
     from covcal_cli.evaluate.limits import parse_least, parse_limit, parse_regression
+    from covcal_cli.evaluate.metrics import MAIN, METRICS
     from covcal_cli.evaluate.result import write_metrics
     from covcal_cli.forecast.forecaster import split_names
 
@@ -165,7 +174,11 @@ def evaluate(
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
+    # Metrics that nobody sees would take most of the time.
+    every_metric = metrics is MetricsName.all
+    to_json = report.document is not None or report.prints_json or format is FormatName.json
     settings = EvaluateSettings(
+        metrics=tuple(METRICS) if every_metric or to_json else MAIN,
         split=split.value,
         bins=bins,
         predictions=predictions.value,
@@ -193,7 +206,7 @@ def evaluate(
         )
     evaluation = assessment.evaluation
     if file is not None and not calibration:
-        console.note("no -c given: only the classifier as it is was judged")
+        console.note("no -c given: only the uncalibrated classifier was measured")
 
     def write() -> None:
         if report.document is not None:
@@ -208,7 +221,7 @@ def evaluate(
             title = f"{evaluation.inputs[0].path.name}, target {evaluation.split} rows"
             draw_diagram(evaluation.metrics, diagram, title=title, force=force)
 
-    extras = _Extras(every_metric=metrics is MetricsName.all, intervals=bootstrap > 0)
+    extras = _Extras(every_metric, intervals=bootstrap > 0, diagram=verbose)
     report.publish(
         console,
         lambda kind: rendered_evaluation(assessment, kind, extras=extras),
@@ -219,58 +232,124 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Extras:
-    """What tables show beside the usual metrics."""
+    """What the result shows beside the usual metrics."""
 
     every_metric: bool = False  # else the main ones
-    intervals: bool = True  # those that gates alone asked for stand in their sentences
+    intervals: bool = True  # else those that only gates asked for are in the gates' sentences
+    diagram: bool = False  # the reliability diagram in text
 
 
 def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras = _Extras()) -> str:
-    """Return an evaluation as ``table``, ``json``, ``markdown`` or ``github``."""
+    """Return an evaluation as ``table``, ``json``, ``markdown``, ``github`` or ``latex``."""
     from covcal_cli.cli import tables
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.diagram import text_diagram
     from covcal_cli.evaluate.result import metrics_document
     from covcal_cli.records import document_text
+    from covcal_cli.report.tables import latex
 
     evaluation = assessment.evaluation
     if kind == "json":
         document = metrics_document(evaluation, assessment.verdicts, assessment.changes)
         return document_text(document, Path("metrics.json"))
-    if kind != "table":
-        return _parts(evaluation, tables.markdown, "\n\n", extras=extras)
-    last = list(evaluation.metrics)[-1]
-    lines = [
-        _parts(evaluation, tables.text, "\n", extras=extras),
-        "",
-        f"reliability of {printable(last)}, target {evaluation.split} rows",
-        text_diagram(evaluation.metrics[last].bins),
+    if kind == "latex":
+        return "\n".join(
+            (f"% {title}\n" if title else "") + latex(table)
+            for title, table in _parts(evaluation, extras)
+        )
+    draw, gap = (tables.text, "\n") if kind == "table" else (tables.markdown, "\n\n")
+    parts = [
+        f"{title}{gap}{draw(table)}" if title else draw(table)
+        for title, table in _parts(evaluation, extras)
     ]
-    return "\n".join(lines)
+    answer = _answer(evaluation)
+    parts.insert(0, tables.aligned(answer) if kind == "table" else _listed(answer))
+    if extras.diagram and kind == "table":
+        last = list(evaluation.metrics)[-1]
+        title = f"reliability of {printable(last)}, target {evaluation.split} rows"
+        parts.append(f"{title}\n{text_diagram(evaluation.metrics[last].bins)}")
+    return "\n\n".join(parts)
 
 
-def _parts(
-    evaluation: "Evaluation", draw: "Callable[[Table], str]", between: str, *, extras: _Extras
-) -> str:
-    """Return the tables, each but the first below its title and what is to go `between`."""
+def _answer(evaluation: "Evaluation") -> dict[str, str]:
+    """Return in words what the rows prove about the confidence, by subject."""
+    from covcal_cli.errors import printable
+    from covcal_cli.evaluate.claims import ClassGaps, MeanGap, ece_sentence, percent
+    from covcal_cli.forecast.forecaster import NONE
+    from covcal_cli.maths.proportions import wilson
+
+    level, names = evaluation.level, list(evaluation.metrics)
+    own = "own labels of the forecaster, " if evaluation.predictions == "own" else ""
+    before = evaluation.metrics[NONE]
+    low, high = wilson(before.accuracy, before.n, level)
+    answer = {
+        "Accuracy": f"{percent(before.accuracy)} ({percent(low)} to {percent(high)}), "
+        f"{own}on {before.n} labelled target rows"
+    }
+    for name in names[: 1 + _MOST_ANSWERED]:
+        metrics = evaluation.metrics[name]
+        gap = MeanGap.of(metrics.bins, level)
+        promised = f"{percent(metrics.mean_confidence)} promised, {percent(metrics.accuracy)} right"
+        text = f"{gap.sentence}: {promised}" if gap.direction else f"{promised}; {gap.sentence}"
+        interval = evaluation.intervals.get(name, {}).get("ece")
+        if interval is not None:
+            text += f"; off by {ece_sentence(interval)} (ECE)"
+        subject = "Confidence" if name == NONE else f"After {printable(name)}"
+        answer[subject] = f"{text}{_shown_change(evaluation, name)}"
+    if len(names) > 1 + _MOST_ANSWERED:
+        answer["Others"] = f"{len(names) - 1 - _MOST_ANSWERED} calibrations are in the table"
+    first = names[1] if len(names) > 1 else NONE
+    classes = ClassGaps.of(evaluation.classes.get(first, ()), level)
+    if classes.n > 1:
+        worst = "" if classes.worst is None else f"; {printable(classes.worst)}"
+        answer["Classes"] = f"{classes.count}{worst}"
+    return answer
+
+
+def _shown_change(evaluation: "Evaluation", name: str) -> str:
+    """Return by which scores a calibration is proved better or worse than no calibration."""
+    from covcal_cli.forecast.forecaster import NONE
+
+    labels = {"brier": "Brier score", "nll": "log loss", "ece": "ECE"}
+    text = ""
+    for direction, word in ((-1, "better"), (1, "WORSE")):
+        changes = (evaluation.difference(name, NONE, metric) for metric in labels)
+        proved = [labels[c.metric] for c in changes if c is not None and c.direction == direction]
+        if proved:
+            text += f"; proved {word} by {', '.join(proved)}"
+    return text
+
+
+def _listed(answer: "Mapping[str, str]") -> str:
+    from covcal_cli.cli import tables
+
+    return "\n".join(
+        f"- **{tables.in_markdown(subject)}**: {tables.in_markdown(text)}"
+        for subject, text in answer.items()
+    )
+
+
+def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]]":
+    """Return the tables, each with its title; the first needs none."""
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.bins import SMALL_GROUP
 
-    parts = [draw(_metrics(evaluation, main=True))]
+    parts = [("", _metrics(evaluation, main=True))]
     if extras.every_metric:
-        parts.append(draw(_metrics(evaluation, main=False)))
+        parts.append(("", _metrics(evaluation, main=False)))
     level = f"{100 * evaluation.level:.4g} %"
     if extras.intervals and evaluation.intervals:
         title = f"{level} intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
-        parts.append(f"{title}{between}{draw(_intervals(evaluation, extras))}")
+        parts.append((title, _intervals(evaluation, extras)))
     if extras.intervals and evaluation.differences:
         title = f"differences on the same rows, {level} intervals"
-        parts.append(f"{title}{between}{draw(_differences(evaluation, extras))}")
+        parts.append((title, _differences(evaluation, extras)))
     if evaluation.by is not None:
-        parts.append(f"by {printable(evaluation.by)}{between}{draw(_groups(evaluation, extras))}")
-        if any(group.small for found in evaluation.groups.values() for group in found):
-            parts.append(f"(n): fewer than {SMALL_GROUP} rows, so the ECE is mostly noise")
-    return "\n\n".join(parts)
+        title = f"by {printable(evaluation.by)}"
+        if any(group.small for groups in evaluation.groups.values() for group in groups):
+            title += f"; (n) has fewer than {SMALL_GROUP} rows: its ECE is mostly noise"
+        parts.append((title, _groups(evaluation, extras)))
+    return parts
 
 
 def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
@@ -278,59 +357,55 @@ def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
     from covcal_cli.evaluate.metrics import on_screen
     from covcal_cli.report.tables import Table
 
-    chosen = [(name, shown) for name, shown, metric in on_screen() if metric.main == main]
+    columns = [(name, display) for name, display, metric in on_screen() if metric.main == main]
     rows = [
         [
             name,
             *([evaluation.scalings[name].shown(4), str(entry.n)] if main else []),
-            *(_cell(entry.value(metric), shown.percent) for metric, shown in chosen),
+            *(_cell(entry.value(metric), display.percent) for metric, display in columns),
         ]
         for name, entry in evaluation.metrics.items()
     ]
     leading = ["calibration", "T", "n"] if main else ["calibration"]
-    return Table([*leading, *(shown.label for _, shown in chosen)], rows)
+    return Table([*leading, *(display.label for _, display in columns)], rows)
 
 
 def _intervals(evaluation: "Evaluation", extras: _Extras) -> "Table":
     from covcal_cli.evaluate.metrics import on_screen
     from covcal_cli.report.tables import Table
 
-    chosen = [
-        (name, shown)
-        for name, shown, metric in on_screen()
+    columns = [
+        (name, display)
+        for name, display, metric in on_screen()
         if metric.interval and (metric.main or extras.every_metric)
     ]
     rows = [
-        [
-            name,
-            *(
-                "-".join(_cell(end, shown.percent) for end in found.get(metric, (None,)))
-                for metric, shown in chosen
-            ),
-        ]
-        for name, found in evaluation.intervals.items()
+        [name, *(_range(intervals.get(metric), display.percent) for metric, display in columns)]
+        for name, intervals in evaluation.intervals.items()
     ]
-    return Table(["calibration", *(shown.label for _, shown in chosen)], rows)
+    return Table(["calibration", *(display.label for _, display in columns)], rows)
 
 
 def _differences(evaluation: "Evaluation", extras: _Extras) -> "Table":
-    """Return the paired differences, and what each shows."""
+    """Return the paired differences, and what each of them proves."""
     from covcal_cli.evaluate.metrics import METRICS
     from covcal_cli.report.tables import Table
 
-    columns = ("calibration", "against", "metric", "difference", "interval", "shown")
+    columns = ("calibration", "compared with", "metric", "difference", "interval", "proved")
     rows = []
-    for one in evaluation.differences:
-        if not (METRICS[one.metric].main or extras.every_metric):
+    for change in evaluation.differences:
+        if not (METRICS[change.metric].main or extras.every_metric):
             continue
-        shown = METRICS[one.metric].screen
-        percent = shown is not None and shown.percent
-        value, low, high = (_signed(number, percent) for number in (one.value, one.low, one.high))
+        display = METRICS[change.metric].screen
+        percent = display is not None and display.percent
+        value, low, high = (
+            _signed(end, percent) for end in (change.value, change.low, change.high)
+        )
         rows.append(
             [
-                *(one.calibration, one.against, shown.label if shown else one.metric),
+                *(change.calibration, change.against, display.label if display else change.metric),
                 *(value, f"{low} to {high}"),
-                {1: "worse", 0: "neither", -1: "better"}[one.direction],
+                {1: "worse", 0: "neither", -1: "better"}[change.direction],
             ]
         )
     return Table(columns, rows, texts=(0, 1, 2, 5))
@@ -345,22 +420,33 @@ def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
         for name, metric in METRICS.items()
         if name.startswith("correctness") and metric.screen and extras.every_metric
     ]
+    with_intervals = evaluation.resamples > 0
     columns = (
-        *("calibration", "group", "n", "accuracy", "confidence", "ECE", "over ECE"),
-        *(shown.label for _, shown in of_correctness),
+        *("calibration", "group", "n", "accuracy", "confidence", "ECE"),
+        *(("accuracy from - to", "ECE from - to") if with_intervals else ("over ECE",)),
+        *(display.label for _, display in of_correctness),
     )
     rows = [
         [
             name,
             group.name,
             f"(n) {group.n}" if group.small else str(group.n),
-            *map(_cell, (group.accuracy, group.mean_confidence, group.ece, group.over_ece)),
-            *(_cell(getattr(group, metric), shown.percent) for metric, shown in of_correctness),
+            *map(_cell, (group.accuracy, group.mean_confidence, group.ece)),
+            *(
+                (_range(group.intervals.get(metric)) for metric in ("accuracy", "ece"))
+                if with_intervals
+                else [_cell(group.over_ece)]
+            ),
+            *(_cell(getattr(group, metric), display.percent) for metric, display in of_correctness),
         ]
-        for name, found in evaluation.groups.items()
-        for group in found
+        for name, groups in evaluation.groups.items()
+        for group in groups
     ]
     return Table(columns, rows, texts=(0, 1))
+
+
+def _range(interval: tuple[float, float] | None, percent: bool = True) -> str:
+    return "-".join(_cell(end, percent) for end in interval or (None,))
 
 
 def _signed(value: float, percent: bool) -> str:

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import FormatName
 
 if TYPE_CHECKING:
     from covcal_cli.evaluate.gates import GateResult
@@ -47,7 +47,7 @@ class GatedOutput:
 
     command: str
     output: Path | None  # of -o; "-" prints JSON to stdout instead
-    format: FormatName
+    format: StrEnum
     junit: Path | None
     force: bool
     has_gates: bool  # whether the user asked for a gate
@@ -57,7 +57,7 @@ class GatedOutput:
 
     def __post_init__(self) -> None:
         """Check the options against each other."""
-        if self._prints_json and self.format not in (FormatName.table, FormatName.json):
+        if self.prints_json and self.format not in ("table", "json"):
             raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
         if self.junit is not None and not self.has_gates:
             raise typer.BadParameter(f"needs {self.gate_options}", param_hint="--junit")
@@ -71,10 +71,11 @@ class GatedOutput:
     @property
     def document(self) -> Path | None:
         """The JSON file to write, if any."""
-        return None if self._prints_json else self.output
+        return None if self.prints_json else self.output
 
     @property
-    def _prints_json(self) -> bool:
+    def prints_json(self) -> bool:
+        """Whether ``-o -`` prints JSON instead of the table."""
         return str(self.output) == "-"
 
     @property
@@ -139,10 +140,10 @@ class GatedOutput:
             write()
             if self.junit is not None:
                 write_text(self.junit, junit_report(gates, self.command), force=self.force)
-        kind = "json" if self._prints_json else self.format.value
+        kind = "json" if self.prints_json else self.format.value
         show = console.screen if kind == "table" else console.result
         show(_with_gates(render(kind), gates, kind))
-        if self.format is FormatName.github:
+        if self.format == "github":
             _append_to_step_summary(_with_gates(render("markdown"), gates, "markdown"))
         for path in self._by_option.values():
             if path is not None:
@@ -154,10 +155,13 @@ class GatedOutput:
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
     """Return a rendered result with a sentence per gate; JSON has its own place for gates."""
     from covcal_cli.cli import tables
+    from covcal_cli.errors import printable
 
     if kind == "json" or not gates:
         return text
     sentences = [gate.sentence for gate in gates]
+    if kind == "latex":
+        return "\n".join([text, *(f"% {printable(sentence)}" for sentence in sentences)])
     if kind == "table":
         return "\n".join([text, "", *sentences])
     listed = "\n".join(f"- {tables.in_markdown(sentence)}" for sentence in sentences)

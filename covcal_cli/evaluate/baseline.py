@@ -1,8 +1,8 @@
 """An earlier metrics.json, and how much worse an evaluation is.
 
-On the same rows two evaluations differ by a paired difference. That they are the same is seen, not
-taken on trust: the earlier temperature, judged again on the rows of now, gives what it gave then.
-Other rows are another sample, and the interval is that of two independent ones.
+On the same rows, the change of a metric is a paired difference. Whether the rows are the same is
+checked: the earlier temperature, measured again on the rows of now, must give the metrics that it
+gave then. Other rows are another sample, and the interval is that of two independent samples.
 """
 
 import math
@@ -15,16 +15,17 @@ import numpy as np
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bins import Bins, over, under
-from covcal_cli.evaluate.bootstrap import Interval, Part, ece_interval
-from covcal_cli.evaluate.limits import Change, Limit, gated_names
+from covcal_cli.evaluate.bootstrap import Interval, Part, ece_interval, intervals, stretched
+from covcal_cli.evaluate.limits import Limit, gated_names
 from covcal_cli.evaluate.metrics import METRICS, Metrics
-from covcal_cli.evaluate.result import Evaluation, MetricsRecord
+from covcal_cli.evaluate.result import Change, Evaluation, MetricsRecord
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.records import read_document
 
-_TELLING = ("accuracy", "mean_confidence", "ece", "nll", "brier")  # equal on the same rows alone
+# Equal on the same rows, and on no other rows of the same number.
+SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
 _OF_BINS: Mapping[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
@@ -38,45 +39,46 @@ class Baseline:
     def require_settings(self, **settings: Any) -> None:
         """Refuse other ``split``, ``predictions`` or ``bins`` than the baseline's."""
         bins = len(self.read.edges) - 1
-        known = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
+        earlier = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
         for name, value in settings.items():
-            if known[name] != value:
+            if earlier[name] != value:
                 raise CovcalError(
-                    f"{self.path} was made with --{name} {known[name]}, not {value}, so its "
-                    f"metrics do not compare: pass --{name} {known[name]}, or make a new baseline"
+                    f"{self.path} was made with --{name} {earlier[name]}, not {value}, so its "
+                    f"metrics cannot be compared: pass --{name} {earlier[name]}, or make a new "
+                    "baseline"
                 )
 
     def note_on_rows(self, n: int) -> str | None:
-        """Return a note where the baseline judged another number of rows than the `n` of now."""
+        """Return a note if the baseline has another number of rows than the `n` of now."""
         if self.read.n == n:
             return None
         return (
-            f"{self.path} judged {self.read.n} rows, this evaluation {n}: a change may come from "
+            f"{self.path} measured {self.read.n} rows, this evaluation {n}: a change may come from "
             "the rows, not from the calibration"
         )
 
-    def name_of(self, name: str, judged: Sequence[str]) -> str:
-        """Return what a calibration of those `judged` is called here.
+    def name_of(self, name: str, names: Sequence[str]) -> str:
+        """Return the name in this baseline of a calibration, one of the `names` of now.
 
-        That is its name, or where there is a single one on either side, whatever that is called: a
-        calibration that was made by another method last time.
+        It is the same name. A single calibration on both sides may have another name: it was made
+        by another method last time.
         """
-        known = [one for one in self.read.metrics if one != NONE]
+        calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:
             return name
-        if len(judged) == len(known) == 1:
-            return known[0]
+        if len(names) == len(calibrations) == 1:
+            return calibrations[0]
         raise CovcalError(
             f"{self.path} has no calibration {name!r} (it has "
             f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or name the "
             "calibration as there, as in -c NAME=cal.json"
         )
 
-    def earlier(self, judged: Sequence[str]) -> dict[str, Scaling]:
-        """Return what the calibrations `judged` did to logits then, as far as the file says it."""
-        found = {}
-        for name in judged:
-            then = self.name_of(name, judged)
+    def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:
+        """Return the earlier scaling of the named calibrations, where the file records it."""
+        scalings = {}
+        for name in names:
+            then = self.name_of(name, names)
             forecaster = self.read.forecasters.get(then)
             temperature = self.read.temperatures.get(then, 0.0)
             aligned = self.read.aligned_temperatures.get(then)
@@ -84,30 +86,31 @@ class Baseline:
             if forecaster is None or temperature <= 0 or blends != (aligned is not None):
                 continue
             if aligned is None or aligned > 0:
-                found[name] = Scaling(forecaster, temperature, aligned)
-        return found
+                scalings[name] = Scaling(forecaster, temperature, aligned)
+        return scalings
 
-    def judged_the_same(self, metrics: Metrics, name: str) -> bool:
-        """Return whether the calibration `name` has here what it has on the rows of now.
+    def has_same_rows(self, metrics: Metrics, name: str) -> bool:
+        """Return whether the calibration `name` has the same metrics here as on the rows of now.
 
-        Then the rows were the same.
+        Then the rows are the same.
         """
-        found = self.read.metrics[name]
+        values = self.read.metrics[name]
         return self.read.n == metrics.n and all(
-            (then := found.get(one)) is not None and math.isclose(then, value, rel_tol=1e-9)
-            for one, value in ((one, metrics.value(one)) for one in _TELLING)
+            (then := values.get(name)) is not None and math.isclose(then, value, rel_tol=1e-9)
+            for name, value in ((name, metrics.value(name)) for name in SAME_ROWS)
             if value is not None
         )
 
-    def interval(self, name: str, metric: str, now: Evaluation) -> Interval:
-        """Return a metric's interval then, of the level of `now`."""
-        level = None if self.read.bootstrap is None else self.read.bootstrap.get("level")
-        found = self.read.intervals.get(name, {}).get(metric, ())
-        if level == now.level and len(found) == 2:
-            return found[0], found[1]
+    def interval(self, name: str, metric: str, now: Evaluation, level: float) -> Interval:
+        """Return a metric's earlier interval, of a `level` that a gate asks for."""
+        recorded = None if self.read.bootstrap is None else self.read.bootstrap.get("level")
+        ends = self.read.intervals.get(name, {}).get(metric, ())
         value = self.read.metrics[name][metric]
         if metric == "accuracy" and value is not None:
-            return wilson(value, self.read.n, now.level)
+            return wilson(value, self.read.n, level)
+        if recorded == now.level and len(ends) == 2:
+            middle = (ends[0] + ends[1]) / 2
+            return stretched((ends[0], ends[1]), middle, now.level, level)
         bins = self._bins(name) if metric in _OF_BINS else None
         if bins is None:
             raise CovcalError(
@@ -115,14 +118,14 @@ class Baseline:
                 "new baseline with --bootstrap 1000 and this --confidence, or pass --confidence 0"
             )
         settings = {"resamples": now.resamples, "seed": now.seed}
-        return ece_interval(bins, part=_OF_BINS[metric], level=now.level, **settings)
+        return ece_interval(bins, part=_OF_BINS[metric], level=level, **settings)
 
     def _bins(self, name: str) -> Bins | None:
-        """Return the rows of a calibration in bins; None where they are missing or damaged."""
-        found = self.read.bins.get(name, {})
+        """Return the rows of a calibration in bins, or None if they are missing or damaged."""
+        arrays = self.read.bins.get(name, {})
         try:
             counts, confidence, accuracy = (
-                np.array([0.0 if value is None else float(value) for value in found[key]])
+                np.array([0.0 if value is None else float(value) for value in arrays[key]])
                 for key in ("count", "confidence", "accuracy")
             )
             hits, sums = counts * accuracy, counts * confidence
@@ -135,7 +138,7 @@ class Baseline:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read an earlier metrics.json; raise `CovcalError` if it is missing, or is none."""
+    """Read an earlier metrics.json; raise `CovcalError` if it is missing or of another kind."""
     remedy = "write it with covcal evaluate -o"
     again = "write it again with covcal evaluate -o"
     return Baseline(path, read_document(MetricsRecord, path, remedy=remedy, again=again))
@@ -147,48 +150,52 @@ def compare(
     limits: Sequence[Limit],
     given: Collection[str],
     *,
-    confident: bool,
+    level: float | None,
 ) -> list[Change]:
     """Compare every calibration given, or ``none`` where there is none, with its baseline.
 
-    Where `confident`, a change exceeds a limit with the lower end of its interval: a paired one
-    where the baseline judged the same rows, else that of two independent samples.
+    With a `level`, a change exceeds a limit if the lower end of its interval does. The interval is
+    a paired one if the baseline has the same rows, else one of two independent samples. Without a
+    level the plain change decides.
 
-    Raises `CovcalError` if a calibration or a metric is missing on one side, which never passes for
-    no change.
+    Raises `CovcalError` if a calibration or a metric is missing on one side.
     """
-    judged = gated_names(evaluation.metrics, given)
+    names = gated_names(evaluation.metrics, given)
     changes = []
     for limit in limits:
         metric = limit.metric
-        for name in judged:
-            then = baseline.name_of(name, judged)
+        for name in names:
+            then = baseline.name_of(name, names)
             before = _value(baseline.read.metrics[then].get(metric), limit, then, baseline.path)
             now = _value(evaluation.metrics[name].value(metric), limit, name, "this evaluation")
             sign = -1 if METRICS[metric].better == "higher" else 1
             worse_by = sign * (now - before)
             change = Change(metric, limit.limit, name, before, now, worse_by, False, then)
-            if confident and METRICS[metric].interval is not None:
-                change = _with_interval(change, evaluation, baseline, sign)
-            found = worse_by if change.low is None else change.low
-            changes.append(replace(change, exceeded=found > limit.limit))
+            if level is not None and METRICS[metric].interval is not None:
+                change = _with_interval(change, evaluation, baseline, sign, level)
+            least = worse_by if change.low is None else change.low
+            changes.append(replace(change, exceeded=least > limit.limit))
     return changes
 
 
-def _with_interval(change: Change, evaluation: Evaluation, baseline: Baseline, sign: int) -> Change:
+def _with_interval(
+    change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
+) -> Change:
     """Return a change with the interval of how much worse the metric became."""
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
-    same = since is not None and baseline.judged_the_same(since.metrics, change.baseline)
+    same = since is not None and baseline.has_same_rows(since.before, change.baseline)
+    resampling = {"resamples": evaluation.resamples, "seed": evaluation.seed}
     if since is not None and same:
         if change.worse_by == 0:
             return replace(change, low=0.0, high=0.0, same_rows=True)
-        paired = since.differences.get(metric)
+        paired = since.differences(level=level, **resampling).get(metric)
         if paired is not None:
             low, high = sorted((sign * paired.low, sign * paired.high))
             return replace(change, low=low, high=high, same_rows=True)
-    then = baseline.interval(change.baseline, metric, evaluation)
-    low, high = _independent(evaluation.intervals[name][metric], change.value, then, change.before)
+    earlier = baseline.interval(change.baseline, metric, evaluation, level)
+    present = intervals(evaluation.metrics[name], level=level, names=[metric], **resampling)[metric]
+    low, high = _independent(present, change.value, earlier, change.before)
     ends = (low, high) if sign > 0 else (-high, -low)
     return replace(change, low=ends[0], high=ends[1], same_rows=same)
 
@@ -196,9 +203,9 @@ def _with_interval(change: Change, evaluation: Evaluation, baseline: Baseline, s
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
     """Return the interval of a difference between two independent samples.
 
-    It is the method of variance estimates recovery of Zou & Donner (2008), which takes how far each
-    interval reaches to either side. An ECE as found may lie outside its own interval, as chance
-    adds to it: then the nearest end stands for it.
+    It is the method of variance estimates recovery of Zou & Donner (2008), from how far each
+    interval reaches to either side. An observed ECE may lie outside its own interval, because
+    chance adds to it: then the nearest end replaces it.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)
@@ -207,7 +214,7 @@ def _independent(now: Interval, value: float, then: Interval, before: float) -> 
 
 
 def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
-    """Return a metric's value, refusing anything that is no finite number."""
+    """Return a metric's value; refuse anything but a finite number."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise CovcalError(

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
 from covcal_cli.records import at
 
-# Losses of a row's confidence as a forecast of whether its label is right; their means are metrics.
+# The metrics that are mean losses of the confidence as a forecast of whether the label is right.
 CORRECTNESS = ("correctness_brier", "correctness_nll")
-SMALL_GROUP = 100  # rows; with fewer, the ECE of a group is mostly the noise of its bins
+SMALL_GROUP = 100  # rows; the ECE of a smaller group is mostly the noise of its bins
 _ROUNDING = 1e-6
 _FEW_ULPS = 2.0**-50
 
@@ -33,7 +33,7 @@ def require_rows(n: int) -> int:
     return n
 
 
-# Rows with a confidence, and the bin of each.
+# Rows with their confidence and bin.
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class ConfidenceBlock:
     confidence: Float64s  # within [0, 1]
     correct: Booleans
     index: Integers  # of the bin
-    losses: Mapping[str, Float64s] = field(default_factory=dict)  # by metric, where kept
+    losses: Mapping[str, Float64s] = field(default_factory=dict)  # by metric
 
 
 def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> ConfidenceBlock:
-    """Return rows with their bins between `edges`.
+    """Return rows with the bin of each between `edges`.
 
     Raises ValueError if a confidence is NaN or, beyond rounding, outside [0, 1].
     """
@@ -75,7 +75,7 @@ def _within_bounds(values: Float64s) -> Float64s:
 
 @dataclass(frozen=True)
 class Bins:
-    """Rows in bins of confidence, however those are cut; each array has shape (bins,)."""
+    """Rows in bins, of confidence or of any other kind; each array has shape (bins,)."""
 
     counts: Integers  # rows
     hits: Integers  # right rows
@@ -140,12 +140,12 @@ class ReliabilityBins(Bins):
 
 
 def over(gaps: Float64s) -> Float64s:
-    """Return what of gaps is over-confidence."""
+    """Return the over-confident part of gaps."""
     return np.maximum(gaps, 0.0)
 
 
 def under(gaps: Float64s) -> Float64s:
-    """Return what of gaps is under-confidence."""
+    """Return the under-confident part of gaps."""
     return np.maximum(-gaps, 0.0)
 
 
@@ -161,7 +161,7 @@ def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """What a confidence is worth on one group of rows; fractions, None where it has no rows."""
+    """The metrics of one group of rows; fractions, and None for a group without rows."""
 
     name: str = field(metadata=at("group"))
     n: int
@@ -169,10 +169,12 @@ class GroupMetrics:
     mean_confidence: float | None
     ece: float | None
     over_ece: float | None
-    small: bool  # so that the ECE is mostly noise
-    correctness_brier: float | None = None  # where the losses of its rows were counted
+    small: bool  # whether it has so few rows that the ECE is mostly noise
+    correctness_brier: float | None = None  # None where it was not asked for
     correctness_nll: float | None = None
-    correctness_auroc: float | None = None  # where its rows were ranked, and right and wrong ones
+    correctness_auroc: float | None = None  # None also where all rows are right, or all wrong
+    # By metric, at the level of the evaluation; none without resamples.
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class GroupBins:
@@ -182,7 +184,7 @@ class GroupBins:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
         self.hits = np.zeros((n_groups, bins), dtype=np.int64)
         self.confidence_sums = np.zeros((n_groups, bins))
-        self._losses: dict[str, Float64s] = {}  # by metric, those that the rows came with
+        self._losses: dict[str, Float64s] = {}  # sums per group, by metric
 
     def add(self, rows: ConfidenceBlock, groups: Integers | None = None) -> None:
         """Count a block of rows, given the number of each row's group; None: all in group 0."""
@@ -203,20 +205,23 @@ class GroupBins:
         return ReliabilityBins(*(array.sum(axis=0) for array in arrays))
 
     def by_group(self) -> Bins:
-        """Return the counts of all bins in one, so that each group is a bin."""
+        """Return the counts with each group as one bin."""
         arrays = (self.counts, self.hits, self.confidence_sums)
         return Bins(*(array.sum(axis=1) for array in arrays))
 
+    def bins_of(self, group: int) -> ReliabilityBins:
+        """Return the counts of one group."""
+        return ReliabilityBins(self.counts[group], self.hits[group], self.confidence_sums[group])
+
     def result(self, names: Sequence[str]) -> tuple[GroupMetrics, ...]:
         """Return the metrics of every group, in the order of its number."""
-        groups = zip(names, self.counts, self.hits, self.confidence_sums, strict=True)
         return tuple(
             _of_group(
                 name,
-                ReliabilityBins(counts, hits, sums),
+                self.bins_of(number),
                 {key: float(losses[number]) for key, losses in self._losses.items()},
             )
-            for number, (name, counts, hits, sums) in enumerate(groups)
+            for number, name in enumerate(names)
         )
 
 
@@ -235,15 +240,13 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Copies of every cell that neighbouring rows count in by turns: most probabilities are small, and
-# adding to the same number over and over makes each addition wait for the one before.
+# Copies of every cell, used in turn by neighbouring rows. Most probabilities are small, and adding
+# to the same number over and over makes each addition wait for the one before.
 _LANES = 4
 
 
 class ClasswiseBins:
     """Counts of every class's probability in bins: the class-wise ECE, calibration and sharpness.
-
-    It says whether the probability of every class, predicted or not, can be trusted.
 
     Probabilities carry the rounding of their exponentials, so those less than 1e-15 above an edge
     count as on it; the edges themselves, 0 and 1 land where `confidence_block` puts them.
@@ -288,8 +291,8 @@ class ClasswiseBins:
         """Return calibration E||p - c||^2 and sharpness E||c||^2 (the paper's equation 2).
 
         c_k is the frequency of class k among the rows whose probability of class k lies in the same
-        bin. Brier = calibration + 1 - sharpness, but for what probability and label of a class have
-        in common within its bins.
+        bin. Brier = calibration + 1 - sharpness, except for the covariance of probability and label
+        within the bins of a class.
         """
         n = require_rows(self._n)
         hits, sums = self._by_bin(self._hits), self._by_bin(self._sums)
@@ -309,16 +312,16 @@ class ClasswiseBins:
         return (lanes * self._bins).astype(np.int32)
 
 
-# The debiased ECE of Kumar, Liang & Ma (2019): the ECE less what chance alone adds to it.
+# The debiased ECE of Kumar, Liang & Ma (2019): the ECE less its expected noise.
 
 
 def debiased_ece(bins: Bins) -> float:
     """Return 2 ECE - E[ECE*].
 
-    ECE* is the ECE with the accuracy of each bin drawn anew from a normal distribution around
-    the one found, of variance acc (1 - acc) / n_b. Its mean has a closed form, which is what
-    uncertainty-calibration's ``get_ece(debias=True)`` draws a thousand samples for. The result
-    may be below 0: that says that chance explains the whole ECE.
+    ECE* is the ECE with the accuracy of each bin drawn from a normal distribution around the
+    observed one, with variance acc (1 - acc) / n_b. Its mean has a closed form;
+    uncertainty-calibration's ``get_ece(debias=True)`` draws a thousand samples instead. A result
+    below 0 means that chance explains the whole ECE.
     """
     n = require_rows(bins.n)
     filled = bins.counts > 0
@@ -342,7 +345,7 @@ def _mean_of_magnitude(mean: float, deviation: float) -> float:
     return spread + mean * math.erf(z / math.sqrt(2))
 
 
-# The distribution of values in narrow cells: enough to resample their mean.
+# The distribution of values in narrow cells, which is enough to resample their mean.
 #
 # The cell of a value is its float32 sign, its exponent and the first five bits of the fraction, so
 # a cell is at most 3 % wide. Sums are kept too, so every cell's mean is exact.

@@ -1,41 +1,47 @@
-"""Intervals for the metrics of a sample, of 95 % unless said otherwise, by resampling its rows.
+"""Intervals for the metrics of a sample, by resampling its rows.
 
-Rows are resampled through their counts in cells, not one by one: a draw costs as much for ten
+A draw resamples the counts of rows in cells, not the rows one by one. So it costs as much for ten
 million rows as for a thousand.
 
-Means (mean confidence, and the losses): percentiles of the mean over resampled cells. The accuracy
-has Wilson's (1927) interval, which keeps a width when every row is right. So does the AUROC, which
-is a share of pairs: that of as many rows as would give it its variance (`ranks_interval`).
+Means (mean confidence and the losses): percentiles of the mean over resampled cells. The accuracy
+has Wilson's (1927) interval, which keeps a width when every row is right. The AUROC is a share of
+pairs, and has Wilson's interval too, of as many rows as give it its variance (`ranks_interval`).
 
 Errors of calibration: a percentile interval would be wrong. The ECE is a sum of magnitudes, so
 chance only adds to it: the resamples of a calibrated forecaster never come near its true value, 0.
-So the interval holds every true ECE that the data do not contradict:
+The interval therefore holds every true ECE that the data do not contradict:
 
 - A world is a gap d_b = confidence - accuracy for every bin, so its true ECE is sum_b n_b/n |d_b|.
   Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, with n* multinomial and e_b the noise of
   binomial hits.
 - Two families of worlds are tried at every true ECE: `concentrated`, the gaps that exceed two
   standard errors, scaled, and every other bin calibrated (chance adds the most); and `even`, the
-  same gap in every bin, in the direction found (chance adds the least).
-- A world is contradicted when the ECE found, cut off at the median of the calibrated world's, lies
-  further from the median of ECE* than 95 % of the resamples.
+  same gap in every bin, in the observed direction (chance adds the least).
+- A world is contradicted when the observed ECE, cut off at the median of the calibrated world's,
+  lies further from the median of ECE* than 95 % of the resamples.
 
-The cut makes 0 part of the interval for most samples of a calibrated forecaster. With few rows per
-bin their accuracies are too noisy for that, so 0 also stays where labels drawn from the confidences
-themselves give as much (the consistency resampling of Broecker & Smith 2007). An ECE as found may
-lie above its interval: then most of it is noise. Coverage is tested.
+The lower end is above 0 only if one of two tests contradicts a calibrated forecaster. They share
+the error rate, half each, so that both together keep the level:
 
-No ECE is below the gap between mean confidence and accuracy, whatever the bins (Jensen), and that
-gap is a mean over rows, which chance blurs less. So no lower end is below that of the gap.
+- Labels drawn from the confidences themselves give a smaller ECE (the consistency resampling of
+  Broecker & Smith 2007).
+- The gap between mean confidence and accuracy is beyond chance. No ECE is below that gap, whatever
+  the bins (Jensen), and the gap is a mean over rows, which chance blurs less. So no lower end is
+  below that of the gap.
 
-The ECE and its over- and under-confident parts are tried separately, and could come out so that a
-part exceeds the whole. Then the intervals are widened, never cut, until they agree: the ECE's upper
-end is at least that of either part, and no part's lower end is above the ECE's. An interval that is
-widened covers the truth at least as often; one that is cut by another would not.
+The observed ECE may lie above its interval: then most of it is noise. Coverage is tested.
+
+The ECE and its over- and under-confident parts are tried separately, and a part could come out
+larger than the whole. Then the intervals are widened, never cut, until they agree: the ECE's upper
+end is at least that of either part, and no part's lower end is above the ECE's. A widened interval
+covers the truth at least as often; one that is cut by another would not.
+
+A level close to 1 needs more resamples than there are: fewer than five lie beyond its ends. Then
+the interval of the highest level that has five is stretched, as for a normal distribution.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -46,55 +52,105 @@ from covcal_cli.evaluate.ranked import Auroc
 from covcal_cli.maths.odds import quantile, wilson
 
 LEVEL = 0.95
+RESAMPLES = 1000  # usual number of draws
 Interval = tuple[float, float]
-Part = Callable[[Float64s], Float64s]  # what counts of gaps: their magnitude, `over` or `under`
+Part = Callable[[Float64s], Float64s]  # of gaps: the magnitude, `over` or `under`
 _SIGNIFICANT = 2.0  # standard errors that a gap must exceed
 _GRID = 48  # true ECEs to try
-_BEYOND = 5.0  # standard errors around the ECE found, between which they lie
+_BEYOND = 5.0  # standard errors around the observed ECE, between which they lie
+_LEAST_BEYOND = 5  # resamples beyond the ends of an interval
 _MAX_NOISE = 1 << 21  # numbers that resample the noise of bins; with many bins, fewer times
 MAX_DRAWS = 1 << 20  # numbers at a time, so that memory stays bounded
+_FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000  # resamples
+GROUP_METRICS = ("accuracy", "ece", "over_ece")  # with intervals for groups of rows
 # The parts of the ECE; any other metric of gaps counts their magnitude.
 _PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
 def intervals(
-    metrics: Metrics, *, resamples: int, seed: int, level: float = LEVEL
+    metrics: Metrics,
+    *,
+    resamples: int,
+    seed: int,
+    level: float = LEVEL,
+    names: Collection[str] | None = None,
 ) -> dict[str, Interval]:
-    """Return the interval of every metric that has one, by name.
+    """Return the interval of every metric in `names` that has one; all metrics if left out.
 
     The distributions of the rows' losses must have been kept. A thousand resamples are usual, and
     equal seeds give equal intervals. `level` is the share of samples whose interval holds the
     truth.
     """
-    found = {name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share")}
-    if metrics.ranking is not None:
-        found |= {name: ranks_interval(metrics.ranking, level) for name in _of_kind("ranks")}
-    for name in _of_kind("mean"):
-        cells = metrics.losses[name].filled()
-        rng = np.random.default_rng(seed)
-        found[name] = mean_interval(*cells, resamples=resamples, rng=rng, level=level)
-    gaps = {}
-    for name in _of_kind("gaps"):
-        bins: Bins | None = getattr(metrics, METRICS[name].bins)
-        if bins is None:  # too many classes
-            continue
-        part = _PARTS.get(name, np.abs)
-        most = max(1, _MAX_NOISE // len(bins.counts))  # resamples, so that memory stays bounded
-        gaps[name] = ece_interval(
-            bins, resamples=min(resamples, most), seed=seed, part=part, level=level
+    if names is None:
+        names = metrics.names
+    elif not _PARTS.keys().isdisjoint(names):
+        names = {*names, *(name for name in _PARTS if name in metrics.names)}  # they must agree
+    shares = {
+        name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
+    }
+    ranks = {
+        name: ranks_interval(metrics.ranking, level)
+        for name in _of_kind("ranks", names)
+        if metrics.ranking is not None
+    }
+    means = {
+        name: mean_interval(
+            *metrics.losses[name].filled(),
+            resamples=resamples,
+            rng=np.random.default_rng(seed),
+            level=level,
         )
-    return found | gaps | _agreeing({name: gaps[name] for name in _PARTS})
+        for name in _of_kind("mean", names)
+    }
+    gaps = {}
+    for name in _of_kind("gaps", names):
+        bins: Bins | None = getattr(metrics, METRICS[name].bins)
+        if bins is not None:  # None: too many classes
+            part = _PARTS.get(name, np.abs)
+            gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
+    return shares | ranks | means | gaps | _agreeing({n: gaps[n] for n in _PARTS if n in gaps})
 
 
-def _of_kind(kind: str) -> list[str]:
-    return [name for name, metric in METRICS.items() if metric.interval == kind]
+def group_interval(
+    metric: str, bins: Bins, *, resamples: int, seed: int, level: float = LEVEL
+) -> Interval:
+    """Return the interval of one of `GROUP_METRICS` on the rows of a group, which has rows."""
+    if metric == "accuracy":
+        return wilson(bins.mean_accuracy(), bins.n, level)
+    part = _PARTS[metric]
+    return ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
 
 
-def _agreeing(found: dict[str, Interval]) -> dict[str, Interval]:
+def group_resamples(resamples: int, groups: int) -> int:
+    """Return how many resamples each of many groups gets, so that the time stays bounded."""
+    return min(resamples, max(_FEWEST_OF_GROUP, _OF_ALL_GROUPS // max(1, groups)))
+
+
+def _of_kind(kind: str, names: Collection[str]) -> list[str]:
+    return [name for name in METRICS if name in names and METRICS[name].interval == kind]
+
+
+def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
     """Return the intervals of the ECE and its parts, widened until no part exceeds the whole."""
-    least = found["ece"][0]
-    widened = {name: (min(low, least), high) for name, (low, high) in found.items()}
-    return widened | {"ece": (least, max(high for _, high in found.values()))}
+    if "ece" not in parts:
+        return parts
+    least = parts["ece"][0]
+    widened = {name: (min(low, least), high) for name, (low, high) in parts.items()}
+    return widened | {"ece": (least, max(high for _, high in parts.values()))}
+
+
+def stretched(interval: Interval, middle: float, level: float, wanted: float) -> Interval:
+    """Return an interval of a `level` brought to the `wanted` one, as for a normal distribution."""
+    if wanted == level:
+        return interval
+    factor = quantile(wanted) / quantile(level)
+    low, high = interval
+    return middle - factor * (middle - low), middle + factor * (high - middle)
+
+
+def resampled_level(level: float, resamples: int) -> float:
+    """Return the level, or the highest one that leaves five resamples beyond its ends."""
+    return min(level, max(LEVEL, 1 - _LEAST_BEYOND / resamples))
 
 
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
@@ -126,8 +182,9 @@ def mean_interval(
         rng.multinomial(n, counts / n, size=min(size, resamples - start)) @ values / n
         for start in range(0, resamples, size)
     ]
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    tried = resampled_level(level, resamples)
+    low, high = np.quantile(np.concatenate(means), [(1 - tried) / 2, (1 + tried) / 2])
+    return stretched((float(low), float(high)), float(counts @ values) / n, tried, level)
 
 
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
@@ -150,6 +207,8 @@ def ece_interval(
     bins: Bins, *, resamples: int, seed: int, part: Part = np.abs, level: float = LEVEL
 ) -> Interval:
     """Return the interval of a binned error of calibration, as the module describes it."""
+    resamples = min(resamples, max(1, _MAX_NOISE // len(bins.counts)))  # bounds the memory
+    wanted, level = level, resampled_level(level, resamples)
     n, filled = int(bins.counts.sum()), bins.counts > 0
     sizes = bins.counts[filled]
     shares = sizes / n
@@ -171,15 +230,15 @@ def ece_interval(
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
     cut = float(np.median(calibrated))
-    found = float(part(gaps) @ shares)
-    observed = max(0.0, found - cut)
+    observed_part = float(part(gaps) @ shares)
+    observed = max(0.0, observed_part - cut)
 
-    # True ECEs to try: around the one found, as far as its standard error lets it have strayed,
+    # True ECEs to try: around the observed one, as far as its standard error lets it have strayed,
     # which has a share from within the bins and one from how many rows fall into each.
-    between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - found**2) / n
+    between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - observed_part**2) / n
     error = math.sqrt(float((shares * errors) @ (shares * errors)) + between_rows)
     reach = cut + _BEYOND * error
-    grid = np.linspace(max(0.0, found - reach), min(1.0, found + reach), _GRID)
+    grid = np.linspace(max(0.0, observed_part - reach), min(1.0, observed_part + reach), _GRID)
 
     # Of each family, the worlds that do not contradict what was observed; the interval spans all.
     bounds: list[float] = []
@@ -195,21 +254,45 @@ def ece_interval(
             ]
         )
         bounds += _crossings(grid, consistent, 1 - level)
-    low, high = (min(bounds), max(bounds)) if bounds else (found, found)
+    low, high = (min(bounds), max(bounds)) if bounds else (observed_part, observed_part)
 
-    # Few rows: are labels drawn from the confidences as far off, and is the mean gap no chance?
-    honest = np.where(fixed == 0, confidence, accuracy)
-    errors_drawn = (drawn * honest - rng.binomial(drawn, honest)) / n
-    if (part(errors_drawn + weights * fixed).sum(axis=1) >= found).mean() > 1 - level:
+    # Above 0 only if one of two tests, each with half the error rate, says so.
+    low, high = stretched((low, high), (low + high) / 2, level, wanted)
+    low, high = max(0.0, low), min(1.0, high)
+    calibrated_rate = np.where(fixed == 0, confidence, accuracy)
+    drawn_errors = (drawn * calibrated_rate - rng.binomial(drawn, calibrated_rate)) / n
+    if _is_chance(part(drawn_errors + weights * fixed).sum(axis=1), observed_part, level, wanted):
         low = 0.0
-    low = max(low, float(part(_least_mean_gap(shares, confidence, gaps, n, level))))
+    mean, reach = _mean_gap(shares, confidence, gaps, n, 1 - (1 - wanted) / 2)
+    least = np.full((), math.copysign(max(0.0, abs(mean) - reach), mean))
+    low = max(low, float(part(least)))
     return low, max(low, high)
 
 
-def _least_mean_gap(
+def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
+    """Return whether drawn values reach the observed one in more than half the error rate.
+
+    Where the `wanted` level is beyond what so many draws show, their normal approximation decides.
+    """
+    if wanted == level:
+        return bool((drawn >= observed).mean() > (1 - level) / 2)
+    return observed <= drawn.mean() + quantile(wanted) * drawn.std()
+
+
+def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval]:
+    """Return mean confidence less accuracy, and its normal interval; both have a sign."""
+    filled = bins.counts > 0
+    sizes = bins.counts[filled]
+    confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
+    gaps = confidence - bins.hits[filled] / sizes
+    mean, reach = _mean_gap(sizes / bins.n, confidence, gaps, bins.n, level)
+    return mean, (mean - reach, mean + reach)
+
+
+def _mean_gap(
     shares: Float64s, confidence: Float64s, gaps: Float64s, n: int, level: float
-) -> Float64s:
-    """Return the end nearest 0 of the normal interval of the mean gap, with its sign; shape ().
+) -> tuple[float, float]:
+    """Return the mean gap, and how far its normal interval reaches to either side.
 
     The variance of a row within its bin is at least that of a calibrated one, so that a sample
     without an error does not look free of chance.
@@ -218,8 +301,7 @@ def _least_mean_gap(
     accuracy = confidence - gaps
     within = max(float(shares @ (rate * (1 - rate))) for rate in (accuracy, confidence))
     between = max(0.0, float(shares @ gaps**2) - mean**2)
-    least = max(0.0, abs(mean) - quantile(level) * math.sqrt((within + between) / n))
-    return np.full((), math.copysign(least, mean))
+    return mean, quantile(level) * math.sqrt((within + between) / n)
 
 
 def _kept(gaps: Float64s, part: Part) -> Float64s:

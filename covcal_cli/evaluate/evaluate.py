@@ -1,23 +1,29 @@
 """The metrics of calibrations on labelled target rows, in one pass over the file in blocks.
 
-Besides ``calibrate/labelled.py`` this is the only place where target labels are read; the rows that
-it used are left out here.
+The target labels that nobody labelled for a calibration are read here and nowhere else. Rows whose
+labels a calibration was fitted to are left out.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.bins import ConfidenceBlock, GroupBins, GroupMetrics
-from covcal_cli.evaluate.bootstrap import LEVEL, intervals
-from covcal_cli.evaluate.metrics import MetricsAccumulator
-from covcal_cli.evaluate.paired import PairedRows
+from covcal_cli.evaluate.bootstrap import (
+    GROUP_METRICS,
+    LEVEL,
+    group_interval,
+    group_resamples,
+    intervals,
+)
+from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator
+from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.evaluate.ranked import GroupCollector, auroc
 from covcal_cli.evaluate.result import Evaluation, Predictions, Since
 from covcal_cli.files import as_word, sha256_of
@@ -36,36 +42,52 @@ from covcal_cli.maths.softmax import Softmax, class_major
 from covcal_cli.records import Input, require_at_least, require_one_of
 
 MAX_GROUPS = 1000
-_BY_CLASS, _BY_PREDICTED = "class", "predicted"
-_CACHED_VALUES = 1 << 16  # so many float64 logits at a time stay in the processor's cache
+BY_CLASS, BY_PREDICTED = "class", "predicted"
+_CACHED_VALUES = 1 << 16  # float64 logits that stay in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSettings:
-    """What ``covcal evaluate`` can be told of rows and measures."""
+    """Options of ``covcal evaluate`` on rows and metrics."""
 
     split: str = "test"  # of the target; or "all"
     bins: int = 15  # of confidence
-    # Judge the confidence in the classifier's label, or in the forecaster's own.
+    # Measure the confidence in the classifier's label, or in the forecaster's own.
     predictions: Predictions = "original"
-    by: str | None = None  # "class", "predicted" or a column: metrics by group, too
+    by: str | None = None  # "class", "predicted" or a column: adds metrics by group
     resamples: int = 0  # of the bootstrap; 0: no intervals
     level: float = LEVEL  # of the intervals
     seed: int = 0  # of the bootstrap
-    # Take files whose images were preprocessed otherwise than a calibration's.
+    metrics: tuple[str, ...] = tuple(METRICS)  # to compute; fewer take less time
+    grouped_by: tuple[str, ...] = ()  # more ways to group rows, for gates on each group
+    # Accept files whose images were preprocessed in another way than a calibration's.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
         require_one_of("split", self.split, (*SPLITS, ALL))
         require_one_of("kind of predictions", self.predictions, get_args(Predictions))
+        for name in self.metrics:
+            require_one_of("metric", name, METRICS)
         require_at_least("bins", self.bins, 1)
         require_at_least("resamples", self.resamples, 0)
         require_at_least("seed", self.seed, 0)
         if not 0 < self.level < 1:
             raise CovcalError(f"the level of intervals lies between 0 and 1, not at {self.level}")
 
+    @property
+    def groupings(self) -> tuple[str, ...]:
+        """All ways to group rows, each once."""
+        return tuple(dict.fromkeys(([self.by] if self.by else []) + [*self.grouped_by]))
+
 
 DEFAULTS = EvaluateSettings()
+
+
+class Version(NamedTuple):
+    """A calibration as it is now, or as a baseline describes it."""
+
+    name: str
+    earlier: bool = False
 
 
 def evaluate(
@@ -89,182 +111,230 @@ def evaluate(
     documents : sequence of str or Path
         The files that hold the calibrations, in the same order, for the record and for messages.
     networks : str or Path, optional
-        For methods on aligned logits and a file without them: the adapted file with the networks,
-        if it is not where the calibration says.
+        The adapted file with the networks, for a method on aligned logits whose file lacks them and
+        whose calibration names an adapted file that has moved.
     earlier : mapping of str to Scaling
-        What calibrations, by name, are to be compared with on the same rows; without
-        `resamples` none is.
+        Earlier versions of calibrations, by name, to compare with on the same rows. They are
+        ignored without `resamples`.
 
     Raises
     ------
     UnlabelledError
         If no row of the split has a label, or it is empty and no target row has any.
     TooFewRowsError
-        If the split is empty and others have labels.
+        If the split is empty and other splits have labels.
     CovcalError
-        If a calibration does not fit the file, or the groups are unknown.
+        If a calibration does not fit the file, or a grouping is unknown.
     """
     path, files = Path(path), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
-    split, by, resamples = settings.split, settings.by, settings.resamples
     if NONE in calibrations and calibrations[NONE].method_used != NONE:
-        raise CovcalError(f"{NONE} is the classifier as it came: call the calibration otherwise")
+        raise CovcalError(f"{NONE} is the uncalibrated classifier: give the calibration a name")
     with FeatureFile(path) as file:
-        judged = {
-            NONE: ScaledLogits(UNSCALED),
-            **scaled_logits(
-                file,
-                calibrations,
-                files,
-                networks,
-                allow_other_preprocessing=settings.allow_other_preprocessing,
-            ),
-        }
-        # The rows to judge, and how they are grouped.
-        target = file.require_target()
-        given = "".join(f" -c {document}" for document in files or ("cal.json",))
-        expected = f"covcal estimate {as_word(path)}{given} prints what to expect without labels"
-        if file.source is None:  # which an estimate needs
-            expected = (
-                "extract it together with the source, and covcal estimate prints what to expect "
-                "without labels"
-            )
-        rows = _rows_to_judge(target, split, expected)
-        rows, left_out = _without_fitted(target, rows, calibrations)
-        groups = None if by is None else _grouping(target, by, rows, file.classes)
-        # One pass over the file, whatever the number of calibrations, and the pairs among them.
-        if resamples:
-            judged |= {
-                _before(name): ScaledLogits(then)
-                for name, then in earlier.items()
-                if name in judged and (file.is_adapted or not then.reads_aligned)
+        fitted = scaled_logits(
+            file,
+            calibrations,
+            files,
+            networks,
+            allow_other_preprocessing=settings.allow_other_preprocessing,
+        )
+        versions = {Version(NONE): ScaledLogits(UNSCALED)}
+        versions |= {Version(name): scaled for name, scaled in fitted.items()}
+        if settings.resamples:
+            versions |= {
+                Version(name, earlier=True): ScaledLogits(scaling)
+                for name, scaling in earlier.items()
+                if Version(name) in versions and (file.is_adapted or not scaling.reads_aligned)
             }
-        same_labels = settings.predictions == "original"  # are judged of all calibrations
-        classes = len(file.classes) if same_labels else 1
-        pairs = {
-            pair: PairedRows(settings.bins, classes) for pair in _compared(judged) if resamples
-        }
-        collected = {
-            name: MetricsAccumulator(settings.bins, len(file.classes), keep_losses=resamples > 0)
-            for name in judged
-        }
-        grouped = {
-            name: (GroupBins(settings.bins, len(groups.names)), GroupCollector(len(groups.names)))
-            for name in judged
-            if groups and not _is_before(name)
-        }
-        block: dict[str, ConfidenceBlock] = {}  # by calibration
-
-        def count(name: str, forecast: Softmax, chosen: Labels, labels: Labels, part: Rows) -> None:
-            block[name] = collected[name].add(forecast, chosen, labels)
-            if groups is not None and name in grouped:
-                numbers = groups.numbers(part, labels, chosen)
-                counts, ranks = grouped[name]
-                counts.add(block[name], numbers)
-                ranks.add(block[name].confidence, block[name].correct, numbers)
-            if len(block) == len(judged):
-                for (after, before), paired in pairs.items():
-                    paired.add(block[before], block[after], chosen if same_labels else None)
-                block.clear()
-
-        unlabelled = _read(target, rows, judged, settings.predictions, count)
+        # The rows to measure on, and their groups.
+        target = file.require_target()
+        hint = _label_free_hint(path, files, has_source=file.source is not None)
+        rows = _rows_of_split(target, settings.split, hint)
+        rows, left_out = _without_fitted(target, rows, calibrations)
+        groupings = {by: _grouping(target, by, rows, file.classes) for by in settings.groupings}
+        # One pass over the file, whatever the number of calibrations.
+        collector = _Collector(versions, settings, len(file.classes), groupings)
+        unlabelled = _read(target, rows, versions, settings.predictions, collector)
         if unlabelled == len(rows):
-            elsewhere = ": pass --split all to judge those of other splits;"
+            elsewhere = ": pass --split all to use the labels of other splits;"
             raise UnlabelledError(
-                f"{path} holds no label for its {len(rows)} target {split} rows, and evaluate "
-                f"needs them{elsewhere if _has_labels(target) else ';'} {expected}"
+                f"{path} has no label for its {len(rows)} target {settings.split} rows, and "
+                f"evaluate needs labels{elsewhere if _has_labels(target) else ';'} {hint}"
             )
-        results = {name: entry.result() for name, entry in collected.items()}
-        metrics = {name: entry for name, entry in results.items() if not _is_before(name)}
-        differences = [
-            one
-            for (after, before), paired in pairs.items()
-            for one in paired.differences(
-                after,
-                before,
-                (results[before].correctness_auroc, results[after].correctness_auroc),
-                resamples=resamples,
-                seed=settings.seed,
-                level=settings.level,
-            )
-        ]
         role = "adapted" if file.is_adapted else "features"
+        results = {version: entry.result() for version, entry in collector.metrics.items()}
+        metrics = {version.name: entry for version, entry in results.items() if not version.earlier}
         return Evaluation(
-            split=split,
+            split=settings.split,
             predictions=settings.predictions,
             unlabelled=unlabelled,
             left_out=len(left_out),
             metrics=metrics,
-            scalings={name: judged[name].scaling for name in metrics},
+            scalings={name: versions[Version(name)].scaling for name in metrics},
             inputs=(
                 Input(role, path, file.sha256()),
                 *(Input("calibration", document, sha256_of(document)) for document in files),
             ),
             classes={
-                name: entry.by_class.result(file.classes)
+                name: _with_intervals(entry.by_class, file.classes, settings, ("accuracy",))
                 for name, entry in metrics.items()
                 if entry.by_class is not None
             },
-            by=by,
-            groups={
-                name: _of_groups(*found, groups.names) for name, found in grouped.items() if groups
+            by=settings.by,
+            groups=collector.groups_by(settings.by, settings),
+            counts={
+                by: {
+                    name: {
+                        group: counts.bins_of(number)
+                        for number, group in enumerate(groupings[by].names)
+                    }
+                    for name, (counts, _) in entry.items()
+                }
+                for by, entry in collector.groups.items()
             },
-            resamples=resamples,
+            resamples=settings.resamples,
             level=settings.level,
             seed=settings.seed,
             intervals={
                 name: intervals(
-                    entry, resamples=resamples, seed=settings.seed, level=settings.level
+                    entry, resamples=settings.resamples, seed=settings.seed, level=settings.level
                 )
                 for name, entry in metrics.items()
-                if resamples
+                if settings.resamples
             },
-            differences=tuple(one for one in differences if not _is_before(one.against)),
+            differences=collector.differences(results, settings),
             since={
-                name: Since(
-                    results[_before(name)],
-                    {one.metric: one for one in differences if one.against == _before(name)},
-                )
-                for name in earlier
-                if _before(name) in results
+                after.name: Since(results[before], paired, results[after])
+                for (after, before), paired in collector.pairs.items()
+                if before.earlier
             },
             model=file.model["name"],
             notes=(
-                *_notes_on_split(split),
+                *_notes_on_split(settings.split),
                 *_notes_on_fitted(target, calibrations, files),
                 *_notes_on_left_out(target, left_out, calibrations),
             ),
         )
 
 
-def _compared(judged: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield what is compared with what, of names that start with ``none`` and the first given.
+def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
+    """Return a sentence on how to see what to expect without labels."""
+    if not has_source:  # an estimate needs the source
+        return (
+            "extract it together with the source, and covcal estimate prints what to expect "
+            "without labels"
+        )
+    options = "".join(f" -c {document}" for document in documents or ("cal.json",))
+    return f"covcal estimate {as_word(path)}{options} prints what to expect without labels"
 
-    Each calibration is, with ``none``, with the first and with its earlier self.
+
+class _Collector:
+    """The counts of one pass: by version of a calibration, by pair of versions, and by group."""
+
+    def __init__(
+        self,
+        versions: Collection[Version],
+        settings: EvaluateSettings,
+        n_classes: int,
+        groupings: Mapping[str, "_Grouping"],
+    ) -> None:
+        names, resamples = settings.metrics, settings.resamples
+        self._groupings = groupings
+        self._ranks = "correctness_auroc" in names
+        # With the classifier's labels, all calibrations have the same predicted label in a row.
+        self._same_labels = settings.predictions == "original"
+        self.metrics = {
+            version: MetricsAccumulator(
+                settings.bins, n_classes, names=names, keep_losses=resamples > 0
+            )
+            for version in versions
+        }
+        classes = n_classes if self._same_labels else 1
+        self.pairs = {
+            pair: PairedRows(settings.bins, classes, names)
+            for pair in _pairs(versions)
+            if resamples
+        }
+        self.groups = {
+            by: {
+                version.name: (
+                    GroupBins(settings.bins, len(grouping.names)),
+                    GroupCollector(len(grouping.names)),
+                )
+                for version in versions
+                if not version.earlier
+            }
+            for by, grouping in groupings.items()
+        }
+
+    def add(
+        self, version: Version, forecast: Softmax, predicted: Labels, labels: Labels, rows: Rows
+    ) -> ConfidenceBlock:
+        """Count a part of the rows for one version of a calibration."""
+        block = self.metrics[version].add(forecast, predicted, labels)
+        for by, grouping in self._groupings.items():
+            if not version.earlier:
+                numbers = grouping.numbers(rows, labels, predicted)
+                counts, ranks = self.groups[by][version.name]
+                counts.add(block, numbers)
+                if self._ranks:
+                    ranks.add(block.confidence, block.correct, numbers)
+        return block
+
+    def add_pairs(self, blocks: Mapping[Version, ConfidenceBlock], predicted: Labels) -> None:
+        """Count the same part of the rows for every pair of versions."""
+        for (after, before), paired in self.pairs.items():
+            paired.add(blocks[before], blocks[after], predicted if self._same_labels else None)
+
+    def groups_by(
+        self, by: str | None, settings: EvaluateSettings
+    ) -> dict[str, tuple[GroupMetrics, ...]]:
+        """Return the metrics of every group, by calibration."""
+        if by is None:
+            return {}
+        names = self._groupings[by].names
+        metrics = {}
+        for name, (counts, ranks) in self.groups[by].items():
+            groups = _with_intervals(counts, names, settings)
+            metrics[name] = _with_ranks(groups, ranks) if self._ranks else groups
+        return metrics
+
+    def differences(
+        self, results: Mapping[Version, Metrics], settings: EvaluateSettings
+    ) -> tuple[Difference, ...]:
+        """Return how much each calibration differs from ``none`` and from the first one."""
+        return tuple(
+            difference
+            for (after, before), paired in self.pairs.items()
+            if not before.earlier
+            for difference in paired.differences(
+                after.name,
+                before.name,
+                (_auroc(results[before]), _auroc(results[after])),
+                resamples=settings.resamples,
+                seed=settings.seed,
+                level=settings.level,
+            )
+        )
+
+
+def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
+    """Yield the pairs to compare, of versions that start with ``none`` and the first calibration.
+
+    Each calibration is compared with ``none``, with the first one and with its earlier version.
     """
-    names = list(judged)
-    now = [name for name in names if not _is_before(name)]
-    for place, name in enumerate(now):
-        yield from ((name, reference) for reference in now[: min(place, 2)])
-        if _before(name) in names:
-            yield name, _before(name)
+    every = list(versions)
+    now = [version for version in every if not version.earlier]
+    for place, version in enumerate(now):
+        yield from ((version, reference) for reference in now[: min(place, 2)])
+        if version._replace(earlier=True) in every:
+            yield version, version._replace(earlier=True)
 
 
-# The name of a calibration's earlier self; no name that is given can hold a NUL.
+def _rows_of_split(target: Domain, split: str, hint: str) -> Rows:
+    """Return the rows of a split; raise an error with a remedy where it is empty.
 
-
-def _before(name: str) -> str:
-    return f"{name}\0"
-
-
-def _is_before(name: str) -> bool:
-    return name.endswith("\0")
-
-
-def _rows_to_judge(target: Domain, split: str, expected: str) -> Rows:
-    """Return the rows of a split; where it is empty, say what there is to be done.
-
-    `expected` says how to see what is to be expected without labels.
+    `hint` says how to see what to expect without labels.
     """
     rows = target.rows(split)
     if len(rows):
@@ -275,8 +345,8 @@ def _rows_to_judge(target: Domain, split: str, expected: str) -> Rows:
             "extract again with other --fractions"
         )
     raise UnlabelledError(
-        f"{target.path} holds no target {split} rows and no target label, and evaluate needs both; "
-        f"{expected}"
+        f"{target.path} has no target {split} rows and no target label, and evaluate needs both; "
+        f"{hint}"
     )
 
 
@@ -289,37 +359,43 @@ def _has_labels(target: Domain) -> bool:
 def _read(
     target: Domain,
     rows: Rows,
-    judged: Mapping[str, ScaledLogits],
+    versions: Mapping[Version, ScaledLogits],
     predictions: Predictions,
-    count: Callable[[str, Softmax, Labels, Labels, Rows], None],
+    collector: _Collector,
 ) -> int:
-    """Call `count` with every labelled row for every calibration; return how many have no label.
+    """Give every labelled row to the collector, for every version; return how many have no label.
 
-    It gets the calibration's name, its forecast, the labels to judge, the true ones and the rows.
+    Each block of logits is read once, and each version uses it while it is in the cache.
     """
     unlabelled = 0
     size = max(256, _CACHED_VALUES // target.n_classes)
-    for block in target.blocks(rows, *{name for one in judged.values() for name in one.reads}):
+    for block in target.blocks(
+        rows, *{name for scaled in versions.values() for name in scaled.reads}
+    ):
         labels = target_labels(target, block)
-        known = labels >= 0
-        if not known.all():
-            unlabelled += int((~known).sum())
-            block, labels = block[known], labels[known]
-        # The logits of the block that the calibrations scale, each made once.
+        labelled = labels >= 0
+        if not labelled.all():
+            unlabelled += int((~labelled).sum())
+            block, labels = block[labelled], labels[labelled]
+        # The logits that the calibrations scale, each computed once.
         logits: dict[str, Floats] = {}
-        for entry in judged.values():
-            for key, forecaster in entry.keys.items():
+        for scaled in versions.values():
+            for key, forecaster in scaled.keys.items():
                 if key not in logits:
-                    logits[key] = forecaster_logits(target, block, forecaster, entry.networks)
-        # Then in parts that stay in the cache, every calibration on each.
+                    logits[key] = forecaster_logits(target, block, forecaster, scaled.networks)
+        # Every version on parts that stay in the cache.
         for start in range(0, len(block), size):
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
             top = _top_class(parts["original"])
-            for name, entry in judged.items():
-                forecast = entry.scaling.forecast([parts[key] for key in entry.keys])
-                chosen = top if predictions == "original" else _top_class(forecast.logits)
-                count(name, forecast, chosen, labels[part], block[part])
+            counted: dict[Version, ConfidenceBlock] = {}
+            for version, scaled in versions.items():
+                forecast = scaled.scaling.forecast([parts[key] for key in scaled.keys])
+                predicted = top if predictions == "original" else _top_class(forecast.logits)
+                counted[version] = collector.add(
+                    version, forecast, predicted, labels[part], block[part]
+                )
+            collector.add_pairs(counted, top)
     return unlabelled
 
 
@@ -421,26 +497,28 @@ def _notes_on_left_out(
     ]
 
 
-# Groups of rows: by class, by predicted label, or by what a column says.
+# Groups of rows: by true class, by predicted class, or by a column.
 
 
 @dataclass(frozen=True)
 class _Grouping:
-    names: Sequence[str]  # by number
-    # Of m rows' groups, from their row numbers, true labels and judged labels.
+    """A way to group rows."""
+
+    names: Sequence[str]  # of the groups, by number
+    # Returns the group numbers of m rows, from row numbers, true labels and predicted labels.
     numbers: Callable[[Rows, Labels, Labels], Integers]
 
 
 def _grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> _Grouping:
-    """Return the groups of `rows`, which `by` may not cut into more than a thousand."""
-    if by == _BY_CLASS:
-        return _Grouping(classes, lambda _rows, labels, _judged: labels)
-    if by == _BY_PREDICTED:
-        return _Grouping(classes, lambda _rows, _labels, judged: judged)
+    """Return the way to group `rows`; refuse a column with more than a thousand values."""
+    if by == BY_CLASS:
+        return _Grouping(classes, lambda _rows, labels, _predicted: labels)
+    if by == BY_PREDICTED:
+        return _Grouping(classes, lambda _rows, _labels, predicted: predicted)
     if by not in target.columns:
-        known = ", ".join([*target.columns, _BY_CLASS, _BY_PREDICTED])
-        raise CovcalError(f"{target.path} has no target column {by!r} to group by: take {known}")
-    # The values in order: a row's group is the place of its own among them.
+        columns = ", ".join([*target.columns, BY_CLASS, BY_PREDICTED])
+        raise CovcalError(f"{target.path} has no target column {by!r} to group by: take {columns}")
+    # The number of a row's group is the place of its value among the sorted values.
     values = np.empty(0, dtype=target.column(by, rows[:1]).dtype)
     for block in target.blocks(rows):
         values = np.union1d(values, target.column(by, block))
@@ -450,22 +528,52 @@ def _grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> _G
                 "would be single rows: group by another column"
             )
 
-    def numbers(block: Rows, _labels: Labels, _judged: Labels) -> Integers:
+    def numbers(block: Rows, _labels: Labels, _predicted: Labels) -> Integers:
         return np.searchsorted(values, target.column(by, block)).astype(np.int64)
 
     return _Grouping([_text(value) for value in values.tolist()], numbers)
 
 
-def _of_groups(
-    counts: GroupBins, ranks: GroupCollector, names: Sequence[str]
+def _with_intervals(
+    counts: GroupBins,
+    names: Sequence[str],
+    settings: EvaluateSettings,
+    metrics: Sequence[str] = GROUP_METRICS,
 ) -> tuple[GroupMetrics, ...]:
-    """Return the metrics of every group, with those of its ranked rows."""
+    """Return every group with the intervals of `metrics`, where the settings ask for intervals."""
+    groups = counts.result(names)
+    if not settings.resamples:
+        return groups
     return tuple(
-        group
-        if not group.n or (area := auroc(rows)) is None
-        else replace(group, correctness_auroc=area.value)
-        for group, rows in zip(counts.result(names), ranks.ranked(), strict=True)
+        replace(
+            group,
+            intervals={
+                metric: group_interval(
+                    metric,
+                    counts.bins_of(number),
+                    resamples=group_resamples(settings.resamples, len(groups)),
+                    seed=settings.seed,
+                    level=settings.level,
+                )
+                for metric in metrics
+                if group.n
+            },
+        )
+        for number, group in enumerate(groups)
     )
+
+
+def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[GroupMetrics, ...]:
+    """Return the groups with the AUROC of their rows, where they have right and wrong ones."""
+    areas = [auroc(rows) if len(rows) else None for rows in ranks.ranked()]
+    return tuple(
+        group if area is None else replace(group, correctness_auroc=area.value)
+        for group, area in zip(groups, areas, strict=True)
+    )
+
+
+def _auroc(metrics: Metrics) -> float | None:
+    return metrics.correctness_auroc if "correctness_auroc" in metrics.names else None
 
 
 def _text(value: Any) -> str:

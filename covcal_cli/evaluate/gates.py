@@ -8,28 +8,29 @@ from typing import Literal
 
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
+from covcal_cli.evaluate.bootstrap import RESAMPLES, Interval
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-from covcal_cli.evaluate.limits import Change, Limit, Verdict, apply_limits
-from covcal_cli.evaluate.metrics import METRICS
-from covcal_cli.evaluate.result import Evaluation
+from covcal_cli.evaluate.limits import Limit, apply_limits, gate_level
+from covcal_cli.evaluate.metrics import MAIN, METRICS
+from covcal_cli.evaluate.power import detectable, rows_to_decide
+from covcal_cli.evaluate.result import Change, Evaluation, Verdict
 from covcal_cli.forecast.forecaster import NONE, read_named
 from covcal_cli.formats.lineage import file_to_judge
 
-RESAMPLES = 1000  # behind the intervals that gates judge, unless others are asked for
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
 @dataclass(frozen=True)
 class Gates:
-    """What an evaluation is held to; `confident` gates judge intervals, of the settings' level.
+    """The gates of an evaluation; `confident` ones use intervals, of the settings' level.
 
     Raises
     ------
     CovcalError
-        If a `confident` gate is on a metric without an interval, which chance alone would exceed.
+        If a `confident` gate is on a metric without an interval: chance alone could fail it.
     """
 
-    limits: Sequence[Limit] = ()  # that every metric has to keep
+    limits: Sequence[Limit] = ()
     allowed: Sequence[Limit] = ()  # by how much a metric may be worse than in the baseline
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
@@ -37,16 +38,22 @@ class Gates:
     def __post_init__(self) -> None:
         for limit in (*self.limits, *self.allowed) if self.confident else ():
             if METRICS[limit.metric].interval is None:
-                known = ", ".join(name for name, one in METRICS.items() if one.interval is not None)
+                metrics = ", ".join(name for name, entry in METRICS.items() if entry.interval)
                 raise CovcalError(
                     f"{limit.metric} has no interval, so chance alone could fail a gate on it: "
-                    f"gate one that has ({known}), or pass --confidence 0 to judge values as found"
+                    f"use a metric that has ({metrics}), or pass --confidence 0 to compare the "
+                    "plain value"
                 )
 
     @property
     def any(self) -> bool:
         """Whether there is a gate."""
         return bool(self.limits or self.allowed)
+
+    @property
+    def metrics(self) -> set[str]:
+        """The metrics of all gates."""
+        return {limit.metric for limit in (*self.limits, *self.allowed)}
 
 
 @dataclass(frozen=True)
@@ -71,13 +78,23 @@ class Assessment:
     evaluation: Evaluation
     verdicts: Sequence[Verdict] = ()  # of the limits
     changes: Sequence[Change] = ()  # since the baseline
+    level: float | None = None  # of each gate's interval; None: gates use the plain values
 
     @property
     def gates(self) -> list[GateResult]:
-        """The result of every gate, limits first."""
-        level, n = self.evaluation.level, self.evaluation.n
-        limits = [_of_limit(verdict, level, n) for verdict in self.verdicts]
-        return limits + [_of_change(change, level) for change in self.changes]
+        """The result of every gate, limits first; groups share the result of their limit."""
+        grouped: dict[tuple[str, float, str, str | None], list[Verdict]] = {}
+        for verdict in self.verdicts:
+            key = (verdict.metric, verdict.limit, verdict.calibration, verdict.by)
+            grouped.setdefault(key, []).append(verdict)
+        limits = [
+            _of_limit(verdicts[0], self.level, self.evaluation.n)
+            if by is None
+            else _of_groups(verdicts, self.level)
+            for (_, _, _, by), verdicts in grouped.items()
+        ]
+        n = self.evaluation.n
+        return limits + [_of_change(change, self.level, n) for change in self.changes]
 
 
 def assess(
@@ -134,19 +151,29 @@ def assess(
         baseline.require_settings(
             split=settings.split, bins=settings.bins, predictions=settings.predictions
         )
-    if gates.any and gates.confident and settings.resamples == 0:
-        settings = replace(settings, resamples=RESAMPLES)
+    names = settings.metrics if gates.metrics <= {*settings.metrics} else METRICS
+    settings = replace(
+        settings,
+        metrics=tuple(name for name in METRICS if name in {*names, *MAIN}),
+        grouped_by=tuple(limit.by for limit in gates.limits if limit.by is not None),
+        resamples=settings.resamples or (RESAMPLES if gates.any and gates.confident else 0),
+    )
     earlier = {} if baseline is None else baseline.earlier(list(calibrations) or [NONE])
     evaluation = evaluate(
         file, calibrations, settings, documents=documents, networks=networks, earlier=earlier
     )
-    intervals = evaluation.intervals if gates.confident else {}
+    level = (
+        gate_level(evaluation, gates.limits, gates.allowed, calibrations)
+        if gates.confident
+        else None
+    )
     assessment = Assessment(
         evaluation,
-        apply_limits(evaluation.metrics, gates.limits, calibrations, intervals),
+        apply_limits(evaluation, gates.limits, calibrations, level=level),
         ()
         if baseline is None
-        else compare(evaluation, baseline, gates.allowed, calibrations, confident=gates.confident),
+        else compare(evaluation, baseline, gates.allowed, calibrations, level=level),
+        level,
     )
     for note in (*notes, *_notes(evaluation, baseline)):
         tell(note)
@@ -161,7 +188,7 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
     if evaluation.unlabelled:
         yield f"{evaluation.unlabelled} rows without a label are left out"
     if evaluation.left_out:
-        yield f"{evaluation.left_out} rows that a temperature was fitted to are left out"
+        yield f"{evaluation.left_out} rows that a calibration was fitted to are left out"
 
 
 # The sentence of each gate.
@@ -173,26 +200,55 @@ _WORDS: Mapping[Outcome, str] = {
 }
 
 
-def _of_limit(verdict: Verdict, level: float, n: int) -> GateResult:
-    """Return the result of a limit; it is not proved where the interval contains the limit."""
-    least = Limit(verdict.metric, verdict.limit).least
-    gate = f"{verdict.metric} {'>=' if least else '<='} {verdict.limit:g}"
-    shown = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
-    numbers = f"{_label(verdict.metric)} {shown(verdict.value)}"
+def _of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult:
+    """Return the result of a limit on all rows."""
+    gate = _gate(verdict)
+    numbers = f"{_numbers(verdict, level)}, limit {_shown(verdict.metric, verdict.limit)}"
     outcome: Outcome = "failed" if verdict.exceeded else "passed"
-    if verdict.low is not None and verdict.high is not None:
-        numbers += f" ({_percent(level)} interval {shown(verdict.low)} to {shown(verdict.high)})"
-        worst = verdict.low if least else -verdict.high
-        if not verdict.exceeded and worst < (verdict.limit if least else -verdict.limit):
-            outcome = "not proved"
-    numbers += f", limit {_shown(verdict.metric, verdict.limit)}"
-    if outcome == "not proved":
-        numbers += f"; {n} rows are too few"
-    name = printable(verdict.calibration)
-    return GateResult(name, gate, f"gate {gate} {_WORDS[outcome]} {name}: {numbers}", outcome)
+    if verdict.is_open and verdict.low is not None and verdict.high is not None:
+        outcome = "not proved"
+        interval = (verdict.low, verdict.high)
+        middle = _middle(verdict.metric, verdict.value, interval)
+        numbers += f"; {_too_few(n, middle, interval, verdict.limit)}"
+        least = METRICS[verdict.metric].better == "higher"
+        sign = -1 if least else 1
+        found = verdict.limit + sign * detectable(interval, level or 0.0)
+        if 0 < found < METRICS[verdict.metric].highest:
+            numbers += (
+                f". {n} rows find {_label(verdict.metric)} {_shown(verdict.metric, found)} or "
+                f"{'lower' if least else 'higher'} in 4 of 5 cases"
+            )
+    return _result(gate, outcome, verdict.calibration, numbers)
 
 
-def _of_change(change: Change, level: float) -> GateResult:
+def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
+    """Return the result of a limit on every group of a calibration."""
+    first = verdicts[0]
+    gate = f"{_gate(first)} by {printable(first.by or '')}"
+    failed = [verdict for verdict in verdicts if verdict.exceeded]
+    still_open = [verdict for verdict in verdicts if verdict.is_open]
+    limit = f"limit {_shown(first.metric, first.limit)}"
+    if failed:
+        worst = max(failed, key=_excess)
+        numbers = (
+            f"{printable(worst.group or '')}: {_numbers(worst, level)} on {worst.n} rows, {limit}; "
+            f"{_counted(len(failed), len(verdicts))} proved to be beyond the limit"
+        )
+        if still_open:
+            numbers += f", {len(still_open)} not decided"
+        return _result(gate, "failed", first.calibration, numbers)
+    if still_open:
+        fewest = min(verdict.n or 0 for verdict in still_open)
+        numbers = (
+            f"{limit}; the rows cannot decide for {_counted(len(still_open), len(verdicts))} "
+            f"(the smallest has {fewest} rows)"
+        )
+        return _result(gate, "not proved", first.calibration, numbers)
+    numbers = f"{limit}; {_counted(len(verdicts), len(verdicts))} within the limit"
+    return _result(gate, "passed", first.calibration, numbers)
+
+
+def _of_change(change: Change, level: float | None, n: int) -> GateResult:
     """Return the result of a regression gate."""
     gate = f"{change.metric} worse by <= {change.limit:g}"
     shown = functools.partial(_shown, change.metric, unlike=change.limit)
@@ -202,16 +258,58 @@ def _of_change(change: Change, level: float) -> GateResult:
     outcome: Outcome = "failed" if change.exceeded else "passed"
     if change.low is not None and change.high is not None:
         rows = "the same rows" if change.same_rows else "other rows"
-        numbers += (
-            f" ({_percent(level)} interval {shown(change.low)} to {shown(change.high)}, {rows})"
-        )
-        if not change.exceeded and change.high > change.limit:
-            outcome = "not proved"
+        numbers += f" ({shown(change.low)} to {shown(change.high)}, {rows})"
     numbers += f", allowed {_shown(change.metric, change.limit)}"
+    if change.is_open and change.low is not None and change.high is not None:
+        outcome = "not proved"
+        found = change.limit + detectable((change.low, change.high), level or 0.0)
+        numbers += f"; {n} rows find a change of {shown(found)} in 4 of 5 cases"
     if change.baseline != change.calibration:
         numbers += f"; called {printable(change.baseline)} in the baseline"
-    name = printable(change.calibration)
+    return _result(gate, outcome, change.calibration, numbers)
+
+
+def _excess(verdict: Verdict) -> float:
+    """Return how far a value, or the nearer end of its interval, is beyond the limit."""
+    if METRICS[verdict.metric].better == "higher":
+        return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
+    return (verdict.value if verdict.low is None else verdict.low) - verdict.limit
+
+
+def _result(gate: str, outcome: Outcome, calibration: str, numbers: str) -> GateResult:
+    name = printable(calibration)
     return GateResult(name, gate, f"gate {gate} {_WORDS[outcome]} {name}: {numbers}", outcome)
+
+
+def _gate(verdict: Verdict) -> str:
+    least = METRICS[verdict.metric].better == "higher"
+    return f"{verdict.metric} {'>=' if least else '<='} {verdict.limit:g}"
+
+
+def _numbers(verdict: Verdict, level: float | None) -> str:
+    """Return a value with its interval and the interval's level."""
+    shown = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
+    numbers = f"{_label(verdict.metric)} {shown(verdict.value)}"
+    if verdict.low is None or verdict.high is None or level is None:
+        return numbers
+    return f"{numbers} ({shown(verdict.low)} to {shown(verdict.high)}, {100 * level:.4g} % sure)"
+
+
+def _middle(metric: str, value: float, interval: Interval) -> float:
+    """Return the best guess of the true value: chance adds to a sum of gaps as observed."""
+    return sum(interval) / 2 if METRICS[metric].interval == "gaps" else value
+
+
+def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
+    """Return a clause on how many rows would decide between a value and a limit."""
+    rows = rows_to_decide(n, middle, interval, limit)
+    if rows is None:
+        return f"{n} rows are too few, and the value is too near the limit for any other number"
+    return f"{n} rows are too few; about {rows:,} would do"
+
+
+def _counted(part: int, whole: int) -> str:
+    return f"all {whole} groups" if part == whole else f"{part} of {whole} groups"
 
 
 def _label(metric: str) -> str:
@@ -229,7 +327,3 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
         if other is None or value == unlike or float(text.split()[0]) != round(other, digits):
             break
     return text.replace(".0 %", " %")
-
-
-def _percent(level: float) -> str:
-    return f"{100 * level:.4g} %"

@@ -1,64 +1,61 @@
-"""Gates: limits of ``--fail-above``, ``--fail-below`` and ``--fail-regression``, and what fails.
+"""Gates: the limits of ``--fail-above``, ``--fail-below`` and ``--fail-regression``.
 
-A metric of a sample strays by chance, so a gate judges the end of its interval that is kindest to
-the calibration: the lower end of an error, or of how much worse a metric has become, the upper one
-of what is better for being higher. What fails even so is beyond chance; what a gate lets pass need
-not be good, and its sentence says so.
+A metric of a sample varies by chance. So a gate fails only if the whole interval of the metric is
+beyond the limit: the lower end of an error, the upper end of a metric that is better for being
+higher. A gate that does not fail need not be good: if the interval contains the limit, the rows
+cannot decide, and the gate is not proved.
+
+All gates of a job share one error rate (Bonferroni): with m of them, each has an interval of level
+1 - (1 - level) / m. So a job without any fault fails as rarely as a single gate.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.bootstrap import Interval
-from covcal_cli.evaluate.metrics import METRICS, Metrics
+from covcal_cli.evaluate.bins import Bins
+from covcal_cli.evaluate.bootstrap import (
+    GROUP_METRICS,
+    Interval,
+    group_interval,
+    group_resamples,
+    intervals,
+)
+from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.evaluate.result import Evaluation, Verdict
 from covcal_cli.forecast.forecaster import NONE
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A gate: `metric` may not exceed `limit`, or may not be worse than it was by more.
+    """A gate: a metric may not be above a limit, below it, or worse than before by more.
 
-    One that is better for being higher may not be below it instead.
+    A metric that is better for being higher has a least value, every other a greatest one.
     """
 
     metric: str
     limit: float  # a fraction
+    by: str | None = None  # a grouping of rows: each group has to keep the limit
 
     @property
     def least(self) -> bool:
-        """Whether it is the least that the metric may be."""
+        """Whether `limit` is the least value of the metric."""
         return METRICS[self.metric].better == "higher"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A limit applied to one calibration, as metrics.json has it."""
-
-    metric: str
-    limit: float
-    calibration: str
-    value: float
-    # Strictly, or missed: by the end of the interval that is nearest to it, else by `value`.
-    exceeded: bool
-    low: float | None = None  # ends of the interval
-    high: float | None = None
-
-
 def parse_limit(text: str) -> Limit:
-    """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05``.
+    """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
-    Raises ValueError saying what is wrong. A metric that is better for being higher has no such
-    limit: a gate on the accuracy would pass whatever is bad and stop whatever is good.
+    Raises ValueError with the reason. A metric that is better for being higher has no such limit:
+    a gate on the accuracy would pass bad classifiers and stop good ones.
     """
     limit = _parse_metric(text)
     if limit.least:
-        allowed = ", ".join(name for name, known in METRICS.items() if known.better != "higher")
+        allowed = ", ".join(name for name, metric in METRICS.items() if metric.better != "higher")
         raise ValueError(
-            f"{limit.metric} is better for being higher, so being above a limit is no failure "
-            f"(limits are for {allowed}): use --fail-below {text}, or --baseline with "
-            f"--fail-regression {limit.metric}=0.01"
+            f"higher {limit.metric} is better: use --fail-below {text}, or --baseline with "
+            f"--fail-regression {limit.metric}=0.01 (--fail-above takes {allowed})"
         )
     return limit
 
@@ -66,32 +63,39 @@ def parse_limit(text: str) -> Limit:
 def parse_least(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-below``, such as ``accuracy=0.9``.
 
-    Raises ValueError saying what is wrong; only a metric that is better for being higher has such a
-    limit.
+    Raises ValueError with the reason; only a metric that is better for being higher has a least
+    value.
     """
     limit = _parse_metric(text)
     if not limit.least:
-        allowed = ", ".join(name for name, known in METRICS.items() if known.better == "higher")
+        allowed = ", ".join(name for name, metric in METRICS.items() if metric.better == "higher")
         raise ValueError(
-            f"{limit.metric} is not better for being higher, so being below a limit is no failure "
-            f"(such limits are for {allowed}): use --fail-above {text}"
+            f"higher {limit.metric} is not better: use --fail-above {text} "
+            f"(--fail-below takes {allowed})"
         )
     return limit
 
 
 def parse_regression(text: str) -> Limit:
-    """Read ``METRIC=CHANGE`` of ``--fail-regression``; raise ValueError saying what is wrong."""
+    """Read ``METRIC=CHANGE`` of ``--fail-regression``; raise ValueError with the reason."""
     limit = _parse_metric(text)
     if METRICS[limit.metric].better == "neither":
         raise ValueError(f"{limit.metric} is neither better nor worse for being higher")
+    if limit.by is not None:
+        raise ValueError(f"regressions are not measured by group: leave out :{limit.by}")
     return limit
 
 
 def _parse_metric(text: str) -> Limit:
-    """Read ``METRIC=NUMBER`` for any metric; raise ValueError saying what is wrong."""
-    metric, equals, number = text.partition("=")
-    if not equals or metric not in METRICS:
+    """Read ``METRIC=NUMBER`` or ``METRIC:GROUPING=NUMBER``; raise ValueError with the reason."""
+    left, equals, number = text.rpartition("=")
+    metric, colon, by = left.partition(":")
+    if not equals or metric not in METRICS or (colon and not by):
         raise ValueError(f"{text!r} is not METRIC=LIMIT with METRIC one of {', '.join(METRICS)}")
+    if by and metric not in GROUP_METRICS:
+        raise ValueError(
+            f"{metric} has no interval for groups of rows: groups have {', '.join(GROUP_METRICS)}"
+        )
     try:
         limit = float(number)
     except ValueError:
@@ -102,54 +106,104 @@ def _parse_metric(text: str) -> Limit:
     if not 0 <= limit <= highest:
         hint = f"; did you mean {limit / 100:g}?" if highest < limit <= 100 else ""
         raise ValueError(f"{metric} lies between 0 and {highest:g}, not at {number}{hint}")
-    return Limit(metric, limit)
+    return Limit(metric, limit, by or None)
+
+
+def gate_level(
+    evaluation: Evaluation,
+    limits: Sequence[Limit],
+    regressions: Sequence[Limit],
+    given: Collection[str],
+) -> float:
+    """Return the level of every gate's interval, so that all gates together keep the level."""
+    names = gated_names(evaluation.metrics, given)
+    count = len(names) * len(regressions)
+    for limit in limits:
+        for name in names:
+            count += 1 if limit.by is None else len(_filled(evaluation, limit.by, name))
+    return 1 - (1 - evaluation.level) / max(1, count)
 
 
 def apply_limits(
-    metrics: Mapping[str, Metrics],
+    evaluation: Evaluation,
     limits: Sequence[Limit],
     given: Collection[str],
-    intervals: Mapping[str, Mapping[str, Interval]],
+    *,
+    level: float | None,
 ) -> list[Verdict]:
     """Apply every limit to every calibration given, or to ``none`` where there is none.
 
-    A metric with an interval, by calibration and metric, exceeds a limit with its lower end, and
-    misses the least that it may be with its upper one.
+    With a `level` the intervals of that level decide, without one the plain values.
 
-    Raises `CovcalError` if a metric has no value, which never passes for one that keeps the limit.
+    Raises `CovcalError` if a metric has no value: that never passes.
     """
-    verdicts = []
-    for limit in limits:
-        for name in gated_names(metrics, given):
-            value = metrics[name].value(limit.metric)
-            if value is None or not math.isfinite(value):
-                raise CovcalError(f"{limit.metric} of {name} has no value, so it cannot be judged")
-            low, high = intervals.get(name, {}).get(limit.metric, (None, None))
-            if limit.least:
-                exceeded = (value if high is None else high) < limit.limit
-            else:
-                exceeded = (value if low is None else low) > limit.limit
-            verdicts.append(Verdict(limit.metric, limit.limit, name, value, exceeded, low, high))
-    return verdicts
+    return [
+        verdict
+        for limit in limits
+        for name in gated_names(evaluation.metrics, given)
+        for verdict in (
+            [_verdict_on_all(evaluation, limit, name, level)]
+            if limit.by is None
+            else _verdicts_by_group(evaluation, limit, name, level)
+        )
+    ]
 
 
-def gated_names(metrics: Mapping[str, Metrics], given: Collection[str]) -> list[str]:
-    """Return the calibrations that gates judge: those given, or ``none`` where there is none."""
+def _verdict_on_all(
+    evaluation: Evaluation, limit: Limit, name: str, level: float | None
+) -> Verdict:
+    """Apply a limit to all rows together."""
+    metrics = evaluation.metrics[name]
+    value = metrics.value(limit.metric)
+    if value is None or not math.isfinite(value):
+        raise CovcalError(f"{limit.metric} of {name} has no value, so no gate can use it")
+    interval = None
+    if level == evaluation.level:
+        interval = evaluation.intervals[name].get(limit.metric)
+    elif level is not None:
+        interval = intervals(
+            metrics,
+            resamples=evaluation.resamples,
+            seed=evaluation.seed,
+            level=level,
+            names=[limit.metric],
+        ).get(limit.metric)
+    return _verdict(limit, name, value, interval)
+
+
+def _verdicts_by_group(
+    evaluation: Evaluation, limit: Limit, name: str, level: float | None
+) -> Iterator[Verdict]:
+    """Apply a limit to every group of rows, the largest groups first."""
+    groups = _filled(evaluation, limit.by or "", name)
+    resamples = group_resamples(evaluation.resamples, len(groups))
+    for group, bins in sorted(groups.items(), key=lambda item: -item[1].n):
+        value = (
+            bins.mean_accuracy() if limit.metric == "accuracy" else getattr(bins, limit.metric)()
+        )
+        interval = None
+        if level is not None:
+            interval = group_interval(
+                limit.metric, bins, resamples=resamples, seed=evaluation.seed, level=level
+            )
+        verdict = _verdict(limit, name, value, interval)
+        yield replace(verdict, by=limit.by, group=group, n=bins.n)
+
+
+def _verdict(limit: Limit, name: str, value: float, interval: Interval | None) -> Verdict:
+    low, high = interval or (None, None)
+    if limit.least:
+        exceeded = (value if high is None else high) < limit.limit
+    else:
+        exceeded = (value if low is None else low) > limit.limit
+    return Verdict(limit.metric, limit.limit, name, value, exceeded, low, high)
+
+
+def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
+    """Return the groups that have rows."""
+    return {group: bins for group, bins in evaluation.counts[by][name].items() if bins.n}
+
+
+def gated_names(metrics: Collection[str], given: Collection[str]) -> list[str]:
+    """Return the calibrations that gates apply to: those given, or ``none`` where none is."""
     return [name for name in metrics if name in given] or [NONE]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A metric of one calibration, then and now, as metrics.json has it."""
-
-    metric: str
-    limit: float  # by how much the metric may get worse
-    calibration: str
-    before: float
-    value: float  # now
-    worse_by: float  # negative where it got better
-    exceeded: bool  # strictly more than the limit, by `low` where there is one
-    baseline: str  # the calibration's name there
-    low: float | None = None  # ends of the interval of `worse_by`
-    high: float | None = None
-    same_rows: bool = False  # so that the interval is that of a paired difference

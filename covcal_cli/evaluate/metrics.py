@@ -1,22 +1,21 @@
-"""The one table of metrics of how honest a confidence is, and what each is made of.
+"""The one table of metrics of how honest a confidence is, and what each is computed from.
 
 The confidence of a row is the probability of the label that the classifier predicted; the row is a
-hit when that label is right. Metrics are read off rows counted in bins (``bins.py``) or ranked by
-confidence (``ranked.py``); counts are integers and sums float64 (MATHEMATICS,
-section 7).
+hit when that label is right. Metrics are computed from rows counted in bins (``bins.py``) or ranked
+by confidence (``ranked.py``); counts are integers and sums are float64 (ARCHITECTURE, section 3.7).
 
-To add a metric, give it an entry in `METRICS` and a property of `Metrics` of the same name, or a
-field of it where sums over all rows are needed, which `MetricsAccumulator` then collects.
+To add a metric, add an entry to `METRICS` and a property of the same name to `Metrics`. A metric
+that needs a sum over all rows is a field of `Metrics` instead, collected by `MetricsAccumulator`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from covcal_cli.arrays import Labels
+from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.evaluate.bins import (
     CORRECTNESS,
     Bins,
@@ -41,7 +40,8 @@ from covcal_cli.evaluate.ranked import (
 )
 from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
 
-_MAX_CELLS = 1_000_000  # counts to keep; with more, what rests on them has no value
+_MAX_CELLS = 1_000_000  # counts to keep; a metric that needs more has no value
+_NEARLY_ONE = 0.9999
 
 
 @dataclass(frozen=True)
@@ -49,24 +49,24 @@ class Display:
     """How a table shows a metric."""
 
     label: str
-    late: int = 0  # the higher, the further behind; equal ones stand in the order of `METRICS`
+    order: int = 0  # of columns or lines; equal numbers keep the order of `METRICS`
     percent: bool = True
 
 
 @dataclass(frozen=True)
 class Metric:
-    """An entry of the table: where a metric is shown, and what a gate may ask of it."""
+    """One metric: where it is shown, and which gates it can have."""
 
-    name: str  # of the attribute of `Metrics`, in metrics.json and on the command line
-    screen: Display | None  # as the head of a column of ``covcal evaluate``; None: not there
-    report: Display | None  # in words, as a line of the page; None: not there
+    name: str  # attribute of `Metrics`, key in metrics.json, and name on the command line
+    screen: Display | None  # column of ``covcal evaluate``; None: no column
+    report: Display | None  # line of the report's page, in words; None: no line
     better: Literal["lower", "higher", "neither"] = "lower"
-    # How chance enters: a share of rows, a mean over rows, the order of rows, or gaps of bins;
-    # None: no interval.
+    # The kind of chance: a share of rows, a mean over rows, the order of rows, or gaps of bins;
+    # None: the metric has no interval.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
-    bins: Literal["bins", "adaptive", "predicted"] = "bins"  # whose gaps; an attribute of `Metrics`
-    main: bool = False  # on screen without ``--metrics all`` too
-    highest: float = 1.0  # that a limit may be
+    bins: Literal["bins", "adaptive", "predicted"] = "bins"  # attribute of `Metrics` with the gaps
+    main: bool = False  # shown without ``--metrics all`` too
+    highest: float = 1.0  # highest limit that a gate may have
 
 
 _TABLE = (
@@ -86,23 +86,23 @@ _TABLE = (
     Metric("under_ece", Display("under ECE"), Display("under-confident ECE"), interval="gaps"),
     Metric(
         "nll",
-        Display("NLL", late=1, percent=False),
-        Display("Negative log-likelihood", late=3, percent=False),
+        Display("NLL", order=1, percent=False),
+        Display("Negative log-likelihood", order=3, percent=False),
         interval="mean",
         main=True,
         highest=np.inf,
     ),
     Metric(
         "brier",
-        Display("Brier", late=1, percent=False),
-        Display("Brier score", late=2, percent=False),
+        Display("Brier", order=1, percent=False),
+        Display("Brier score", order=2, percent=False),
         interval="mean",
         main=True,
         highest=2.0,
     ),
     Metric("calibration", None, None),
     Metric("sharpness", None, None, "higher"),
-    Metric("agreement", Display("agreement", late=1), None, "higher"),
+    Metric("agreement", Display("agreement", order=1), None, "higher"),
     Metric(
         "adaptive_ece",
         Display("adaptive ECE"),
@@ -110,7 +110,7 @@ _TABLE = (
         interval="gaps",
         bins="adaptive",
     ),
-    Metric("classwise_ece", Display("class-wise ECE"), Display("class-wise ECE", late=1)),
+    Metric("classwise_ece", Display("class-wise ECE"), Display("class-wise ECE", order=1)),
     Metric(
         "debiased_ece", Display("debiased ECE"), Display("bias-corrected ECE (may be negative)")
     ),
@@ -119,77 +119,84 @@ _TABLE = (
     Metric(
         "aurc",
         Display("AURC"),
-        Display("Area under the risk-coverage curve", late=4, percent=False),
+        Display("Area under the risk-coverage curve", order=4, percent=False),
     ),
     Metric(
         "class_gap",
         Display("class gap"),
-        Display("Gap per predicted class", late=1),
+        Display("Gap per predicted class", order=1),
         interval="gaps",
         bins="predicted",
     ),
     Metric(
         "correctness_brier",
-        Display("hit Brier", late=2, percent=False),
-        Display("Brier score of correctness", late=5, percent=False),
+        Display("hit Brier", order=2, percent=False),
+        Display("Brier score of correctness", order=5, percent=False),
         interval="mean",
     ),
     Metric(
         "correctness_nll",
-        Display("hit NLL", late=2, percent=False),
-        Display("Log loss of correctness", late=5, percent=False),
+        Display("hit NLL", order=2, percent=False),
+        Display("Log loss of correctness", order=5, percent=False),
         interval="mean",
         highest=np.inf,
     ),
     Metric(
         "correctness_auroc",
-        Display("hit AUROC", late=2, percent=False),
-        Display("AUROC of correctness", late=5, percent=False),
+        Display("hit AUROC", order=2, percent=False),
+        Display("AUROC of correctness", order=5, percent=False),
         better="higher",
         interval="ranks",
     ),
 )
 # By name, in the order of metrics.json.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+MAIN = tuple(name for name, metric in METRICS.items() if metric.main)
+# The metrics that need more than the counts in bins of the confidence: those of every class's
+# probability, of the ranked rows, and of the confidence as a forecast of correctness.
+_CLASSWISE = ("calibration", "sharpness", "classwise_ece")
+_RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")
 
 
 def on_screen() -> list[tuple[str, Display, Metric]]:
     """Return the metrics with a column, by name and in the order of the columns."""
-    found = [(name, metric.screen, metric) for name, metric in METRICS.items() if metric.screen]
-    return sorted(found, key=lambda entry: entry[1].late)
+    columns = [(name, metric.screen, metric) for name, metric in METRICS.items() if metric.screen]
+    return sorted(columns, key=lambda column: column[1].order)
 
 
 def in_report() -> list[tuple[str, Display]]:
     """Return the metrics with a line on the page, by name and in the order of the lines."""
-    found = [(name, metric.report) for name, metric in METRICS.items() if metric.report]
-    return sorted(found, key=lambda entry: entry[1].late)
+    lines = [(name, metric.report) for name, metric in METRICS.items() if metric.report]
+    return sorted(lines, key=lambda line: line[1].order)
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """What one calibration is worth on labelled rows; fractions, not percent.
+    """The metrics of one calibration on labelled rows; fractions, not percent.
 
-    The confidence is that in the label which the classifier predicted, unless said otherwise.
+    The confidence is that in the label which the classifier predicted, unless said otherwise. A
+    metric that was not asked for has no value.
     """
 
-    # Of the whole calibrated distribution against the true label; a row that float64 holds no
-    # probability of, such as one of a masked class, counts 708.
+    names: tuple[str, ...]  # of the metrics that were asked for, in the order of `METRICS`
+    # Of the whole calibrated distribution against the true label. A row whose class has no
+    # probability in float64, such as a masked class, counts 708.
     nll: float
     brier: float  # of the whole distribution, in [0, 2]
-    # E||p - c||^2 and E||c||^2, with c_k the frequency of class k where its probability is about as
-    # high (`ClasswiseBins.decomposition`); None for more than a million counts (many classes).
+    # E||p - c||^2 and E||c||^2, where c_k is the frequency of class k among rows of about the same
+    # probability (`ClasswiseBins.decomposition`). None for more than a million counts.
     calibration: float | None
     sharpness: float | None
     agreement: float  # share of rows where no label is more probable than the classifier's
     classwise_ece: float | None  # of the whole distribution; None for more than a million counts
     # Of the confidence c as a forecast of whether the label is right (r = 1) or wrong (r = 0): the
-    # means of (c - r)^2 and of -log c or -log(1 - c), with 708 for what float64 does not hold.
-    correctness_brier: float
-    correctness_nll: float
+    # means of (c - r)^2 and of -log c or -log(1 - c), with 708 where float64 underflows.
+    correctness_brier: float | None
+    correctness_nll: float | None
     bins: ReliabilityBins
-    ranked: RankedRows
-    by_class: GroupBins | None  # by the label that is judged; None for more than a million counts
-    losses: Mapping[str, ValueCells]  # of metrics that are means over rows, where asked for
+    rows: RowCollector | None  # None: no metric of ranked rows was asked for
+    by_class: GroupBins | None  # by predicted label; None for more than a million counts
+    losses: Mapping[str, ValueCells]  # of metrics that are means over rows, for resampling
 
     @property
     def n(self) -> int:
@@ -220,6 +227,13 @@ class Metrics:
     def under_ece(self) -> float:
         """Under-confident part of the ECE."""
         return self.bins.under_ece()
+
+    @cached_property
+    def ranked(self) -> RankedRows:
+        """The rows by ascending confidence; raises ValueError where they were not kept."""
+        if self.rows is None:
+            raise ValueError("no metric of ranked rows was asked for")
+        return self.rows.ranked()
 
     @cached_property
     def adaptive(self) -> Bins:
@@ -253,7 +267,7 @@ class Metrics:
 
     @cached_property
     def ranking(self) -> Auroc | None:
-        """How well confidence tells right rows from wrong ones; None without rows of both."""
+        """How well confidence ranks right rows above wrong ones; None without rows of both."""
         return auroc(self.ranked)
 
     @property
@@ -263,53 +277,65 @@ class Metrics:
 
     @cached_property
     def predicted(self) -> Bins | None:
-        """The rows in a bin per label that is judged; None for more than a million counts."""
+        """The rows in a bin per predicted label; None for more than a million counts."""
         return None if self.by_class is None else self.by_class.by_group()
 
     @property
     def class_gap(self) -> float | None:
-        """Sum over judged labels k of n_k/n |mean confidence - accuracy| of their n_k rows."""
+        """Sum over predicted labels k of n_k/n |mean confidence - accuracy| of their n_k rows."""
         return None if self.predicted is None else self.predicted.ece()
 
     def value(self, name: str) -> float | None:
-        """Return a metric of the table by name."""
-        found: float | None = getattr(self, name)
-        return found
+        """Return a metric of the table by name; raise ValueError if it was not asked for."""
+        if name not in self.names:
+            raise ValueError(f"{name} was not asked for")
+        value: float | None = getattr(self, name)
+        return value
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Return n and every metric under its public name."""
-        return {"n": self.n} | {name: self.value(name) for name in METRICS}
+        """Return n and every metric that was asked for, under its public name."""
+        return {"n": self.n} | {name: self.value(name) for name in self.names}
 
 
 class MetricsAccumulator:
     """Collects the metrics of one calibration, block by block.
 
-    With `keep_losses` the distribution of the rows' losses is kept too, for the bootstrap.
+    Only what the metrics in `names` need is collected: the others would take most of the time. With
+    `keep_losses` the distribution of the rows' losses is kept too, for resampling.
     """
 
-    def __init__(self, bins: int, n_classes: int, *, keep_losses: bool = False) -> None:
+    def __init__(
+        self,
+        bins: int,
+        n_classes: int,
+        *,
+        names: Collection[str] = tuple(METRICS),
+        keep_losses: bool = False,
+    ) -> None:
+        self._names = tuple(name for name in METRICS if name in names)
         self._edges = bin_edges(bins)
         self._n_classes = n_classes
         self._few = bins * n_classes <= _MAX_CELLS
         self._counts = GroupBins(bins, n_classes if self._few else 1)
-        self._classwise = ClasswiseBins(bins, n_classes) if self._few else None
-        self._rows = RowCollector()
-        means = [name for name, metric in METRICS.items() if metric.interval == "mean"]
+        classwise = self._few and not set(_CLASSWISE).isdisjoint(names)
+        self._classwise = ClasswiseBins(bins, n_classes) if classwise else None
+        self._rows = None if set(_RANKED).isdisjoint(names) else RowCollector()
+        means = [name for name in self._names if METRICS[name].interval == "mean"]
         self._losses = {name: ValueCells() for name in means if keep_losses}
         self._nll = self._brier = 0.0
-        self._correctness = dict.fromkeys(CORRECTNESS, 0.0)
+        self._correctness = {name: 0.0 for name in CORRECTNESS if name in names}
         self._agreeing = 0
 
     def add(self, forecast: Softmax, predictions: Labels, labels: Labels) -> ConfidenceBlock:
         """Count a block of m rows.
 
-        `predictions` are the labels whose confidence is judged, `labels` the true ones, both of
+        `predictions` are the labels whose confidence is measured, `labels` the true ones, both of
         shape (m,) and 0 .. K-1.
         """
         probabilities = forecast.probabilities
         m = len(labels)
         columns = np.arange(m)
-        # The confidence in the label that is judged, and its bin.
+        # The confidence in the predicted label, and its bin.
         logs = forecast.logs_at(predictions * m + columns)
         rows = confidence_block(exp(logs), predictions == labels, self._edges)
         # Sums of the proper scores: the Brier score is p.p - 2 p_y + 1 of every row.
@@ -320,18 +346,12 @@ class MetricsAccumulator:
         self._brier += float(np.vdot(probabilities, probabilities)) + m - 2 * float(of_labels.sum())
         # The highest log probability of a row is minus its log sum.
         self._agreeing += int(np.count_nonzero(logs == -forecast.log_sums))
-        self._rows.add(rows.confidence, rows.correct)
-        # The same scores of the confidence alone, as a forecast of whether the label is right.
-        surprises = -logs
-        wrong = np.flatnonzero(~rows.correct)
-        surprises[wrong] = -forecast.logs_beside(wrong, predictions[wrong])
-        of_correctness = {
-            "correctness_brier": (rows.confidence - rows.correct) ** 2,
-            "correctness_nll": np.minimum(surprises, MOST_NLL),
-        }
-        rows = replace(rows, losses=of_correctness)
+        if self._rows is not None:
+            self._rows.add(rows.confidence, rows.correct)
+        of_correctness = self._losses_of_correctness(forecast, predictions, logs, rows)
         for name, values in of_correctness.items():
             self._correctness[name] += float(values.sum())
+        rows = replace(rows, losses=of_correctness)
         if self._losses:  # of every row, for metrics whose interval is that of a mean
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
             of_rows = {
@@ -348,6 +368,28 @@ class MetricsAccumulator:
         self._counts.add(rows, predictions if self._few else None)
         return rows
 
+    def _losses_of_correctness(
+        self, forecast: Softmax, predictions: Labels, logs: Float64s, rows: ConfidenceBlock
+    ) -> dict[str, Float64s]:
+        """Return the losses, by metric, of the confidence as a forecast of whether a row is right.
+
+        `logs` are the logarithms of the confidence.
+        """
+        losses: dict[str, Float64s] = {}
+        if "correctness_brier" in self._correctness:
+            losses["correctness_brier"] = (rows.confidence - rows.correct) ** 2
+        if "correctness_nll" in self._correctness:
+            surprises = -logs
+            wrong = np.flatnonzero(~rows.correct)
+            probabilities = forecast.probabilities.take(predictions[wrong] * len(logs) + wrong)
+            # 1 - p loses its digits near p = 1: there the other classes are summed instead.
+            near = probabilities > _NEARLY_ONE
+            far = ~near
+            surprises[wrong[far]] = -np.log1p(-probabilities[far])
+            surprises[wrong[near]] = -forecast.logs_beside(wrong[near], predictions[wrong[near]])
+            losses["correctness_nll"] = np.minimum(surprises, MOST_NLL)
+        return losses
+
     def result(self) -> Metrics:
         """Return the metrics of all rows counted; raise ValueError when there were none."""
         counts = self._counts
@@ -356,17 +398,19 @@ class MetricsAccumulator:
         calibration, sharpness = (
             (None, None) if self._classwise is None else self._classwise.decomposition()
         )
+        correctness = {name: loss / n for name, loss in self._correctness.items()}
         return Metrics(
+            names=self._names,
             nll=self._nll / n,
             brier=self._brier / n,
             calibration=calibration,
             sharpness=sharpness,
             agreement=self._agreeing / n,
             classwise_ece=None if self._classwise is None else self._classwise.ece(),
-            correctness_brier=self._correctness["correctness_brier"] / n,
-            correctness_nll=self._correctness["correctness_nll"] / n,
+            correctness_brier=correctness.get("correctness_brier"),
+            correctness_nll=correctness.get("correctness_nll"),
             bins=bins,
-            ranked=self._rows.ranked(),
+            rows=self._rows,
             by_class=counts if self._few else None,
             losses=self._losses,
         )

@@ -1,33 +1,40 @@
 """How much one calibration differs from another on the same rows, by paired resampling.
 
-Two intervals that overlap show nothing: most of what chance does to one calibration it does to the
-other as well. So rows are resampled with what both say of them, through their counts in joint
-cells: what a draw costs does not grow with the rows.
+Two overlapping intervals show nothing: chance does mostly the same to both calibrations. So the
+rows are resampled together with both confidences, through their counts in joint cells. The cost of
+a draw does not grow with the rows.
 
 - Brier score and log loss, of the distribution and of correctness: percentiles of the mean
   difference of the rows' losses. They are proper scores, so their difference says which forecast is
-  the better one.
+  better.
 - AUROC: both areas are means over rows of either kind, so their difference has the variance of the
   rows' paired placements (DeLong, DeLong & Clarke-Pearson 1988), here between cells of confidence,
   even in log odds. The interval is normal.
-- ECE: chance adds to either ECE, and more to the smaller one, so that the difference found, and
-  even more so a resampled one, lies too near 0. The interval spans the percentiles of the resampled
-  differences and their reflection at the difference found (the basic bootstrap interval, Davison &
-  Hinkley 1997, section 5.2), which undoes as much as resampling added. What it misses, it misses on
-  the side of no difference; that is tested.
-- Class gap: a sum of magnitudes as the ECE is, with the same interval. It needs the joint cells of
-  every class, so that there is none with more than some hundred.
+- ECE: chance adds to both ECEs, and more to the smaller one, so the observed difference lies too
+  near 0, and a resampled one even nearer. The interval spans the percentiles of the resampled
+  differences and their reflection at the observed difference (the basic bootstrap interval, Davison
+  & Hinkley 1997, section 5.2), which undoes what resampling added. It errs on the side of no
+  difference; that is tested.
+- Class gap: a sum of magnitudes like the ECE, with the same interval. It needs the joint cells of
+  every class, so it has none with more than some hundred classes.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers, Labels
 from covcal_cli.evaluate.bins import CORRECTNESS, ConfidenceBlock, ValueCells
-from covcal_cli.evaluate.bootstrap import LEVEL, MAX_DRAWS, Interval, mean_interval
+from covcal_cli.evaluate.bootstrap import (
+    LEVEL,
+    MAX_DRAWS,
+    Interval,
+    mean_interval,
+    resampled_level,
+    stretched,
+)
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.maths.odds import quantile
 
@@ -50,35 +57,39 @@ class Difference:
 
     @property
     def direction(self) -> int:
-        """1 where worse is shown, -1 where better is, 0 where the interval holds no difference."""
+        """1 if proved worse, -1 if proved better, 0 if the interval contains no difference."""
         above = int(self.low > 0) - int(self.high < 0)
         return -above if METRICS[self.metric].better == "higher" else above
 
 
 class PairedRows:
-    """Counts of what two calibrations say of the same rows, block by block.
+    """Counts of the same rows by the confidence of two calibrations, block by block.
 
-    `n_classes` are those of the labels that both judge; 1 where they judge different labels.
+    `n_classes` is the number of classes of the predicted labels, 1 where the two calibrations have
+    different ones. Only the metrics in `names` get a difference.
     """
 
-    def __init__(self, bins: int, n_classes: int = 1) -> None:
+    def __init__(
+        self, bins: int, n_classes: int = 1, names: Collection[str] = tuple(METRICS)
+    ) -> None:
+        self._names = names
         self._bins = bins
-        cells = 4 * bins**2  # by either bin, and whether either judged label is right
+        cells = 4 * bins**2  # by both bins, and whether either label is right
         if cells > _MAX_CELLS:
             cells = 0
         classes = n_classes if 0 < cells * n_classes <= _MAX_CLASS_CELLS else 1
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))  # sums
-        self._losses = {name: ValueCells() for name in LOSSES}
+        self._losses = {name: ValueCells() for name in LOSSES if name in names}
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)  # of either, the cell and whether right
         self._ranked = np.zeros(shape, dtype=np.int64)
 
     def add(
-        self, first: ConfidenceBlock, second: ConfidenceBlock, judged: Labels | None = None
+        self, first: ConfidenceBlock, second: ConfidenceBlock, predicted: Labels | None = None
     ) -> None:
         """Count a block of m rows, with the losses of each row.
 
-        `judged` are the labels that both judge, shape (m,), where there are several classes.
+        `predicted` are the labels of both, shape (m,), where there are several classes.
         """
         for name, cells in self._losses.items():
             cells.add(second.losses[name] - first.losses[name])
@@ -93,8 +104,8 @@ class PairedRows:
         joint = (first.index * self._bins + second.index) * 4
         joint += first.correct * 2 + second.correct
         shape = self._counts.shape
-        if judged is not None and shape[0] > 1:
-            joint += judged * shape[1]
+        if predicted is not None and shape[0] > 1:
+            joint += predicted * shape[1]
         self._counts += np.bincount(joint, minlength=size).reshape(shape)
         for sums, rows in zip(self._confidence, (first, second), strict=True):
             sums += np.bincount(joint, rows.confidence, minlength=size).reshape(shape)
@@ -113,23 +124,25 @@ class PairedRows:
 
         `areas` are the AUROC of correctness of the first and of the second.
         """
-        found = []
+        differences = []
         for name, rows, sides in self._gaps():
+            if name not in self._names:
+                continue
             rng = np.random.default_rng(seed)
             value, ends = _of_gaps(rows, sides, resamples=resamples, rng=rng, level=level)
-            found.append(Difference(calibration, against, name, value, *ends))
-        for name, kept in self._losses.items():
-            counts, values = kept.filled()
+            differences.append(Difference(calibration, against, name, value, *ends))
+        for name, cells in self._losses.items():
+            counts, values = cells.filled()
             rng = np.random.default_rng(seed)
             ends = mean_interval(counts, values, resamples=resamples, rng=rng, level=level)
             value = float(counts @ values / counts.sum())
-            found.append(Difference(calibration, against, name, value, *ends))
+            differences.append(Difference(calibration, against, name, value, *ends))
         before, after = areas
-        if before is not None and after is not None:
+        if before is not None and after is not None and "correctness_auroc" in self._names:
             value, reach = after - before, quantile(level) * self._deviation_of_areas()
             ends = (value - reach, value + reach)
-            found.append(Difference(calibration, against, "correctness_auroc", value, *ends))
-        return found
+            differences.append(Difference(calibration, against, "correctness_auroc", value, *ends))
+        return differences
 
     def _deviation_of_areas(self) -> float:
         """Return the standard deviation of the difference of the AUROCs."""
@@ -138,24 +151,24 @@ class PairedRows:
         return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())
 
     def _gaps(self) -> Iterator[tuple[str, Integers, list["_Side"]]]:
-        """Yield the metrics that are sums of gaps: rows per filled cell, and both sides of them."""
+        """Yield the metrics that are sums of gaps: rows per filled cell, and both sides."""
         classes, size = self._counts.shape
         if size == 0:
             return
         cells = np.arange(classes * size)
-        bins, judged = cells[:size] // 4, cells // size
+        bins, predicted = cells[:size] // 4, cells // size
         places = bins // self._bins, bins % self._bins
         yield "ece", *_filled(self._counts.sum(axis=0), self._confidence.sum(axis=1), places)
         if classes > 1:
             confidence = self._confidence.reshape(2, -1)
-            yield "class_gap", *_filled(self._counts.ravel(), confidence, (judged, judged))
+            yield "class_gap", *_filled(self._counts.ravel(), confidence, (predicted, predicted))
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What one calibration says of cells; both arrays have shape (cells,)."""
+    """The gaps of one calibration in every joint cell; both arrays have shape (cells,)."""
 
-    place: Integers  # whose gaps add up before their magnitude counts: a bin, or a class
+    place: Integers  # the bin or class in which gaps add up before their magnitude counts
     gaps: Float64s  # mean of confidence - correct
 
     def total(self, drawn: Integers) -> Float64s:
@@ -170,7 +183,7 @@ class _Side:
 def _filled(
     counts: Integers, confidence: Float64s, places: tuple[Integers, Integers]
 ) -> tuple[Integers, list[_Side]]:
-    """Return the rows of the cells that hold any, and what either calibration says of them."""
+    """Return the rows of the filled cells, and the gaps of both calibrations there."""
     cells = np.flatnonzero(counts)
     rows = counts[cells]
     right = cells // 2 % 2, cells % 2
@@ -203,13 +216,16 @@ def _of_gaps(
             for start in range(0, resamples, size)
         ]
     )
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    tried = resampled_level(level, resamples)
+    low, high = np.quantile(drawn, [(1 - tried) / 2, (1 + tried) / 2])
     low, high = min(low, 2 * value - high), max(high, 2 * value - low)
-    return value, (float(low), float(high))
+    return value, stretched((float(low), float(high)), value, tried, level)
 
 
 def _influence(counts: Integers) -> Float64s:
-    """Return what a row in each cell adds to n times the AUROC, less its mean; shape as `counts`.
+    """Return how much a row in each cell adds to n times the AUROC, less its mean.
+
+    The result has the shape of `counts`.
 
     `counts` are rows by ascending cell and, by turns, whether they are wrong or right.
     """

@@ -10,11 +10,10 @@ from typing import Any, ClassVar, Literal
 
 from covcal_cli import __version__
 from covcal_cli.arrays import Float64s
-from covcal_cli.evaluate.bins import GroupMetrics
+from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval
-from covcal_cli.evaluate.limits import Change, Verdict
-from covcal_cli.evaluate.metrics import Metrics
-from covcal_cli.evaluate.paired import Difference
+from covcal_cli.evaluate.metrics import METRICS, Metrics
+from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.maths.scaling import Forecasters, Scaling
 from covcal_cli.records import Document, Input, at, write_document
@@ -23,11 +22,70 @@ Predictions = Literal["original", "own"]
 
 
 @dataclass(frozen=True)
-class Since:
-    """A calibration's earlier self on the rows of now, and how much it differs from that."""
+class Verdict:
+    """A limit applied to one calibration, as metrics.json has it."""
 
-    metrics: Metrics
-    differences: Mapping[str, Difference]  # by metric
+    metric: str
+    limit: float
+    calibration: str
+    value: float
+    exceeded: bool  # whether the whole interval, or the value without one, is beyond the limit
+    low: float | None = None  # ends of the interval
+    high: float | None = None
+    by: str | None = None  # the grouping and the group, for a limit on each group
+    group: str | None = None
+    n: int | None = None  # rows of the group
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the interval contains the limit, so that the rows cannot decide."""
+        if self.low is None or self.high is None or self.exceeded:
+            return False
+        if METRICS[self.metric].better == "higher":
+            return self.low < self.limit
+        return self.high > self.limit
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric of one calibration in the baseline and now, as metrics.json has it."""
+
+    metric: str
+    limit: float  # by how much the metric may get worse
+    calibration: str
+    before: float
+    value: float  # now
+    worse_by: float  # negative where it got better
+    exceeded: bool  # whether `low`, or `worse_by` without an interval, is above the limit
+    baseline: str  # the calibration's name there
+    low: float | None = None  # ends of the interval of `worse_by`
+    high: float | None = None
+    same_rows: bool = False  # whether the interval is that of a paired difference
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the interval contains the limit, so that the rows cannot decide."""
+        return not self.exceeded and self.high is not None and self.high > self.limit
+
+
+@dataclass(frozen=True)
+class Since:
+    """An earlier version of a calibration on the rows of now, paired with the version of now."""
+
+    before: Metrics
+    paired: PairedRows
+    after: Metrics
+
+    def differences(self, *, resamples: int, seed: int, level: float) -> dict[str, Difference]:
+        """Return how much every metric changed, by name."""
+        areas = tuple(
+            entry.correctness_auroc if "correctness_auroc" in entry.names else None
+            for entry in (self.before, self.after)
+        )
+        changes = self.paired.differences(
+            "now", "before", (areas[0], areas[1]), resamples=resamples, seed=seed, level=level
+        )
+        return {change.metric: change for change in changes}
 
 
 @dataclass(frozen=True)
@@ -41,42 +99,44 @@ class Evaluation:
     metrics: dict[str, Metrics]  # ``none`` first, then in the order given
     scalings: dict[str, Scaling]  # what each does to logits
     inputs: tuple[Input, ...]
-    # Rows by the label that is judged, in the order of the file's classes; not for too many.
+    # Rows by predicted label, in the order of the file's classes; empty for too many classes.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    by: str | None = None  # what `groups` are by
+    by: str | None = None  # how `groups` are formed
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    resamples: int = 0  # of the bootstrap; 0: none was asked for
+    # The rows of every group in bins: by grouping, by calibration, by group.
+    counts: Mapping[str, Mapping[str, Mapping[str, Bins]]] = field(default_factory=dict)
+    resamples: int = 0  # of the bootstrap; 0: no intervals
     level: float = LEVEL  # of the intervals
     seed: int = 0  # of the bootstrap
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)  # by metric
-    # Of every calibration from ``none``, and from the first; none without resamples.
+    # Of every calibration from ``none``, and from the first calibration; none without resamples.
     differences: tuple[Difference, ...] = ()
-    since: dict[str, Since] = field(default_factory=dict)  # of those with an earlier self
+    since: dict[str, Since] = field(default_factory=dict)  # of calibrations in a baseline
     model: str = ""  # the classifier's name
-    notes: tuple[str, ...] = ()  # what a reader should know of the rows
+    notes: tuple[str, ...] = ()  # for a reader, on the rows
 
     @property
     def n(self) -> int:
-        """Rows that were judged."""
+        """Rows that were measured."""
         return self.metrics[NONE].n
 
     def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
-        """Return a paired difference; None where there is none."""
+        """Return a paired difference, or None where there is none."""
         wanted = (calibration, against, metric)
-        for one in self.differences:
-            if (one.calibration, one.against, one.metric) == wanted:
-                return one
+        for change in self.differences:
+            if (change.calibration, change.against, change.metric) == wanted:
+                return change
         return None
 
 
 @dataclass(frozen=True)
 class MetricsRecord(Document):
-    """What is read again of a metrics.json; fields with a default are younger than others."""
+    """The keys of a metrics.json that are read again; a field with a default came later."""
 
     schema: ClassVar[str] = "covcal.metrics/1"
 
     metrics: Mapping[str, Mapping[str, float | None]]  # of every calibration, by name
-    n: int  # rows that were judged
+    n: int  # rows that were measured
     split: str
     predictions: str
     edges: tuple[float, ...] = field(metadata=at("bins.edges"))
@@ -93,7 +153,7 @@ class MetricsRecord(Document):
 def metrics_document(
     evaluation: Evaluation, verdicts: Sequence[Verdict], changes: Sequence[Change] = ()
 ) -> dict[str, Any]:
-    """Return what metrics.json holds, in the order of its keys."""
+    """Return the content of metrics.json, in the order of its keys."""
     resamples, metrics = evaluation.resamples, evaluation.metrics
     scalings = evaluation.scalings.items()
     bootstrap = {"resamples": resamples, "seed": evaluation.seed, "level": evaluation.level}
@@ -130,7 +190,7 @@ def metrics_document(
         "intervals": evaluation.intervals,
         "differences": evaluation.differences,
         "classes": evaluation.classes,
-        "worst_class": {name: _worst(found) for name, found in evaluation.classes.items()},
+        "worst_class": {name: _worst(groups) for name, groups in evaluation.classes.items()},
         "by": evaluation.by,
         "groups": evaluation.groups,
         "limits": verdicts,
@@ -152,7 +212,7 @@ def write_metrics(
 
 
 def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:
-    """Return the class that adds the most to the class gap."""
+    """Return the class that adds most to the class gap."""
 
     def share(group: GroupMetrics) -> float:
         return group.n * abs((group.mean_confidence or 0.0) - (group.accuracy or 0.0))

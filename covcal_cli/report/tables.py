@@ -25,11 +25,17 @@ class Lines(str):
     __slots__ = ()
 
 
+class TeX(str):
+    """A cell of LaTeX code, which is not escaped."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Table:
     """Columns, and rows of as many cells, to be drawn as text, Markdown or HTML.
 
-    Cells are made printable, since names come from anywhere; `Lines` alone keep their breaks.
+    Cells are made printable, because names come from anywhere; `Lines` and `TeX` stay as they are.
     """
 
     columns: Sequence[str]
@@ -40,10 +46,34 @@ class Table:
         """Make every cell printable."""
         object.__setattr__(self, "columns", [printable(text) for text in self.columns])
         rows = [
-            [cell if isinstance(cell, Lines) else printable(cell) for cell in row]
+            [cell if isinstance(cell, Lines | TeX) else printable(cell) for cell in row]
             for row in self.rows
         ]
         object.__setattr__(self, "rows", rows)
+
+
+_TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    ">": "$>$",
+    "<": "$<$",
+}
+
+
+def latex(table: Table) -> str:
+    """Return a table as a LaTeX tabular of the package booktabs."""
+    aligned = "".join("l" if index in table.texts else "r" for index in range(len(table.columns)))
+    lines = [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule", _tex_row(table.columns), r"\midrule"]
+    lines += [_tex_row(row) for row in table.rows]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _tex_row(cells: Sequence[str]) -> str:
+    texts = (
+        cell if isinstance(cell, TeX) else "".join(_TEX.get(c, c) for c in cell) for cell in cells
+    )
+    return " & ".join(texts) + r" \\"
 
 
 def safe(text: str) -> str:

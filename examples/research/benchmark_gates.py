@@ -96,9 +96,9 @@ def failures(n: int, honest: float, draws: int, resamples: int) -> Float64s:
     for number in range(draws):
         before = evaluation(n, HONEST, 2 * number, resamples)
         now = evaluation(n, honest, 2 * number + 1, resamples)
-        for place, known in enumerate(({}, now.intervals)):
-            failed[place] += apply_limits(now.metrics, [ABOVE], (), known)[0].exceeded
-            (change,) = compare(now, as_baseline(before), [REGRESSION], (), confident=bool(known))
+        for place, level in enumerate((None, LEVEL)):
+            failed[place] += apply_limits(now, [ABOVE], (), level=level)[0].exceeded
+            (change,) = compare(now, as_baseline(before), [REGRESSION], (), level=level)
             failed[2 + place] += change.exceeded
     return failed / draws
 

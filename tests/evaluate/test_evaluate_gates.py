@@ -179,7 +179,7 @@ class TestRegression:
         done = against(small_files, tmp_path, baseline, *arguments).require_success()
         assert "this evaluation" not in done.err
         done = against(small_files, tmp_path, baseline | {"n": 2 * n}, *arguments)
-        assert f"judged {2 * n} rows, this evaluation {n}: " in done.require_success().err
+        assert f"measured {2 * n} rows, this evaluation {n}: " in done.require_success().err
 
     @pytest.mark.parametrize(
         ("option", "value"), [("split", "validation"), ("bins", 10), ("predictions", "own")]
@@ -342,7 +342,8 @@ class TestGitHub:
         done = covcal(*arguments, cwd=small_files)
         assert done.code == 3
         written = summary.read_text()
-        assert written.startswith("before\n| calibration |")
+        assert written.startswith("before\n- **Accuracy**: ")
+        assert "\n\n| calibration |" in written
         assert "- gate ece <= 0 FAILED by none" in written
         assert "::error::" not in written
         assert done.out.splitlines()[-1].startswith("::error::covcal: gate ece <= 0 FAILED")

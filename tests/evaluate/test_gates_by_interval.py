@@ -5,11 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
+from covcal_cli.maths.proportions import wilson
 
+from covcal_cli.evaluate.bins import Bins
+from covcal_cli.evaluate.bootstrap import ece_interval
 from covcal_cli.evaluate.paired import LOSSES
+from covcal_cli.evaluate.power import detectable, rows_to_decide
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, covcal, printed_json
+from tests.evaluate.made_bins import binned
 from tests.made_files import clusters_domain, made_domain, write_features
 
 EXCEEDED = 3
@@ -139,7 +145,8 @@ class TestLeast:
     def test_an_error_has_no_least(self, folder: Path) -> None:
         run = covcal("evaluate", "features.h5", "--fail-below", "ece=0.1", cwd=folder)
         said = " ".join(run.usage_error().split())
-        assert "for accuracy, sharpness, agreement, correctness_auroc): use --fail-above" in said
+        assert "higher ece is not better: use --fail-above ece=0.1" in said
+        assert "(--fail-below takes accuracy, sharpness, agreement, correctness_auroc)" in said
 
     @pytest.mark.parametrize("confidence", [0, 0.95])
     def test_no_value_is_no_pass(self, folder: Path, confidence: float) -> None:
@@ -151,7 +158,140 @@ class TestLeast:
             *("--fail-below", "correctness_auroc=0"),
             cwd=folder,
         )
-        assert run.error_line() == "correctness_auroc of temp has no value, so it cannot be judged"
+        assert run.error_line() == ("correctness_auroc of temp has no value, so no gate can use it")
+
+
+class TestGroups:
+    """Gates on each group of rows: METRIC:GROUPS=LIMIT."""
+
+    @pytest.fixture
+    def one_bad_class(self, folder: Path) -> Path:
+        """A folder whose confidence is fair on average, and far too high where 0 is predicted."""
+        with h5py.File(folder / "features.h5", "r+") as file:
+            logits, labels = file["target/logits"][:], file["target/labels"][:]
+            predicted = logits.argmax(axis=1)
+            rng = np.random.default_rng(0)
+            probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+            drawn = (rng.random((len(labels), 1)) > probabilities.cumsum(axis=1)).sum(axis=1)
+            wrong = (predicted == 0) & (rng.random(len(labels)) < 0.8)
+            labels[:] = np.where(wrong, 1, np.minimum(drawn, logits.shape[1] - 1))
+            file["target/labels"][:] = labels
+        return folder
+
+    def test_the_class_that_is_off_is_found(self, one_bad_class: Path) -> None:
+        """The gate on predicted classes fails and names the class; metrics.json lists every one."""
+        gate = ("--fail-above", "ece:predicted=0.2")
+        code, content = judged(one_bad_class, *gate)
+        assert code == EXCEEDED
+        by_group = {limit["group"]: limit for limit in content["limits"]}
+        assert [g for g, limit in by_group.items() if limit["exceeded"]] == ["class 0"]
+        assert {limit["by"] for limit in content["limits"]} == {"predicted"}
+        assert sum(limit["n"] for limit in content["limits"]) == content["n"]
+        arguments = ("evaluate", "features.h5", "-c", "cal.json", *gate)
+        out = covcal(*arguments, cwd=one_bad_class).out
+        assert "gate ece <= 0.2 by predicted FAILED by temp: class 0: ECE " in out
+        assert "where class 0 is predicted, " in out
+
+    def test_groups_of_a_column_and_a_least_value(self, one_bad_class: Path) -> None:
+        """Several groupings in one job; the plain value decides with --confidence 0."""
+        gates = ("--fail-below", "accuracy:predicted=0.9", "--fail-above", "ece:class=1")
+        code, content = judged(one_bad_class, *gates, "--confidence", 0)
+        assert code == EXCEEDED
+        for limit in content["limits"]:
+            assert limit["low"] is None
+            if limit["by"] == "predicted":
+                assert limit["exceeded"] == (limit["value"] < 0.9)
+        assert {limit["by"] for limit in content["limits"]} == {"predicted", "class"}
+
+    def test_by_shows_intervals_of_groups(self, folder: Path) -> None:
+        """With --bootstrap every group has the interval of its accuracy and of its ECE."""
+        content = printed_json(
+            *("evaluate", "features.h5", "--by", "predicted", "--bootstrap", 100), cwd=folder
+        )
+        for group in content["groups"]["none"]:
+            low, high = group["intervals"]["accuracy"]
+            assert low <= group["accuracy"] <= high
+            assert group["intervals"]["ece"][0] < group["intervals"]["ece"][1]
+
+    @pytest.mark.parametrize(
+        ("gate", "words"),
+        [
+            (("--fail-above", "nll:class=1"), "nll has no interval for groups of rows"),
+            (("--fail-above", "ece:=1"), "is not METRIC=LIMIT"),
+            (("--fail-above", "accuracy:class=1"), "use --fail-below accuracy:class=1"),
+        ],
+    )
+    def test_gates_without_sense(
+        self, folder: Path, gate: tuple[Argument, ...], words: str
+    ) -> None:
+        run = covcal("evaluate", "features.h5", *gate, cwd=folder)
+        assert run.code == 2
+        assert words in " ".join(run.err.split())
+
+    def test_an_unknown_column(self, folder: Path) -> None:
+        line = covcal("evaluate", "features.h5", "--fail-above", "ece:site=1", cwd=folder)
+        assert "has no target column 'site' to group by" in line.error_line()
+
+
+class TestOneLevel:
+    """All gates of a job share one error rate."""
+
+    def test_more_gates_have_wider_intervals(self, folder: Path) -> None:
+        """Each of six gates has the interval of a sixth of the error rate."""
+        _, alone = judged(folder, "--fail-above", "ece=1", "--confidence", 1 - 0.05 / 6)
+        gates = [part for i in range(6) for part in ("--fail-above", f"ece={0.9 + i / 100}")]
+        _, together = judged(folder, *gates, "--confidence", 0.95)
+        (one,) = alone["limits"]
+        for limit in together["limits"]:
+            assert [limit["low"], limit["high"]] == pytest.approx([one["low"], one["high"]])
+
+    def test_a_job_of_six_gates_fails_as_rarely_as_one(self) -> None:
+        """Six calibrated groups with limit 0: at most 5 % of jobs fail, less chance of 60 jobs."""
+        failures = 0
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            lows = []
+            for _ in range(6):
+                confidence = 0.5 + 0.5 * rng.random(250)
+                sample = binned(confidence, rng.random(250) < confidence)
+                level = 1 - 0.05 / 6
+                lows.append(ece_interval(sample, resamples=600, seed=seed, level=level)[0])
+            failures += max(lows) > 0
+        assert failures <= 7
+
+
+class TestPower:
+    """What a gate's sentence says about rows."""
+
+    def test_so_many_rows_decide_in_four_of_five_samples(self) -> None:
+        """For an accuracy of 70 % and a limit of 64 %, by simulation."""
+        n, value, limit = 200, 0.7, 0.64
+        rows = rows_to_decide(n, value, wilson(value, n, 0.95), limit)
+        assert rows is not None
+        assert 400 < rows < 1000
+        hits = np.random.default_rng(0).binomial(rows, value, size=400)
+        decided = np.mean([wilson(count / rows, rows, 0.95)[0] > limit for count in hits])
+        assert decided == pytest.approx(0.8, abs=0.07)
+
+    def test_the_smallest_error_that_is_found(self) -> None:
+        """An ECE beyond the limit by `detectable` fails its gate in about four of five samples."""
+        n, limit = 400, 0.05
+
+        def sample(gap: float, seed: int) -> Bins:
+            rng = np.random.default_rng(seed)
+            confidence = 0.6 + 0.4 * rng.random(n)
+            return binned(confidence, rng.random(n) < confidence - gap)
+
+        interval = ece_interval(sample(limit, 0), resamples=400, seed=0)
+        gap = limit + detectable(interval, 0.95)
+        failed = [
+            ece_interval(sample(gap, seed), resamples=100, seed=seed)[0] > limit
+            for seed in range(100)
+        ]
+        assert 0.65 <= np.mean(failed) <= 0.98
+
+    def test_a_value_at_the_limit_has_no_number(self) -> None:
+        assert rows_to_decide(100, 0.05, (0.0, 0.1), 0.05) is None
 
 
 class TestSameRows:
@@ -161,7 +301,7 @@ class TestSameRows:
         calibrated(folder, times=0.8, name="sharper.json")
         both = printed_json(
             *("evaluate", "features.h5", "-c", "old=cal.json", "-c", "new=sharper.json"),
-            *("--bootstrap", 1000),
+            *("--bootstrap", 1000, "--confidence", 1 - (1 - 0.95) / 7),  # as seven gates share it
             cwd=folder,
         )
         paired = {
@@ -343,7 +483,7 @@ class TestSplits:
         target["labels"][300:] = -1
         write_features(folder / "features.h5", source=clusters_domain("source"), target=target)
         run = covcal("evaluate", "features.h5", cwd=folder)
-        assert "pass --split all to judge those of other splits" in run.error_line()
+        assert "pass --split all to use the labels of other splits" in run.error_line()
         found = printed_json("evaluate", "features.h5", "--split", "all", cwd=folder)
         assert (found["n"], found["unlabelled"]) == (300, 1100)
 

@@ -10,7 +10,7 @@ import pytest
 
 from covcal_cli.arrays import Booleans, Float64s, Labels
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, confidence_block
-from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator
+from covcal_cli.evaluate.metrics import MAIN, METRICS, Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import Softmax, class_major, log_softmax, softmax
 from tests.evaluate.made_bins import binned
 
@@ -404,3 +404,19 @@ def test_a_softmax_counts_as_its_logarithms_do(temperature: float) -> None:
     given.add(softmax(block, temperature), predictions, labels)
     expected = metrics_of(log_softmax(block, temperature), predictions, labels)
     assert given.result().to_json() == pytest.approx(expected.to_json(), abs=1e-7)
+
+
+def test_fewer_metrics_have_the_same_values() -> None:
+    """Metrics that are asked for do not change when others are left out, and others are refused."""
+    logs, predictions, labels = made_rows()
+    whole = metrics_of(logs, predictions, labels)
+    for names in (MAIN, ("aurc",), ("correctness_nll", "sharpness")):
+        accumulator = MetricsAccumulator(15, len(logs), names=names)
+        accumulator.add(forecast(logs), predictions, labels)
+        few = accumulator.result()
+        assert few.to_json() == {"n": whole.n} | {
+            name: whole.value(name) for name in METRICS if name in names
+        }
+        for name in set(METRICS) - set(names):
+            with pytest.raises(ValueError, match=f"{name} was not asked for"):
+                few.value(name)

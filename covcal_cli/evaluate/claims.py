@@ -1,0 +1,143 @@
+"""What the rows prove about a confidence: sentences that follow from intervals.
+
+A sentence states an error only where the interval excludes 0. Otherwise it states how large the
+error may be. A count of classes is a lower bound, because a class with few rows proves nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from covcal_cli.evaluate.bins import Bins, GroupMetrics
+from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
+from covcal_cli.maths.proportions import wilson
+
+MARGIN = 0.05  # gap of a predicted class that matters
+
+
+@dataclass(frozen=True)
+class MeanGap:
+    """The mean confidence less the accuracy on the same rows, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, bins: Bins, level: float = LEVEL) -> "MeanGap":
+        """Measure the gap on rows in bins."""
+        value, interval = mean_gap_interval(bins, level)
+        return cls(value, *interval)
+
+    @property
+    def direction(self) -> int:
+        """1 if the confidence is proved too high, -1 if proved too low, else 0."""
+        return int(self.low > 0) - int(self.high < 0)
+
+    @property
+    def sentence(self) -> str:
+        """The gap in words, such as ``too high by 11 points (8 to 14)``."""
+        if self.direction:
+            ends = sorted((abs(self.low), abs(self.high)))
+            word = "too high" if self.direction > 0 else "too low"
+            return f"{word} by {points(self.value)} points ({_ends(*ends)})"
+        return (
+            f"no average error is proved: between {points(self.low)} points too low and "
+            f"{points(self.high)} too high"
+        )
+
+
+def ece_sentence(interval: Interval) -> str:
+    """Return how far off a confidence is by the interval of its ECE."""
+    low, high = interval
+    if low == 0:
+        return f"at most {points(high)} points; the rows do not contradict 0"
+    return f"{_ends(low, high)} points"
+
+
+@dataclass(frozen=True)
+class ClassGaps:
+    """The predicted classes by what the rows prove about their gaps, together at one level."""
+
+    off: tuple[GroupMetrics, ...]  # proved to be off by more than the margin, the worst first
+    within: tuple[GroupMetrics, ...]  # proved to be within the margin
+    undecided: tuple[GroupMetrics, ...]  # have too few rows
+    margin: float = MARGIN
+
+    @classmethod
+    def of(
+        cls, groups: Sequence[GroupMetrics], level: float = LEVEL, margin: float = MARGIN
+    ) -> "ClassGaps":
+        """Test every class with rows, all at a level that holds for them together (Bonferroni)."""
+        predicted = [group for group in groups if group.n]
+        off: list[tuple[float, GroupMetrics]] = []
+        within, undecided = [], []
+        for group in predicted:
+            if group.accuracy is None or group.mean_confidence is None:
+                continue
+            ends = wilson(group.accuracy, group.n, 1 - (1 - level) / len(predicted))
+            gaps = [group.mean_confidence - end for end in ends]
+            least = 0.0 if min(gaps) < 0 < max(gaps) else min(map(abs, gaps))
+            if least > margin:
+                off.append((least, group))
+            elif max(map(abs, gaps)) <= margin:
+                within.append(group)
+            else:
+                undecided.append(group)
+        worst_first = sorted(off, key=lambda entry: -entry[0])
+        return cls(
+            tuple(group for _, group in worst_first), tuple(within), tuple(undecided), margin
+        )
+
+    @property
+    def n(self) -> int:
+        """The number of classes that are predicted at all."""
+        return len(self.off) + len(self.within) + len(self.undecided)
+
+    @property
+    def worst(self) -> str | None:
+        """The worst class in words, or None if no class is proved to be off."""
+        if not self.off:
+            return None
+        group = self.off[0]
+        return (
+            f"where {group.name} is predicted, {percent(group.mean_confidence)} is promised and "
+            f"{percent(group.accuracy)} is right ({group.n} rows)"
+        )
+
+    @property
+    def count(self) -> str:
+        """How many classes are off, in words; a lower bound unless the rows decide for all."""
+        limit = f"{100 * self.margin:g} points"
+        if not self.undecided:
+            if not self.off:
+                return f"all {self.n} predicted classes are within {limit}"
+            are = _are(self.off)
+            return f"{len(self.off)} of {self.n} predicted classes {are} off by over {limit}"
+        unknown = f"the rows cannot decide for {len(self.undecided)}"
+        if not self.off:
+            return f"no predicted class is proved to be off by over {limit}; {unknown} of {self.n}"
+        return (
+            f"at least {len(self.off)} of {self.n} predicted classes {_are(self.off)} off by over "
+            f"{limit}; {unknown}"
+        )
+
+
+def points(value: float) -> str:
+    """Return the magnitude of a fraction in points of percent, rounded to what is worth knowing."""
+    magnitude = 100 * abs(value)
+    return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
+
+
+def percent(value: float | None) -> str:
+    """Return a fraction as whole percent, or a dash for None."""
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def _ends(low: float, high: float) -> str:
+    """Return both ends in points, or the number that both round to."""
+    near, far = points(low), points(high)
+    return near if near == far else f"{near} to {far}"
+
+
+def _are(groups: Sequence[GroupMetrics]) -> str:
+    return "is" if len(groups) == 1 else "are"

@@ -1,0 +1,85 @@
+"""Sentences on a confidence: a claim holds as often as the level of its interval."""
+
+import numpy as np
+import pytest
+
+from covcal_cli.evaluate.bins import GroupBins, GroupMetrics, bin_edges, confidence_block
+from covcal_cli.evaluate.claims import ClassGaps, MeanGap, ece_sentence, points
+from tests.evaluate.made_bins import binned
+
+
+def gap_of(n: int, seed: int, *, off: float = 0.0) -> MeanGap:
+    """Measure the mean gap of a sample whose confidence is too high by `off`."""
+    rng = np.random.default_rng(seed)
+    confidence = 0.3 + 0.7 * rng.random(n)
+    return MeanGap.of(binned(confidence, rng.random(n) < confidence - off))
+
+
+class TestMeanGap:
+    @pytest.mark.parametrize("n", [60, 250, 1000, 5000])
+    def test_a_calibrated_classifier_is_rarely_called_off(self, n: int) -> None:
+        """In about 5 % of 300 samples; a fixed margin of a point called 7 to 87 % off."""
+        called = sum(gap_of(n, seed).direction != 0 for seed in range(300))
+        assert called <= 300 * 0.05 + 2 * np.sqrt(300 * 0.05 * 0.95)
+
+    def test_the_interval_holds_the_true_gap(self) -> None:
+        held = [g.low <= 0.1 <= g.high for g in (gap_of(300, s, off=0.1) for s in range(300))]
+        assert np.mean(held) == pytest.approx(0.95, abs=0.03)
+
+    @pytest.mark.parametrize(
+        ("gap", "words"),
+        [
+            (MeanGap(0.112, 0.08, 0.14), "too high by 11 points (8.0 to 14)"),
+            (MeanGap(-0.112, -0.14, -0.08), "too low by 11 points (8.0 to 14)"),
+            (MeanGap(0.03, -0.02, 0.08), "between 2.0 points too low and 8.0 too high"),
+        ],
+    )
+    def test_words(self, gap: MeanGap, words: str) -> None:
+        """An error is stated only where the interval excludes 0."""
+        assert words in gap.sentence
+        assert gap.direction or gap.sentence.startswith("no average error is proved")
+
+
+def test_the_ece_is_an_upper_bound_where_zero_is_possible() -> None:
+    assert ece_sentence((0.0, 0.25)) == "at most 25 points; the rows do not contradict 0"
+    assert ece_sentence((0.005, 0.07)) == "0.5 to 7.0 points"
+    assert points(0.0996) == "10"
+
+
+def classes_of(n: int, gaps: tuple[float, ...], seed: int = 0) -> tuple[GroupMetrics, ...]:
+    """Count rows of as many predicted classes as there are true gaps."""
+    rng = np.random.default_rng(seed)
+    predicted = rng.integers(len(gaps), size=n)
+    confidence = 0.5 + 0.4 * rng.random(n)
+    correct = rng.random(n) < confidence - np.array(gaps)[predicted]
+    counts = GroupBins(15, len(gaps))
+    counts.add(confidence_block(confidence, correct, bin_edges(15)), predicted)
+    return counts.result([f"class {number}" for number in range(len(gaps))])
+
+
+class TestClassGaps:
+    def test_a_count_is_a_lower_bound(self) -> None:
+        """Few rows prove one class of five that are all off: at least one, and four undecided."""
+        gaps = ClassGaps.of(classes_of(600, (0.2,) * 5))
+        assert 1 <= len(gaps.off) < 5
+        assert gaps.count.startswith(f"at least {len(gaps.off)} of 5 predicted classes ")
+        assert gaps.count.endswith(f"the rows cannot decide for {5 - len(gaps.off)}")
+
+    def test_many_rows_decide_for_all(self) -> None:
+        """Then the count is a fact, and the worst class is named with its numbers."""
+        gaps = ClassGaps.of(classes_of(200_000, (0.0, 0.2, 0.1, 0.0)))
+        assert gaps.count == "2 of 4 predicted classes are off by over 5 points"
+        assert gaps.worst is not None
+        assert gaps.worst.startswith("where class 1 is predicted, 70 % is promised and 50 % is ")
+        assert ClassGaps.of(classes_of(200_000, (0.0, 0.0))).count == (
+            "all 2 predicted classes are within 5 points"
+        )
+
+    def test_a_fair_classifier_is_rarely_accused(self) -> None:
+        """Some class is called off in at most 5 % of samples whose classes are at the margin."""
+        accused = sum(bool(ClassGaps.of(classes_of(400, (0.05,) * 4, s)).off) for s in range(200))
+        assert accused <= 200 * 0.05 + 2 * np.sqrt(200 * 0.05 * 0.95)
+
+    def test_no_rows_prove_nothing(self) -> None:
+        gaps = ClassGaps.of(())
+        assert (gaps.n, gaps.worst) == (0, None)
