@@ -276,7 +276,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.claims import ClassGaps, MeanGap, ece_sentence, percent
     from covcal_cli.forecast.forecaster import NONE
-    from covcal_cli.maths.proportions import wilson
+    from covcal_cli.maths.odds import wilson
 
     level, names = evaluation.level, list(evaluation.metrics)
     own = "own labels of the forecaster, " if evaluation.predictions == "own" else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
-from covcal_cli.maths.proportions import wilson
+from covcal_cli.maths.odds import wilson
 
 MARGIN = 0.05  # gap of a predicted class that matters
 

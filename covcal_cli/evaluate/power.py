@@ -8,7 +8,7 @@ import math
 from statistics import NormalDist
 
 from covcal_cli.evaluate.bootstrap import Interval
-from covcal_cli.maths.proportions import quantile
+from covcal_cli.maths.odds import quantile
 
 POWER = 0.8  # share of cases in which a fault is found
 _MOST = 1000  # times as many rows are no advice

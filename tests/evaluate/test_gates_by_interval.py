@@ -7,12 +7,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from covcal_cli.maths.proportions import wilson
 
 from covcal_cli.evaluate.bins import Bins
 from covcal_cli.evaluate.bootstrap import ece_interval
 from covcal_cli.evaluate.paired import LOSSES
 from covcal_cli.evaluate.power import detectable, rows_to_decide
+from covcal_cli.maths.odds import wilson
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, covcal, printed_json
 from tests.evaluate.made_bins import binned
