@@ -27,11 +27,12 @@ def compare(
         int, typer.Option(min=1, metavar="N", help="Runs of adapt and calibrate per file.")
     ] = 5,
     metric: Annotated[
-        str, typer.Option(metavar="NAME", help="Of evaluate; ranks the methods.")
+        str, typer.Option(metavar="NAME", help="Metric of evaluate that ranks the methods.")
     ] = "ece",
-    preset: Annotated[PresetName, typer.Option(help="Of adapt.")] = PresetName.default,
+    preset: Annotated[PresetName, typer.Option(help="Preset of adapt.")] = PresetName.default,
     no_adapt: Annotated[
-        bool, typer.Option("--no-adapt", help="Take features files as they are: seconds.")
+        bool,
+        typer.Option("--no-adapt", help="Do not adapt the features files; this is far quicker."),
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes at a time.")] = 1,
     folder: Annotated[
@@ -44,9 +45,10 @@ def compare(
     """Adapt, calibrate and evaluate several files with several seeds.
 
     Prints one table: mean and deviation over seeds, mean rank, and the number of
-    shifts on which a method does harm; and what auto took, how its estimate of the
-    accuracy fared, and which guards failed. The same command goes on where it was
-    cut off, and adds to what stands. Target labels only judge.
+    shifts that a method harms. A second table shows the choice of auto, its estimate
+    of the accuracy beside the true one, and the checks that failed. If interrupted,
+    the same command continues with the first run that is not done. Target labels
+    only measure: no method reads them.
 
     \b
     Examples:
@@ -65,7 +67,9 @@ def compare(
     names = ALL if methods == "all" else tuple(name.strip() for name in methods.split(","))
     with usage():
         if no_adapt and preset != PresetName.default:
-            raise CovcalError("--no-adapt has no use for a preset of adapt: leave out one of them")
+            raise CovcalError(
+                "--preset belongs to adapt, and --no-adapt leaves adapt out: use one of them"
+            )
         settings = CompareSettings(
             methods=names,
             seeds=seeds,
@@ -80,16 +84,19 @@ def compare(
     console = Console(quiet=quiet, verbose=verbose)
     try:
         with console.progress() as progress:
-            found = compare(files, folder, settings, progress=progress)
+            comparison = compare(files, folder, settings, progress=progress)
     except KeyboardInterrupt:
-        console.warn([f"finished runs stay in {folder}; the same command goes on there"])
+        console.warn([f"finished runs stay in {folder}: the same command continues from there"])
         raise
-    for shift, records in found.records.items():
+    for shift, records in comparison.records.items():
+        for record in records:
+            if record.note:
+                console.note(f"{shift}, seed {record.seed}: {record.note}")
         for method, reason in records[0].refused.items():
             console.detail(f"{shift}: {method} left out: {reason}")
     if output is not None:
-        write_comparison(found, output, force=force)
-    console.screen(_rendered(found))
+        write_comparison(comparison, output, force=force)
+    console.screen(_rendered(comparison))
     if output is not None:
         console.wrote(output)
 
@@ -99,10 +106,10 @@ def _rendered(comparison: "Comparison") -> str:
     from covcal_cli.compare.tables import caption, caption_of_auto, grids, of_auto
     from covcal_cli.report.tables import Table
 
-    parts = [tables.text(Table(one.heads, one.rows, one.texts)) for one in grids(comparison)]
+    parts = [tables.text(Table(grid.heads, grid.rows, grid.texts)) for grid in grids(comparison)]
     parts.append(caption(comparison))
     auto = of_auto(comparison)
     if auto is not None:
-        shown = tables.text(Table(auto.heads, auto.rows, auto.texts))
-        parts += [shown, caption_of_auto(comparison)]
+        table = tables.text(Table(auto.heads, auto.rows, auto.texts))
+        parts += [table, caption_of_auto(comparison)]
     return "\n\n".join(parts)

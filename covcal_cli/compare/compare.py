@@ -20,15 +20,15 @@ def compare(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Adapt, calibrate and evaluate every file with every seed, or find that this was done.
+    """Adapt, calibrate and evaluate every file with every seed; reuse the records of done runs.
 
     Parameters
     ----------
     paths : sequence of str or Path
-        Features files (or adapted ones, taken as they are for every seed) whose target test rows
-        have labels; a shift is called like its file.
+        Features files whose target test rows have labels, or adapted files, which are not adapted
+        again. A shift has the name of its file.
     folder : str or Path
-        For adapted files and records, which the next call finds again; made if it is missing.
+        For adapted files and records, which the next call uses again. It is made if it is missing.
     settings : CompareSettings
     progress : callable, optional
         Called with a `Progress` whenever a run is done.
@@ -36,8 +36,8 @@ def compare(
     Raises
     ------
     CovcalError
-        If two files have one name, or a run fails as a whole (no labels, say); runs that are done
-        stay.
+        If two files have one name, or a run fails as a whole, for example without labels. The
+        records of done runs stay.
     """
     shifts = _named(paths)
     runs = [
@@ -53,37 +53,37 @@ def compare_runs(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Do as `compare` on given runs, where the seeds of a shift may have files of their own.
+    """Compare on given runs, where every seed of a shift may have its own file.
 
-    What is kept of a run is called after its file and its seed: no two may share both.
+    The record of a run is named after its file and seed, so no two runs may share both.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():
         raise CovcalError(
-            f"{folder} is a file, and what compare keeps needs a folder: name another"
+            f"{folder} is a file, and compare needs a folder for its records: name another"
         )
-    found: dict[Run, Record] = {}
+    done: dict[Run, Record] = {}
     tell(Progress("compare", 0, len(runs)))
     with closing(finished(runs, folder, settings)) as records:
         for run, record in records:
-            found[run] = record
-            tell(Progress("compare", len(found), len(runs)))
+            done[run] = record
+            tell(Progress("compare", len(done), len(runs)))
     shifts: dict[str, tuple[Record, ...]] = {}
     for run in runs:
-        shifts[run.shift] = (*shifts.get(run.shift, ()), found[run])
+        shifts[run.shift] = (*shifts.get(run.shift, ()), done[run])
     return Comparison(METRICS[settings.metric], settings.fitted, shifts)
 
 
 def _named(paths: Sequence[str | Path]) -> dict[str, Path]:
     """Return the files by the names of their shifts."""
-    found: dict[str, Path] = {}
+    shifts: dict[str, Path] = {}
     for path in map(Path, paths):
-        if path.stem in found:
+        if path.stem in shifts:
             raise CovcalError(
-                f"{found[path.stem]} and {path} are both called {path.stem}, and a shift is called "
-                "like its file: rename one"
+                f"{shifts[path.stem]} and {path} are both called {path.stem}, and a shift has the "
+                "name of its file: rename one"
             )
-        found[path.stem] = path
-    if not found:
+        shifts[path.stem] = path
+    if not shifts:
         raise CovcalError("there is no file to compare on: name one features file or more")
-    return found
+    return shifts

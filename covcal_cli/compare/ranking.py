@@ -1,4 +1,4 @@
-"""What a comparison says: means and deviations over seeds, ranks, harm, and how estimates fared."""
+"""The numbers of a comparison: means and deviations over seeds, ranks, harm, and estimates."""
 
 import statistics
 from collections import Counter
@@ -10,7 +10,7 @@ from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.compare.runs import BASELINES, Record
 from covcal_cli.evaluate.metrics import METRICS, Metric
 
-# By how much a method may be worse than the better baseline before that counts as harm.
+# A method that is worse than the better baseline by more than this does harm.
 HARMS = (0.01, 0.03, 0.05)
 
 
@@ -19,27 +19,27 @@ class Entry:
     """One method on one shift, over seeds."""
 
     temperature: float  # mean
-    means: Mapping[str, float]  # by metric, those that have a value
+    means: Mapping[str, float]  # by metric, without metrics that have no value
     deviations: Mapping[str, float]  # sample standard deviations; 0 for a single seed
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How the estimate of the accuracy fared, every shift weighing the same."""
+    """How good the estimates of the accuracy are; every shift has the same weight."""
 
     shifts: int
     error: float  # mean |estimate - truth|
-    held: float  # share whose interval holds the truth
-    width: float  # mean, of the interval
-    missed: tuple[str, ...]  # shifts whose interval does not hold it in most seeds
+    held: float  # share of intervals that contain the truth
+    width: float  # mean width of the interval
+    missed: tuple[str, ...]  # shifts whose interval misses the truth in most seeds
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Every method on every shift.
 
-    All numbers are fractions where the metric is one. A method's score on a shift is the mean of
-    the ranking metric over seeds; every shift weighs the same.
+    A metric that is a fraction stays one. A method's score on a shift is the mean of the ranking
+    metric over seeds, and every shift has the same weight.
     """
 
     metric: Metric  # that ranks
@@ -57,7 +57,7 @@ class Comparison:
 
     @cached_property
     def shifts(self) -> Mapping[str, Mapping[str, Entry]]:
-        """By shift, then by method that no run refused."""
+        """The entries by shift and method; a method that a run refused is left out."""
         return {
             shift: {
                 method: _over_seeds(records, method)
@@ -68,19 +68,19 @@ class Comparison:
         }
 
     def score(self, shift: str, method: str) -> float | None:
-        """Return a method's mean of the ranking metric, None where it did not run."""
+        """Return a method's mean of the ranking metric, or None where it did not run."""
         entry = self.shifts[shift].get(method)
         return None if entry is None else entry.means.get(self.metric.name)
 
     def loss(self, shift: str, method: str) -> float | None:
-        """Return the score so that less is better."""
+        """Return the score, with its sign changed where higher is better."""
         score = self.score(shift, method)
         return score if score is None or self.metric.better == "lower" else -score
 
     def losses(self, shift: str) -> dict[str, float]:
         """Return the losses of the methods that ran on a shift."""
-        found = ((method, self.loss(shift, method)) for method in self.methods)
-        return {method: loss for method, loss in found if loss is not None}
+        losses = ((method, self.loss(shift, method)) for method in self.methods)
+        return {method: loss for method, loss in losses if loss is not None}
 
     def ranks(self, shift: str) -> dict[str, float]:
         """Return the ranks of the methods that ran on a shift, 1 the best; ties share the mean."""
@@ -93,8 +93,17 @@ class Comparison:
         }
 
     @cached_property
+    def ran(self) -> tuple[str, ...]:
+        """The methods that ran on some shift."""
+        return tuple(
+            method
+            for method in self.methods
+            if any(method in entries for entries in self.shifts.values())
+        )
+
+    @cached_property
     def everywhere(self) -> tuple[str, ...]:
-        """The methods that ran on every shift, which alone can be averaged fairly."""
+        """The methods that ran on every shift: only these can be averaged fairly."""
         return tuple(
             method
             for method in self.methods
@@ -103,90 +112,90 @@ class Comparison:
 
     @cached_property
     def singles(self) -> tuple[str, ...]:
-        """Those of them among which ``auto`` chooses."""
+        """The methods that ran on every shift, without ``auto``."""
         return tuple(method for method in self.everywhere if method != AUTO)
 
     def mean(self, method: str, metric: str | None = None) -> float:
-        """Return a method's mean over shifts, of the ranking metric or of another.
+        """Return the mean over shifts of a method's ranking metric, or of another metric.
 
-        The method ran `everywhere`, and the metric has a value somewhere.
+        The method is one of `everywhere`, and the metric has a value on some shift.
         """
         name = metric or self.metric.name
         values = (entries[method].means.get(name) for entries in self.shifts.values())
         return statistics.fmean(value for value in values if value is not None)
 
     def worst(self, method: str) -> str:
-        """Return the shift on which a method that ran `everywhere` is worst."""
+        """Return the worst shift of a method that is one of `everywhere`."""
         return max(self.shifts, key=lambda shift: self.losses(shift)[method])
 
     def best(self) -> str:
-        """Return the one of the `singles` with the best mean."""
+        """Return the method of `singles` with the best mean."""
         sign = 1 if self.metric.better == "lower" else -1
         return min(self.singles, key=lambda method: sign * self.mean(method))
 
     def mean_rank(self, method: str) -> float:
-        """Return the mean over shifts of a method's rank among those that ran `everywhere`."""
-        among = self._among_those_everywhere
-        return statistics.fmean(ranks[method] for ranks in among.values())
+        """Return the mean over shifts of a method's rank among the methods of `everywhere`."""
+        return statistics.fmean(ranks[method] for ranks in self._ranks_everywhere.values())
 
     @cached_property
-    def _among_those_everywhere(self) -> Mapping[str, Mapping[str, float]]:
-        among = replace(self, methods=self.everywhere)
-        return {shift: among.ranks(shift) for shift in self.shifts}
+    def _ranks_everywhere(self) -> Mapping[str, Mapping[str, float]]:
+        comparable = replace(self, methods=self.everywhere)
+        return {shift: comparable.ranks(shift) for shift in self.shifts}
 
     def regret(self, method: str) -> float:
-        """Return by how much a method is worse than the best single one of each shift, on average.
+        """Return how much worse a method is than the best single method of each shift, on average.
 
-        Nobody knows those beforehand.
+        Nobody knows the best method of a shift beforehand.
         """
-        losses = [self.losses(shift) for shift in self.shifts]
+        by_shift = [self.losses(shift) for shift in self.shifts]
         return statistics.fmean(
-            one[method] - min(loss for name, loss in one.items() if name != AUTO) for one in losses
+            losses[method] - min(loss for name, loss in losses.items() if name != AUTO)
+            for losses in by_shift
         )
 
     def harm(self, shift: str, method: str) -> float | None:
-        """Return by how much a method is worse than the better baseline (negative: better)."""
+        """Return how much worse a method is than the better baseline; negative if it is better."""
         losses = self.losses(shift)
-        base = [losses[name] for name in BASELINES if name in losses]
-        return losses[method] - min(base) if method in losses and base else None
+        baselines = [losses[name] for name in BASELINES if name in losses]
+        return losses[method] - min(baselines) if method in losses and baselines else None
 
     def harmed(self, method: str, by: float = HARMS[0]) -> tuple[str, ...]:
         """Return the shifts where a method does more harm than `by`, the worst first."""
-        found = {
+        harms = {
             shift: harm
             for shift in self.shifts
             if (harm := self.harm(shift, method)) is not None and harm > by
         }
-        return tuple(sorted(found, key=lambda shift: -found[shift]))
+        return tuple(sorted(harms, key=lambda shift: -harms[shift]))
 
-    # What calibrations said of themselves.
+    # The choices and estimates that the calibrations record.
 
     def took(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the seeds by the method that was in force, the most frequent first."""
+        """Return the number of seeds by the method that was used, the most frequent first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         return dict(Counter(fit.method_used for fit in fits if fit is not None).most_common())
 
     def failed(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the seeds by the guard that failed, the most frequent first."""
+        """Return the number of seeds by the check that failed, the most frequent first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         names = (g.name for fit in fits if fit is not None for g in fit.guards if not g.passed)
         return dict(Counter(names).most_common())
 
     def estimate(self, shift: str) -> tuple[float, float, float] | None:
-        """Return the estimated accuracy and its interval, means over seeds."""
-        found = [record.estimates[0] for record in self.records[shift] if record.estimates]
-        if not found:
+        """Return the estimated accuracy and its interval, as means over seeds."""
+        estimates = [record.estimates[0] for record in self.records[shift] if record.estimates]
+        if not estimates:
             return None
-        ends = zip(*((one.accuracy, one.low, one.high) for one in found), strict=True)
-        accuracy, low, high = map(statistics.fmean, ends)
+        numbers = ((estimate.accuracy, estimate.low, estimate.high) for estimate in estimates)
+        accuracy, low, high = map(statistics.fmean, zip(*numbers, strict=True))
         return accuracy, low, high
 
     def coverage(self, truth: Callable[[Record], float] | None = None) -> Coverage | None:
-        """Return how the estimate of the accuracy fared; None where no file allowed any.
+        """Return how good the estimates of the accuracy are; None where no file allowed any.
 
-        `truth` gives the accuracy to hold it against; left out, it is that on the rows judged.
+        `truth` returns the true accuracy of a run; the default is that on the labelled test rows.
         """
-        true = truth or _on_rows_judged
+        true = truth or _measured_accuracy
         by_shift = {
             shift: [(record.estimates[0], true(record)) for record in records if record.estimates]
             for shift, records in self.records.items()
@@ -195,40 +204,42 @@ class Comparison:
         if not by_shift:
             return None
         held = {
-            shift: statistics.fmean(one.low <= found <= one.high for one, found in pairs)
+            shift: statistics.fmean(
+                estimate.low <= accuracy <= estimate.high for estimate, accuracy in pairs
+            )
             for shift, pairs in by_shift.items()
         }
         return Coverage(
             shifts=len(held),
             error=statistics.fmean(
-                statistics.fmean(abs(one.accuracy - found) for one, found in pairs)
+                statistics.fmean(abs(estimate.accuracy - accuracy) for estimate, accuracy in pairs)
                 for pairs in by_shift.values()
             ),
             held=statistics.fmean(held.values()),
             width=statistics.fmean(
-                statistics.fmean(one.high - one.low for one, _ in pairs)
+                statistics.fmean(estimate.high - estimate.low for estimate, _ in pairs)
                 for pairs in by_shift.values()
             ),
             missed=tuple(shift for shift, share in held.items() if share < 0.5),
         )
 
 
-def _on_rows_judged(record: Record) -> float:
+def _measured_accuracy(record: Record) -> float:
     return record.metrics[BASELINES[0]]["accuracy"] or 0.0
 
 
 def _over_seeds(records: Collection[Record], method: str) -> Entry:
-    """Return what the runs of a shift say of a method."""
+    """Return the means and deviations of a method over the runs of a shift."""
     values = {
-        name: [v for one in records if (v := one.metrics[method].get(name)) is not None]
+        name: [v for record in records if (v := record.metrics[method].get(name)) is not None]
         for name in METRICS
     }
     return Entry(
         temperature=statistics.fmean(record.temperature(method) for record in records),
-        means={name: statistics.fmean(those) for name, those in values.items() if those},
+        means={name: statistics.fmean(scores) for name, scores in values.items() if scores},
         deviations={
-            name: statistics.stdev(those) if len(those) > 1 else 0.0
-            for name, those in values.items()
-            if those
+            name: statistics.stdev(scores) if len(scores) > 1 else 0.0
+            for name, scores in values.items()
+            if scores
         },
     )

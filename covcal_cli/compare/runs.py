@@ -1,16 +1,19 @@
-"""One run: a shift with a seed is adapted, every method fitted and judged, and a record kept.
+"""One run of a comparison: adapt a shift with a seed, fit every method, and measure them all.
 
-Runs are independent of each other, so that several can go at a time, and one that was cut off goes
-on where it was: adapted files and records stay in a folder, each known by what it was made of.
+Runs do not depend on each other, so several can work at a time. Adapted files and records stay in a
+folder, and each of them says what it was made of. So an interrupted comparison continues with the
+first run that has no record, and a record of other files, settings or code is not used.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Generator, Mapping, Sequence
+import time
+from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,8 +24,6 @@ from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
-from covcal_cli.compare.code import code_sha256
-from covcal_cli.compare.stopwatch import Duration, Stopwatch
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
@@ -31,32 +32,38 @@ from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SHA256, FeatureFile
+from covcal_cli.progress import Progress
 from covcal_cli.records import (
     Document,
     Guard,
+    NonNegative,
+    Number,
+    Positive,
+    Share,
     read_document,
     require_at_least,
     require_one_of,
     write_document,
 )
 
-# What needs no word of the user on each shift.
+# All methods but those that need the class frequencies of each shift from the user.
 ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prior))
-# The classifier as it is, and the calibration without a look at the target: what a method that
-# looks at it must beat.
+# The methods that do not look at the target. A method that looks at it has to beat them.
 BASELINES = (NONE, "temp")
-# What numerical libraries ask how many threads they may use.
+MAX_SEEDS = 10_000
+_ROUNDING = 1e-6  # by which a metric may leave its range
+# Environment variables by which numerical libraries choose their number of threads.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings:
-    """What ``covcal compare`` can be told."""
+    """Options of ``covcal compare``."""
 
-    methods: tuple[str, ...] = ALL  # to fit; `BASELINES` are always beside them
+    methods: tuple[str, ...] = ALL  # to fit, beside `BASELINES`
     seeds: int = 5  # of adapt and calibrate: 0, 1, ...
     metric: str = "ece"  # that ranks the methods
-    # How files are adapted, but for the seed, which is the run's; None: they are taken as they are.
+    # How to adapt the files; the seed is that of the run. None: files are not adapted.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
     jobs: int = 1  # processes at a time
 
@@ -66,6 +73,8 @@ class CompareSettings:
         ranking = [name for name, metric in METRICS.items() if metric.better != "neither"]
         require_one_of("metric to rank by", self.metric, ranking)
         require_at_least("seeds", self.seeds, 1)
+        if self.seeds > MAX_SEEDS:
+            raise CovcalError(f"at most {MAX_SEEDS} seeds can be compared, not {self.seeds}")
         require_at_least("jobs", self.jobs, 1)
 
     @property
@@ -75,53 +84,90 @@ class CompareSettings:
 
     @property
     def state(self) -> str:
-        """What files are brought into: the name of the folder for what is kept of it."""
-        asked = self.adapt
-        if asked is None:
+        """The name of the folder for adapted files and records of these settings."""
+        adapt = self.adapt
+        if adapt is None:
             return "without-adapt"
-        decay = "" if asked.weight_decay is None else f"-wd{asked.weight_decay:g}"
-        return f"{asked.preset}{decay}" + (f"-{asked.members}members" if asked.members else "")
+        decay = "" if adapt.weight_decay is None else f"-wd{adapt.weight_decay:g}"
+        return f"{adapt.preset}{decay}" + (f"-{adapt.members}members" if adapt.members else "")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is measured at a time."""
+    """One shift with one seed."""
 
     shift: str
-    path: Path  # a features file, or an adapted one, which is taken as it is
+    path: Path  # a features file, or an adapted one, which is not adapted again
     seed: int
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What a record keeps of a calibration."""
+    """The part of a calibration that a record keeps."""
 
     method_used: str
     reason: str
     forecaster: str  # whose logits the temperature divides
-    temperature: float
-    ess_share: float | None  # effective share of source validation rows, where there are weights
+    temperature: Positive
+    ess_share: Share | None  # effective share of source validation rows, where there are weights
     guards: tuple[Guard, ...]
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
+class Duration:
+    """The seconds of a stage."""
+
+    wall: NonNegative
+    cpu: NonNegative  # processor seconds of this process
+
+
+@dataclass(frozen=True)
 class Record(Document):
-    """What one run found."""
+    """The result of one run.
+
+    Raises ValueError if a metric is outside its range, or the classifier itself is missing.
+    """
 
     schema: ClassVar[str] = "covcal.compare-run/1"
 
     key: str  # hash of everything that the numbers depend on
     seed: int
-    measured: Path  # the file that was judged
-    n: int  # its target rows that were
+    measured: Path  # the file with the labelled rows
+    n: Number  # labelled target test rows
     metrics: Mapping[str, Mapping[str, float | None]]  # by method, then by metric
-    fits: Mapping[str, Fit]  # by method, but for `none`
-    refused: Mapping[str, str]  # methods that the file does not fit, and why
-    estimates: tuple[Estimate, ...]  # of the accuracy, the combined one first; perhaps none
-    seconds: Mapping[
-        str, Duration
-    ]  # on the stages of adapt, unless done before, and on each method
+    fits: Mapping[str, Fit]  # by method, all but `none`
+    refused: Mapping[str, str]  # methods that the file does not allow, and why
+    estimates: tuple[Estimate, ...]  # of the accuracy, the combined one first; may be empty
+    seconds: Mapping[str, Duration]  # of the stages of adapt, unless done before, and of methods
+    note: str = ""  # why an earlier record was not used; empty in the file
+
+    def __post_init__(self) -> None:
+        """Check the ranges of the metrics."""
+        if NONE not in self.metrics:
+            raise ValueError(f"metrics has no {NONE}")
+        for method, values in self.metrics.items():
+            for name, value in values.items():
+                metric = METRICS.get(name)
+                if metric is None or value is None:
+                    continue
+                if not metric.lowest - _ROUNDING <= value <= metric.highest + _ROUNDING:
+                    raise ValueError(
+                        f"metrics.{method}.{name} is {value:.7g}, outside {metric.lowest:g} to "
+                        f"{metric.highest:g}"
+                    )
+
+    def require_complete(self, methods: Collection[str]) -> None:
+        """Raise ValueError unless every method was fitted and measured, or refused."""
+        missing = [name for name in methods if name not in {*self.metrics, *self.refused}]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} is missing")
+        unmeasured = self.fits.keys() - self.metrics.keys()
+        if unmeasured:
+            raise ValueError(f"{', '.join(sorted(unmeasured))} was fitted but has no metrics")
+        for method, values in self.metrics.items():
+            if set(values) != set(METRICS):
+                raise ValueError(f"metrics of {method} are not those of this version")
 
     def temperature(self, method: str) -> float:
         """Return T of a method that ran."""
@@ -131,19 +177,20 @@ class Record(Document):
 def finished(
     runs: Sequence[Run], folder: Path, settings: CompareSettings
 ) -> Generator[tuple[Run, Record]]:
-    """Yield runs with their records as they are done, or found to be done."""
-    if settings.jobs == 1:
+    """Yield runs with their records, each as soon as it is done."""
+    jobs = min(settings.jobs, len(runs))
+    if jobs <= 1:
         for run in runs:
             yield run, record_of(run, folder, settings)
         return
     with (
         _one_thread_each(),
-        ProcessPoolExecutor(settings.jobs, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
     ):
-        # No more than are worked on: what waits in the pool is begun even after Ctrl-C.
+        # Submit only as many as there are processes: a waiting run would start after Ctrl-C too.
         left, going = iter(runs), dict[Future[Record], Run]()
         while True:
-            for run in islice(left, settings.jobs - len(going)):
+            for run in islice(left, jobs - len(going)):
                 going[pool.submit(record_of, run, folder, settings)] = run
             if not going:
                 return
@@ -153,7 +200,7 @@ def finished(
 
 @contextmanager
 def _one_thread_each() -> Generator[None]:
-    """Let processes that start meanwhile use one thread unless told otherwise: more compete."""
+    """Let processes that start meanwhile use one thread, unless the user set another number."""
     added = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
     try:
@@ -164,40 +211,42 @@ def _one_thread_each() -> Generator[None]:
 
 
 def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
-    """Return the record of one run, made anew where it does not stand already.
+    """Return the record of one run: the one on disk if it is whole and of this run, else a new one.
 
     Raises
     ------
     CovcalError
-        If the file has no labelled target rows to judge, or cannot be adapted.
+        If the file has no labelled target rows, or cannot be adapted.
     """
     stem = folder / settings.state / f"{run.path.stem}-seed{run.seed}"
     place, adapted = stem.with_name(f"{stem.name}.json"), stem.with_name(f"{stem.name}.h5")
     sha256 = sha256_of(run.path)
-    asked = None if settings.adapt is None else asdict(settings.adapt)
-    made_of = [code_sha256(), sha256, run.seed, asked, settings.fitted]
+    adapt = None if settings.adapt is None else asdict(settings.adapt)
+    made_of = [code_sha256(), sha256, run.seed, adapt, settings.fitted]
     key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+    note = ""
     if place.exists():
         try:
-            record = read_document(Record, place, remedy="it is made again")
+            record = read_document(Record, place, remedy="delete it")
             if record.key == key:
+                record.require_complete(settings.fitted)
                 return record
-        except CovcalError:
-            pass  # damaged or of another kind: made again below
+        except (CovcalError, ValueError) as error:
+            note = f"the run is done again, because its record is not valid: {error}"
     place.parent.mkdir(parents=True, exist_ok=True)
     watch = Stopwatch()
     measured = _adapted(run, sha256, adapted, settings, watch)
     record = _measured(key, measured, run.seed, settings, watch)
     write_document(record, place, force=True)
-    return record
+    return replace(record, note=note)
 
 
 def _adapted(
-    run: Run, sha256: str, output: Path, settings: CompareSettings, watch: Stopwatch
+    run: Run, sha256: str, output: Path, settings: CompareSettings, watch: "Stopwatch"
 ) -> Path:
-    """Return the adapted file of a run, or the run's own where there is nothing to adapt."""
-    wanted = any(name == AUTO or METHODS[name].gains_by_adapt for name in settings.fitted)
-    if settings.adapt is None or not wanted:
+    """Return the adapted file of a run, or its own file where no method needs adapt."""
+    useful = any(name == AUTO or METHODS[name].gains_by_adapt for name in settings.fitted)
+    if settings.adapt is None or not useful:
         return run.path
     with FeatureFile(run.path) as file:
         n_features = file.require_source().n_features
@@ -215,8 +264,8 @@ def _adapted(
     if not (output.exists() and _is_made_of(output, made_of)):
         from covcal_cli.adapt.adapt import adapt
 
-        asked = AdaptSettings(**asdict(settings.adapt) | {"seed": run.seed})
-        adapt(run.path, output, asked, force=True, progress=watch)
+        of_seed = AdaptSettings(**asdict(settings.adapt) | {"seed": run.seed})
+        adapt(run.path, output, of_seed, force=True, progress=watch)
     return output
 
 
@@ -229,18 +278,18 @@ def _is_made_of(output: Path, attributes: Mapping[str, object]) -> bool:
 
 
 def _measured(
-    key: str, path: Path, seed: int, settings: CompareSettings, watch: Stopwatch
+    key: str, path: Path, seed: int, settings: CompareSettings, watch: "Stopwatch"
 ) -> Record:
-    """Fit every method on a file, and judge all in one pass over its labelled test rows."""
+    """Fit every method on a file, and measure all in one pass over its labelled test rows."""
     fitted, refused = {}, {}
     watch.start()
     for name in settings.fitted:
-        if name == NONE:  # `evaluate` has it beside the others
+        if name == NONE:  # `evaluate` always measures it
             continue
         try:
             fitted[name] = calibrate(
                 path,
-                # Labels judge, marked ones too.
+                # Labels only measure: rows that a user labelled are not used either.
                 CalibrateSettings(method=name, seed=seed, allow_limit=True, labels="none"),
             )
         except CovcalError as error:
@@ -249,7 +298,7 @@ def _measured(
     evaluation = evaluate(path, fitted)
     try:
         estimates = estimate(path, EstimateSettings(seed=seed, labels="none")).estimates
-    except CovcalError:  # the file allows none
+    except CovcalError:  # the file allows no estimate
         estimates = ()
     return Record(
         key=key,
@@ -257,17 +306,17 @@ def _measured(
         measured=path,
         n=evaluation.n,
         metrics={
-            name: {metric: found.value(metric) for metric in METRICS}
-            for name, found in evaluation.metrics.items()
+            name: {metric: metrics.value(metric) for metric in METRICS}
+            for name, metrics in evaluation.metrics.items()
         },
-        fits={name: _kept(calibration) for name, calibration in fitted.items()},
+        fits={name: _fit_of(calibration) for name, calibration in fitted.items()},
         refused=refused,
         estimates=estimates,
         seconds=watch.spent,
     )
 
 
-def _kept(calibration: Calibration) -> Fit:
+def _fit_of(calibration: Calibration) -> Fit:
     health = calibration.weights or {}
     return Fit(
         method_used=calibration.method_used,
@@ -278,3 +327,62 @@ def _kept(calibration: Calibration) -> Fit:
         guards=calibration.guards,
         warnings=calibration.warnings,
     )
+
+
+# The time of stages, and the hash of the code.
+
+
+class Stopwatch:
+    """Adds up the time of every stage.
+
+    It is a progress callback too: a report comes when a piece of work is done.
+    """
+
+    def __init__(self) -> None:
+        self.spent: dict[str, Duration] = {}  # by stage
+        self.start()
+
+    def start(self) -> None:
+        """Start to count now."""
+        self._last = time.perf_counter(), time.process_time()
+
+    def stop(self, stage: str) -> None:
+        """Add the time since the last call to a stage, and start again."""
+        (wall, cpu), before = self._last, self.spent.get(stage, Duration(0.0, 0.0))
+        self.start()
+        self.spent[stage] = Duration(
+            before.wall + self._last[0] - wall, before.cpu + self._last[1] - cpu
+        )
+
+    def __call__(self, progress: Progress) -> None:
+        """Add the time since the last report to the stage of this one."""
+        self.stop(progress.stage)
+
+
+PACKAGE = Path(__file__).parents[1]
+# The code that temperatures, estimates and metrics depend on.
+NUMERICAL = (
+    "arrays.py",
+    "hdf5.py",
+    "records.py",
+    "maths",
+    "forecast",
+    "labels",
+    "formats",
+    "estimators",
+    "adapt",
+    "calibrate",
+    "evaluate",
+    "compare/runs.py",
+)
+
+
+@cache
+def code_sha256(parts: Sequence[str] = NUMERICAL, folder: Path = PACKAGE) -> str:
+    """Return a hash of modules, and of all modules of packages, in a folder; each must be there."""
+    digest = hashlib.sha256()
+    for part in parts:
+        path = folder / part
+        for module in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(module.read_bytes())
+    return digest.hexdigest()

@@ -1,8 +1,8 @@
-"""A comparison as a table: for a screen, a page, a paper, a data frame."""
+"""A comparison as a table for the screen, Markdown, LaTeX or CSV."""
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,36 +12,30 @@ from covcal_cli.compare.runs import BASELINES
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import write_text
+from covcal_cli.report.tables import Table, TeX, latex
 
-# The most shifts that are columns; more are rows of a table of their own.
+# With more shifts than this they are the rows of a second table, not columns.
 _WIDE = 8
-_TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    ">": "$>$",
-    "<": "$<$",
-}
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Columns, and rows of as many cells."""
+    """A table of texts: column heads, and rows of as many cells."""
 
     heads: list[str]
     rows: list[list[str]]
-    texts: tuple[int, ...] = (0,)  # columns of text; the others are numbers
+    texts: tuple[int, ...] = (0,)  # columns of text; all others are numbers
 
 
 def grids(
     comparison: Comparison, *, plus_minus: str = " ± ", bold: Callable[[str], str] = str
 ) -> list[Grid]:
-    """Return the comparison as a table, or as two where there are many shifts.
+    """Return the comparison as one table, or as two if there are many shifts.
 
-    The table has a row per method and a column per shift; with several shifts there are the mean
-    over them, the worst score, the mean rank and the numbers of shifts with harm as well, of which
-    a method that did not run on all of them has the last alone. Many shifts are rows, and behind
-    what there is of all together. `bold` marks the best cell.
+    The table has a row per method that ran, and a column per shift. With several shifts it also has
+    the mean over shifts, the worst score, the mean rank, and how many shifts the method harms. A
+    method that did not run on all shifts has only the last. Many shifts are the rows of a second
+    table. `bold` marks the best cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:
@@ -59,20 +53,20 @@ def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str
     columns = []
     for shift in comparison.shifts:
         ranks = comparison.ranks(shift)
-        first = min(ranks.values(), default=0)  # 0 is no rank
-        texts = {m: _score(comparison, shift, m, plus_minus) for m in comparison.methods}
+        first = min(ranks.values(), default=0)  # ranks start at 1
+        texts = {m: _score(comparison, shift, m, plus_minus) for m in comparison.ran}
         columns.append([bold(t) if ranks.get(m) == first else t for m, t in texts.items()])
-    rows = [list(row) for row in zip(comparison.methods, *columns, strict=True)]
+    rows = [list(row) for row in zip(comparison.ran, *columns, strict=True)]
     return Grid(["method", *comparison.shifts], rows)
 
 
 def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Grid:
-    """Return a row per method: what there is of all shifts together."""
+    """Return a row per method: its numbers over all shifts."""
     everywhere = comparison.everywhere
     sign = 1 if comparison.metric.better == "lower" else -1
     best = min((sign * comparison.mean(method) for method in everywhere), default=None)
     rows = []
-    for method in comparison.methods:
+    for method in comparison.ran:
         cells = ["-", "-", "-"]
         if method in everywhere:
             mean = comparison.mean(method)
@@ -82,8 +76,7 @@ def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Grid:
                 "-" if worst is None else number(comparison, worst),
                 f"{comparison.mean_rank(method):.1f}",
             ]
-        ran = any(method in entries for entries in comparison.shifts.values())
-        harmed = [str(len(comparison.harmed(method, by))) if ran else "-" for by in HARMS]
+        harmed = [str(len(comparison.harmed(method, by))) for by in HARMS]
         rows.append([method, *cells, *harmed])
     return Grid(["method", "mean", "worst", "rank", *harm_heads(comparison)], rows)
 
@@ -94,7 +87,7 @@ def harm_heads(comparison: Comparison) -> list[str]:
 
 
 def caption(comparison: Comparison) -> str:
-    """Return what the numbers of the table are, in a sentence or two."""
+    """Return the legend of the table: what its numbers, columns and method names mean."""
     shown = comparison.metric.report or comparison.metric.screen
     name = comparison.metric.name if shown is None else shown.label
     unit = " in percent" if percent(comparison) else ""
@@ -103,49 +96,62 @@ def caption(comparison: Comparison) -> str:
         if comparison.seeds > 1
         else ", one seed"
     )
-    text = f"{name}{unit} on target test rows{over}."
+    better = "higher" if comparison.metric.better == "higher" else "lower"
+    text = f"{name}{unit} on target test rows{over}; {better} is better.{_prefixes(comparison)}"
     if len(comparison.shifts) == 1:
         return text
-    unit = "points" if percent(comparison) else "in all"
+    unit = " points" if percent(comparison) else ""
     return (
-        f"{text} Rank: mean over shifts, 1 is best. {', '.join(harm_heads(comparison))}: shifts on "
-        f"which a method is so many {unit} worse than the better of {' and '.join(BASELINES)}."
+        f"{text} Rank: mean over shifts, 1 is best. {', '.join(harm_heads(comparison))}: number of "
+        f"shifts where a method is worse than the better of {' and '.join(BASELINES)} by more than "
+        f"that many{unit}."
     )
 
 
-def of_auto(comparison: Comparison) -> Grid | None:
-    """Return what auto took on each shift, what it had estimated, and the guards that failed.
+def _prefixes(comparison: Comparison) -> str:
+    """Return what the parts of method names mean, and which methods could not run."""
+    parts = {part for method in comparison.ran for part in method.split("+")}
+    meanings = {"fl": "fl: on adapted features", "iw": "iw: with importance weights"}
+    used = [meaning for part, meaning in meanings.items() if part in parts]
+    text = f" {'; '.join(used)}." if used else ""
+    left_out = [method for method in comparison.methods if method not in comparison.ran]
+    return f"{text} Could not run: {', '.join(left_out)}." if left_out else text
 
-    None where auto did not run, or no file allowed an estimate.
+
+def of_auto(comparison: Comparison) -> Grid | None:
+    """Return per shift the choice of auto, the estimated accuracy, and the checks that failed.
+
+    None if auto did not run, or no file allowed an estimate.
     """
     rows = []
     for shift in comparison.shifts:
-        found, took = comparison.estimate(shift), comparison.took(shift)
+        estimate, took = comparison.estimate(shift), comparison.took(shift)
         true = comparison.shifts[shift][BASELINES[0]].means["accuracy"]
-        if found is None or not took:
+        if estimate is None or not took:
             continue
-        estimated = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * value for value in found))
+        estimated = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * value for value in estimate))
         failed = counted(comparison.failed(shift), len(comparison.records[shift]))
         method = counted(took, len(comparison.records[shift]))
         rows.append([shift, method, estimated, f"{100 * true:.1f}", failed or "none"])
-    heads = ["shift", "auto took", "estimated accuracy", "true", "failed guards"]
+    heads = ["shift", "auto chose", "estimated accuracy", "true", "failed checks"]
     return Grid(heads, rows, (0, 1, 4)) if rows else None
 
 
 def caption_of_auto(comparison: Comparison) -> str:
-    """Return how the estimates of `of_auto` fared, in a sentence or two."""
-    found = comparison.coverage()
-    text = "Accuracies are in percent, the true ones on the rows judged."
-    if found is None:
+    """Return the legend of `of_auto`, and how good the estimates are."""
+    coverage = comparison.coverage()
+    text = "Accuracies in percent; the true one is measured on the labelled test rows."
+    if coverage is None:
         return text
     return (
-        f"{text} The estimates are off by {100 * found.error:.1f} points on average; the intervals "
-        f"hold {found.held:.0%} of the true ones and are {100 * found.width:.1f} points wide."
+        f"{text} The estimates are off by {100 * coverage.error:.1f} points on average. Their "
+        f"ranges contain {coverage.held:.0%} of the true accuracies and are "
+        f"{100 * coverage.width:.1f} points wide."
     )
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Return names, each with its number of seeds where it is not all of them."""
+    """Return names, each with its number of seeds unless that is all of them."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
@@ -166,7 +172,7 @@ def percent(comparison: Comparison) -> bool:
 
 
 def number(comparison: Comparison, value: float) -> str:
-    """Return a value of the ranking metric as tables have it."""
+    """Return a value of the ranking metric as text."""
     return f"{100 * value:.2f}" if percent(comparison) else f"{value:.4f}"
 
 
@@ -200,50 +206,40 @@ def _in_markdown(text: str) -> str:
 
 def as_tex(comparison: Comparison) -> str:
     """Return LaTeX tabulars (package booktabs), the best of each shift in bold."""
-    found = grids(comparison, plus_minus=r" $\pm$ ", bold=lambda text: rf"\textbf{{{text}}}")
-    return f"% {caption(comparison)}\n" + "\n".join(map(_tabular, found))
+    tables = grids(comparison, plus_minus=r" $\pm$ ", bold=lambda text: rf"\textbf{{{text}}}")
+    return f"% {caption(comparison)}\n" + "\n".join(map(_tabular, tables))
 
 
 def _tabular(grid: Grid) -> str:
-    def line(texts: Iterable[str]) -> str:
-        return " & ".join(texts) + r" \\"
-
-    body = [
-        rf"\begin{{tabular}}{{l{'r' * (len(grid.heads) - 1)}}}",
-        r"\toprule",
-        line(map(_in_tex, grid.heads)),
-        r"\midrule",
-        *(line([_in_tex(row[0]), *row[1:]]) for row in grid.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
+    """Return one table as LaTeX; cells with numbers are LaTeX already."""
+    rows = [
+        [cell if index in grid.texts else TeX(cell) for index, cell in enumerate(row)]
+        for row in grid.rows
     ]
-    return "\n".join(body) + "\n"
-
-
-def _in_tex(text: str) -> str:
-    return "".join(_TEX.get(sign, sign) for sign in text)
+    return latex(Table(grid.heads, rows, grid.texts))
 
 
 def as_csv(comparison: Comparison) -> str:
     """Return a line per shift and method, with every metric; fractions, not percent.
 
-    What was estimated of a shift stands in each of its lines.
+    The estimated accuracy of a shift is repeated in each of its lines. The seconds are those of the
+    fit alone, without adapt.
     """
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     both = [key for name in METRICS for key in (name, f"{name}_sd")]
     heads = ["shift", "method", "seeds", "n", "temperature", "rank", "harm", "method_used"]
-    heads += ["failed_guards", "ess_share", "seconds"]
+    heads += ["failed_guards", "ess_share", "seconds", "cpu_seconds"]
     heads += ["estimated_accuracy", "estimate_low", "estimate_high"]
     writer.writerow([*heads, *both])
     for shift, entries in comparison.shifts.items():
         ranks, records = comparison.ranks(shift), comparison.records[shift]
         for method, entry in entries.items():
-            known = dict(entry.means)
-            known |= {f"{name}_sd": value for name, value in entry.deviations.items()}
+            values = dict(entry.means)
+            values |= {f"{name}_sd": value for name, value in entry.deviations.items()}
             fits = [record.fits[method] for record in records if method in record.fits]
             shares = [fit.ess_share for fit in fits if fit.ess_share is not None]
-            spent = [r.seconds[method].wall for r in records if method in r.seconds]
+            spent = [record.seconds[method] for record in records if method in record.seconds]
             writer.writerow(
                 [
                     shift,
@@ -256,9 +252,10 @@ def as_csv(comparison: Comparison) -> str:
                     counted(comparison.took(shift, method), len(records)),
                     counted(comparison.failed(shift, method), len(records)),
                     fmean(shares) if shares else "",
-                    fmean(spent) if spent else "",
+                    fmean(duration.wall for duration in spent) if spent else "",
+                    fmean(duration.cpu for duration in spent) if spent else "",
                     *(comparison.estimate(shift) or ("", "", "")),
-                    *(known.get(name, "") for name in both),
+                    *(values.get(name, "") for name in both),
                 ]
             )
     return page.getvalue()
@@ -268,11 +265,11 @@ FORMATS = {".csv": as_csv, ".md": as_markdown, ".tex": as_tex}
 
 
 def require_format(path: Path) -> Callable[[Comparison], str]:
-    """Return what makes the text of a file from its suffix."""
-    found = FORMATS.get(path.suffix.lower())
-    if found is None:
+    """Return the function that renders a comparison for the path's suffix."""
+    render = FORMATS.get(path.suffix.lower())
+    if render is None:
         raise CovcalError(f"{path}: a comparison is written as {', '.join(FORMATS)}: name it so")
-    return found
+    return render
 
 
 def write_comparison(comparison: Comparison, path: str | Path, *, force: bool) -> None:

@@ -225,6 +225,10 @@ class GroupBins:
         )
 
 
+def _mean(losses: Mapping[str, float], name: str, n: int) -> float | None:
+    return losses[name] / n if name in losses else None
+
+
 def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> GroupMetrics:
     if bins.n == 0:
         return GroupMetrics(name, 0, None, None, None, None, small=True)
@@ -236,7 +240,8 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
         ece=bins.ece(),
         over_ece=bins.over_ece(),
         small=bins.n < SMALL_GROUP,
-        **{key: loss / bins.n for key, loss in losses.items()},
+        correctness_brier=_mean(losses, "correctness_brier", bins.n),
+        correctness_nll=_mean(losses, "correctness_nll", bins.n),
     )
 
 

@@ -276,7 +276,7 @@ def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) ->
     """
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)
-    return observed <= drawn.mean() + quantile(wanted) * drawn.std()
+    return observed <= float(drawn.mean() + quantile(wanted) * drawn.std())
 
 
 def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval]:

@@ -151,10 +151,11 @@ def assess(
         baseline.require_settings(
             split=settings.split, bins=settings.bins, predictions=settings.predictions
         )
-    names = settings.metrics if gates.metrics <= {*settings.metrics} else METRICS
     settings = replace(
         settings,
-        metrics=tuple(name for name in METRICS if name in {*names, *MAIN}),
+        metrics=tuple(
+            name for name in METRICS if name in {*settings.metrics, *gates.metrics, *MAIN}
+        ),
         grouped_by=tuple(limit.by for limit in gates.limits if limit.by is not None),
         resamples=settings.resamples or (RESAMPLES if gates.any and gates.confident else 0),
     )

@@ -66,7 +66,8 @@ class Metric:
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
     bins: Literal["bins", "adaptive", "predicted"] = "bins"  # attribute of `Metrics` with the gaps
     main: bool = False  # shown without ``--metrics all`` too
-    highest: float = 1.0  # highest limit that a gate may have
+    lowest: float = 0.0  # possible value
+    highest: float = 1.0
 
 
 _TABLE = (
@@ -100,7 +101,7 @@ _TABLE = (
         main=True,
         highest=2.0,
     ),
-    Metric("calibration", None, None),
+    Metric("calibration", None, None, highest=2.0),
     Metric("sharpness", None, None, "higher"),
     Metric("agreement", Display("agreement", order=1), None, "higher"),
     Metric(
@@ -112,7 +113,10 @@ _TABLE = (
     ),
     Metric("classwise_ece", Display("class-wise ECE"), Display("class-wise ECE", order=1)),
     Metric(
-        "debiased_ece", Display("debiased ECE"), Display("bias-corrected ECE (may be negative)")
+        "debiased_ece",
+        Display("debiased ECE"),
+        Display("bias-corrected ECE (may be negative)"),
+        lowest=-1.0,
     ),
     Metric("smooth_ece", Display("smooth ECE"), Display("ECE without bins (smooth)")),
     Metric("mce", Display("MCE"), Display("Largest gap of a bin")),

@@ -38,5 +38,5 @@ def detectable(interval: Interval, level: float) -> float:
 
 def _rounded(rows: float) -> int:
     """Return a number rounded up to two significant digits."""
-    unit = 10 ** max(0, math.floor(math.log10(rows)) - 1)
+    unit = int(10 ** max(0, math.floor(math.log10(rows)) - 1))
     return math.ceil(rows / unit) * unit

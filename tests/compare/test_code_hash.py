@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from covcal_cli.compare.code import NUMERICAL, code_sha256
+from covcal_cli.compare.runs import NUMERICAL, code_sha256
 from tests.test_layers import all_modules, part_of, reachable
 
 STEPS = tuple(
