@@ -1,4 +1,7 @@
-"""Whether features files are of one run, and can be joined: the first difference is named."""
+"""Check that features files can be joined: same model, classes and options.
+
+Every error names the first difference.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +35,7 @@ _WORDS = {
 
 
 def require_origin(file: FeatureFile) -> None:
-    """Refuse a file that does not know enough of its origin to be merged."""
+    """Refuse a file that does not say enough about its origin to be merged."""
     if file.is_adapted:
         raise CovcalError(
             f"{file.path} is an adapted file: merge features files, then adapt the result"
@@ -44,22 +47,22 @@ def require_origin(file: FeatureFile) -> None:
         )
     for name in _NUMBERS:
         if isinstance(file.attributes[name], str):
-            raise CovcalError(f"{file.path}: its {name} is no number: extract it again")
+            raise CovcalError(f"{file.path}: its {name} is not a number: extract it again")
 
 
-def _setting(found: Any, expected: Any) -> str:
-    """Return the setting of preprocessing that differs, of two attributes."""
+def _setting(value: Any, expected: Any) -> str:
+    """Return the setting in which two attributes with preprocessing differ."""
     try:
-        return setting_that_differs(parsed_json(found), parsed_json(expected))
+        return setting_that_differs(parsed_json(value), parsed_json(expected))
     except (TypeError, ValueError):  # damaged
-        return f"{shown(found)}, not {shown(expected)}"
+        return f"{shown(value)}, not {shown(expected)}"
 
 
 def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
-    """Refuse a file of another model, or made with other options, naming the first difference."""
+    """Refuse a file that comes from another model or other options."""
     require_same_settings(first, file.path, file.classes, file.attributes)
     for name in HEAD:
-        heads = [found.handle.get(f"head/{name}") for found in (first, file)]
+        heads = [opened.handle.get(f"head/{name}") for opened in (first, file)]
         values = [head[:].tobytes() if head is not None else b"" for head in heads]
         if values[0] != values[1]:
             raise CovcalError(
@@ -71,10 +74,7 @@ def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
 def require_same_settings(
     first: FeatureFile, path: Path, classes: Sequence[str], attributes: Mapping[str, Any]
 ) -> None:
-    """Refuse classes and root attributes of `path` that do not go with a features file.
-
-    The first difference is named.
-    """
+    """Refuse a file at `path` whose classes or root attributes do not fit the file `first`."""
     if list(classes) != list(first.classes):
         texts = [", ".join(names) for names in (first.classes, classes)]
         raise difference("classes", first.path, texts[0], path, texts[1])
@@ -85,14 +85,14 @@ def require_same_settings(
         "tail",
         *(f"{domain}_rows" for domain in DOMAINS),
     ):
-        one, two = first.attributes.get(name), attributes.get(name)
-        if one is None or two is None or one == two:
+        expected, value = first.attributes.get(name), attributes.get(name)
+        if expected is None or value is None or expected == value:
             continue
-        if name == "tail" and "None" in (one, two):
-            continue  # a file without rows does not know it
+        if name == "tail" and "None" in (expected, value):
+            continue  # a file without rows does not know its tail
         if name == "preprocessing":
             raise CovcalError(
                 f"{first.path} and {path} differ in their preprocessing (the second has "
-                f"{_setting(two, one)}): extract both with the same model and options"
+                f"{_setting(value, expected)}): extract both with the same model and options"
             )
-        raise difference(_WORDS.get(name, name), first.path, one, path, two)
+        raise difference(_WORDS.get(name, name), first.path, expected, path, value)

@@ -138,7 +138,7 @@ class DomainExtraction:
         }
         # Numbers are read from the spool block by block, and outputs become logits on the way.
         numbers = spool.numbers()
-        logits = replace(numbers["logits"], made=classifier.outputs.logits)
+        logits = replace(numbers["logits"], convert=classifier.outputs.logits)
         numbers["logits"] = logits
         part = Part(
             path=self.data.path,

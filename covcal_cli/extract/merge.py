@@ -40,11 +40,12 @@ _SKIPPED = ("skipped", "skipped_reasons")
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What was merged."""
+    """The counts of a merge."""
 
-    files: Mapping[str, int]  # how many files hold rows of each domain
-    rows: Mapping[str, Mapping[str, int]]  # per split of each domain, by name
-    skipped: Mapping[str, int]  # rows of each domain that could not be read
+    # All by the domain's name.
+    files: Mapping[str, int]  # how many files hold rows
+    rows: Mapping[str, Mapping[str, int]]  # how many rows each split has
+    skipped: Mapping[str, int]  # how many rows could not be read
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
@@ -59,7 +60,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         raise CovcalError("there is nothing to merge: give the features files of the parts")
     check_output(output, force=force, inputs=paths)
     with ExitStack() as stack:
-        # The files must come of one run, or of like runs for different domains.
+        # The files must come from one run, or from equal runs on different domains.
         files = [stack.enter_context(FeatureFile(path)) for path in paths]
         for file in files:
             require_origin(file)
@@ -76,7 +77,9 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
 
 
 def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = False) -> MergeReport:
-    """Merge the source of one features file with the target of another, which holds no source.
+    """Merge the source of the file `earlier` with the target of the file `target`.
+
+    The file `target` must not hold a source.
 
     Raises
     ------
@@ -84,15 +87,17 @@ def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = Fal
         If the files do not belong together, or one lacks its domain.
     """
     check_output(output, force=force, inputs=[earlier, target])
-    with FeatureFile(earlier) as one, FeatureFile(target) as other:
-        for file in (one, other):
+    with FeatureFile(earlier) as with_source, FeatureFile(target) as with_target:
+        files = [with_source, with_target]
+        for file in files:
             require_origin(file)
-        require_same_run(one, other)
-        one.require_source()
-        other.require_target()
-        if "source" in other.handle:
-            raise CovcalError(f"{target} holds source rows too: give the target's alone")
-        return join_domains([one, other], {"source": [one], "target": [other]}, output, force=force)
+        require_same_run(*files)
+        with_source.require_source()
+        with_target.require_target()
+        if "source" in with_target.handle:
+            raise CovcalError(f"{target} holds source rows too: give a file of target rows only")
+        holding = {"source": [with_source], "target": [with_target]}
+        return join_domains(files, holding, output, force=force)
 
 
 def join_domains(
@@ -108,24 +113,24 @@ def join_domains(
     `also` writes more into the file; it is given the parts of each domain.
     """
     with ExitStack() as stack:
-        # A domain is the join of what the files hold of it.
-        parts = {name: _parts(name, held) for name, held in holding.items() if held}
-        domains = {name: Join(name, found) for name, found in parts.items()}
-        # The attributes are those that extract would have written, in its order.
+        # A domain is the join of its parts in all files.
+        parts = {name: _parts(name, opened) for name, opened in holding.items() if opened}
+        domains = {name: Join(name, of_domain) for name, of_domain in parts.items()}
+        # The attributes are the same as from one run of extract, in the same order.
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in COMMON}
-        shares = next((file for file in files if SOURCE_FRACTIONS in file.attributes), None)
-        if shares is not None:
-            attributes[SOURCE_FRACTIONS] = str(shares.attributes[SOURCE_FRACTIONS])
-        fed = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
+        of_source = next((file for file in files if SOURCE_FRACTIONS in file.attributes), None)
+        if of_source is not None:
+            attributes[SOURCE_FRACTIONS] = str(of_source.attributes[SOURCE_FRACTIONS])
+        of_table = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
         attributes |= {
             name: _plain(first.attributes[name])
             for name in (OPTIONS, ONE_TABLE)
             if all(name in file.attributes for file in files)
         }
-        if fed is not None:
-            attributes[FEATURE_COLUMNS] = str(fed.attributes[FEATURE_COLUMNS])
+        if of_table is not None:
+            attributes[FEATURE_COLUMNS] = str(of_table.attributes[FEATURE_COLUMNS])
         for name in domains:
             attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
         for name in domains:
@@ -142,9 +147,9 @@ def join_domains(
             for name in HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
-            # A file without rows has not seen what turns the logits into the output.
+            # A file without rows does not know what turns the logits into the output.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
-            found: dict[str, Attribute] = {
+            proof: dict[str, Attribute] = {
                 "tail": str(ran[0].attributes["tail"]),
                 **proof_attributes(
                     max(float(file.attributes["affine_difference"]) for file in files),
@@ -152,8 +157,8 @@ def join_domains(
                 ),
             }
             joins = list(domains.values())
-            content = content_sha256(joins, first.classes, attributes | found)
-            writer.complete(**found, **{CONTENT: content})
+            content = content_sha256(joins, first.classes, attributes | proof)
+            writer.complete(**proof, **{CONTENT: content})
         return MergeReport(
             files={name: len(parts[name]) for name in domains},
             rows={name: domain.rows for name, domain in domains.items()},
@@ -162,7 +167,7 @@ def join_domains(
 
 
 def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
-    """Return a domain as the files hold it: one of them whole, or each of its shards once."""
+    """Return the parts of a domain: one whole file, or each shard once."""
     if len(files) == 1 and "shard" not in files[0].attributes:
         group = files[0].handle[name]
         rows, skipped = len(group["labels"]), len(group.get("skipped", ()))
@@ -173,17 +178,17 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
         _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
         for file, shard in zip(files, shards, strict=True)
     ]
-    # The shards know of how many rows they are: all of them must be there.
+    # Each shard says how many rows all shards have together.
     chosen = int(shards[0]["chosen"][()])
     for part, shard in zip(parts, shards, strict=True):
         if shard["chosen"][()] != chosen:
             other = int(shard["chosen"][()])
             raise difference(f"number of {name} rows", parts[0].path, chosen, part.path, other)
     skipped = sum(len(part.skipped) for part in parts)
-    found = sum(len(part.rows) for part in parts) + skipped
-    if found != chosen:
+    n_rows = sum(len(part.rows) for part in parts) + skipped
+    if n_rows != chosen:
         raise CovcalError(
-            f"the {name} shards hold {found} of {chosen} rows: extract all of them again from the "
+            f"the {name} shards hold {n_rows} of {chosen} rows: extract all shards again from the "
             "same data"
         )
     if skipped > MAX_SKIPPED * chosen:
@@ -195,7 +200,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
 
 
 def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
-    """Return what a file holds of a domain, given the row numbers of what it holds and skipped."""
+    """Return the part of a domain in a file; `rows` and `skipped` are row numbers."""
     group = file.handle[name]
     texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
     return Part(
@@ -208,9 +213,9 @@ def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
 
 
 def _small(rows: Rows) -> Any:
-    """Return ascending row numbers in half the memory, where they fit."""
-    fit = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
-    return rows.astype(np.uint32) if fit else rows
+    """Return ascending row numbers as 32-bit integers if they fit, which halves the memory."""
+    fits = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
+    return rows.astype(np.uint32) if fits else rows
 
 
 def _plain(value: Any) -> Attribute:
@@ -218,35 +223,35 @@ def _plain(value: Any) -> Attribute:
 
 
 def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
-    """Refuse files that are not each shard of domain `name`, once."""
-    found: dict[int, FeatureFile] = {}
+    """Refuse files unless they are all shards of domain `name`, each once."""
+    shards: dict[int, FeatureFile] = {}
     counts = set()
     for file in files:
         if "shard" not in file.attributes:
-            other = next(entry for entry in files if entry is not file)
+            other = next(second for second in files if second is not file)
             raise CovcalError(
                 f"{file.path} holds the whole {name}, and {other.path} has {name} rows too: give "
-                "either one whole file or every shard"
+                "either one whole file or all shards"
             )
         shard = Shard.parse(str(file.attributes["shard"]))
         counts.add(shard.count)
-        if shard.index in found:
+        if shard.index in shards:
             raise CovcalError(
-                f"{found[shard.index].path} and {file.path} are both shard {shard}: give each "
+                f"{shards[shard.index].path} and {file.path} are both shard {shard}: give each "
                 "shard once"
             )
-        found[shard.index] = file
+        shards[shard.index] = file
     if len(counts) > 1:
         sizes = " and ".join(map(str, sorted(counts)))
         raise CovcalError(
-            f"{files[0].path} and the others are shards of {sizes}: give the shards of one run"
+            f"{files[0].path} and the other files are shards of {sizes}: give the shards of one run"
         )
     (count,) = counts
-    missing = sorted(set(range(1, count + 1)) - set(found))
+    missing = sorted(set(range(1, count + 1)) - set(shards))
     if missing:
         names = ", ".join(f"{index}/{count}" for index in missing[:8])
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         raise CovcalError(
-            f"{name} shard {names}{more} is missing: give all {count} of them, or run "
+            f"{name} shard {names}{more} is missing: give all {count} shards, or run "
             f"covcal extract --shard {missing[0]}/{count}"
         )

@@ -1,16 +1,19 @@
-"""Parts of a domain's rows: kept while they are extracted, and joined into one features file.
+"""Parts of a domain's rows: stored while a run extracts them, and joined into one features file.
 
-A `Part` holds some of the rows: those that a run has done so far, a shard, or a whole domain of
-another file. `Join` writes the rows of all parts in their order and in blocks of one size, because
-HDF5 lays a file out in the order in which it is written: so the same rows give the same bytes,
-whatever parts they come in.
+A `Part` holds some of the rows: the rows that a run has done so far, a shard, or a whole domain of
+another file. `Join` writes the rows of all parts in order and in blocks of one size. HDF5 lays a
+file out in the order of writing, so the same rows give the same bytes, whatever their parts are.
 
-While an extraction runs, its part grows beside the output in a hidden folder ``.NAME.parts``, so
-that a killed run can go on. For each domain it holds one file of raw numbers per array and a
-journal: one line of JSON per batch, written after the batch's numbers, with their checksum. A
-process that is killed loses at most the batch in the making. After a power cut numbers may be
-missing that the journal names; then the checksum is wrong, and everything from that batch on is
-done again. ``config.json`` says what was being done; other work is never continued.
+While a run extracts, its part grows beside the output, in a hidden folder ``.NAME.parts``, so that
+``--resume`` can continue a killed run. For each domain the folder holds one file of raw numbers per
+array, and a journal with one line of JSON per batch. The line is written after the numbers of the
+batch and has their checksum:
+
+- A killed process loses at most the batch that it was working on.
+- After a power cut, numbers may be missing that the journal names. Then the checksum is wrong, and
+  that batch and all later ones are run again.
+
+``config.json`` holds what the numbers depend on. A run with other settings is never continued.
 """
 
 import hashlib
@@ -37,52 +40,52 @@ Block = Mapping[str, Float32s]
 Config = Mapping[str, str | int | None]
 _NUMBERS = ("features", "logits")
 _BLOCK_BYTES = 4 << 20
-_BLOCK_ROWS = 1 << 17  # put in order at a time
+_BLOCK_ROWS = 1 << 17  # rows that are sorted at a time
 _CONFIG = "config.json"
 _SYNC_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of a domain, wherever they lie."""
+    """Some rows of a domain, in memory or in a file."""
 
-    path: Path  # where they come from, for messages
-    rows: Rows | range  # their numbers in the domain, ascending
-    # What a features file holds of them, by dataset; a slice of each is read when it is its turn.
+    path: Path  # of the data, for messages
+    rows: Rows | range  # the numbers of the rows in the domain, ascending
+    # What a features file holds of the rows, by dataset. Slices are read one after the other.
     content: Mapping[str, Any]
-    columns: Sequence[str]  # the names of ``columns/NAME`` among them
-    skipped: Sequence[tuple[int, str, str]]  # number, id and reason of rows that were not readable
+    columns: Sequence[str]  # the names of the datasets ``columns/NAME``
+    skipped: Sequence[tuple[int, str, str]]  # number, id and reason of each unreadable row
 
     @property
     def widths(self) -> dict[str, int]:
-        """Columns of each array of numbers."""
+        """The number of columns of each array."""
         return {name: int(self.content[name].shape[1]) for name in _NUMBERS if name in self.content}
 
 
 class Join:
-    """One domain, its rows in their order whatever parts they come in; all have like columns."""
+    """One domain: the rows of all parts in order. All parts have the same columns."""
 
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
-        self.rows = dict.fromkeys(SPLITS, 0)  # written so far, by split
-        self._digests: dict[str, Any] = {}  # of what has been written, by dataset
-        # Number, id and reason of every row that could not be read.
+        self.rows = dict.fromkeys(SPLITS, 0)  # rows written so far, by split
+        self._digests: dict[str, Any] = {}  # of the written values, by dataset
+        # Number, id and reason of each unreadable row.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
-        # A part without rows has run no batch, which may be what shows the number of features.
-        full = [part for part in parts if len(part.rows)] or parts[:1]
-        self._widths = _common("columns of numbers", [(part, part.widths) for part in full])
+        # A part without rows has run no batch, so it may not know the number of features.
+        with_rows = [part for part in parts if len(part.rows)] or parts[:1]
+        self._widths = _common("columns of numbers", [(part, part.widths) for part in with_rows])
         self._columns = _common(
             f"columns of the {name}", [(part, list(part.columns)) for part in parts]
         )
 
-    def write(self, writer: HDF5Writer, seen: Callable[[Block], None] | None = None) -> None:
-        """Write the group ``/NAME``, and show every block of numbers to `seen`."""
+    def write(self, writer: HDF5Writer, count: Callable[[Block], None] | None = None) -> None:
+        """Write the group ``/NAME``, and call `count` with every block of numbers."""
         for array, width in self._widths.items():
             writer.allocate(f"{self.name}/{array}", (self.n, width))
         for block in self._written(writer, list(self._widths), 4 * sum(self._widths.values())):
-            if seen is not None:
-                seen(block)
+            if count is not None:
+                count(block)
         for fact in ("labels", "split", "ids", *(f"columns/{name}" for name in self._columns)):
             dtype = np.result_type(*(part.content[fact].dtype for part in self._parts))
             writer.allocate(f"{self.name}/{fact}", (self.n,), dtype)
@@ -91,12 +94,12 @@ class Join:
                     for number, name in enumerate(SPLITS):
                         self.rows[name] += int(np.count_nonzero(block[fact] == number))
         if self.skipped:
-            writer.write(f"{self.name}/skipped", utf8([known for _, known, _ in self.skipped]))
+            writer.write(f"{self.name}/skipped", utf8([row_id for _, row_id, _ in self.skipped]))
             reasons = utf8([reason for _, _, reason in self.skipped])
             writer.write(f"{self.name}/skipped_reasons", reasons)
 
     def sha256(self) -> str:
-        """Return the sha256 of what has been written, whatever parts it came in."""
+        """Return the sha256 of all written values; it does not depend on the parts."""
         digest = hashlib.sha256()
         for name, of_dataset in self._digests.items():
             digest.update(f"{name} {of_dataset.hexdigest()}\n".encode())
@@ -105,14 +108,16 @@ class Join:
     def _written(
         self, writer: HDF5Writer, names: Sequence[str], row_bytes: int
     ) -> Iterator[dict[str, AnyArray]]:
-        """Write the rows of some datasets in order, and yield every block that was written."""
+        """Write the rows of some datasets in order, and yield each written block."""
         size = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
         done = 0
         for pieces, order in self._pieces(size):
             block = {}
             for name in names:
-                found = [np.asarray(part.content[name][start:stop]) for part, start, stop in pieces]
-                values = found[0] if order is None else np.concatenate(found)[order]
+                slices = [
+                    np.asarray(part.content[name][start:stop]) for part, start, stop in pieces
+                ]
+                values = slices[0] if order is None else np.concatenate(slices)[order]
                 writer.fill(f"{self.name}/{name}", done, values)
                 digest = self._digests.setdefault(name, hashlib.sha256())
                 digest.update(np.ascontiguousarray(values).view(np.uint8).data)
@@ -121,10 +126,10 @@ class Join:
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
-        """Yield what of every part follows next, and its order where there are several parts.
+        """Yield the next slice of each part, and the order of its rows if there are several parts.
 
-        Each part is read forwards, once: of several, those rows whose numbers lie in the next
-        `size` numbers.
+        Each part is read forwards, once. With several parts, a step takes from each part the rows
+        whose numbers are among the next `size` numbers.
         """
         if len(self._parts) == 1:
             for start in range(0, self.n, size):
@@ -145,23 +150,23 @@ class Join:
 def content_sha256(
     joins: Sequence[Join], classes: Sequence[str], attributes: Mapping[str, Attribute]
 ) -> str:
-    """Return the attribute `CONTENT` of a file that holds these joins, all of them written."""
+    """Return the attribute `CONTENT` of a file with these joins, after all were written."""
     rows = {join.name: join.sha256() for join in joins}
     content = {"rows": rows, "classes": list(classes), "attributes": dict(attributes)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _common(what: str, found: Sequence[tuple[Part, Any]]) -> Any:
-    """Return what all parts have alike, refusing the first that differs."""
-    first, value = found[0]
-    for part, other in found:
+def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
+    """Return the value that all parts share; refuse the first part with another value."""
+    first, value = values[0]
+    for part, other in values:
         if other != value:
             raise difference(what, first.path, value, part.path, other)
     return value
 
 
 def difference(what: str, one: Path, a: Any, two: Path, b: Any) -> CovcalError:
-    """Return the error that two files differ in `what`, which is `a` in one and `b` in two."""
+    """Return the error that two files differ in `what`: it is `a` in `one` and `b` in `two`."""
     texts = [text if len(text) <= 160 else f"{text[:157]}..." for text in (str(a), str(b))]
     return CovcalError(
         f"{one} and {two} differ in their {what} ({texts[0]} and {texts[1]}): extract both with "
@@ -170,10 +175,11 @@ def difference(what: str, one: Path, a: Any, two: Path, b: Any) -> CovcalError:
 
 
 def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
-    """Return the folder for the parts of `output`, and a note on what became of an earlier run's.
+    """Return the folder for the parts of `output`, and a note about an earlier run.
 
-    `config` holds everything that the numbers depend on, by names that a user knows: `resume` goes
-    on with an earlier run of the same, and refuses another. Without it the earlier parts go.
+    `config` holds everything that the numbers depend on, by names that a user knows. `resume`
+    continues an earlier run with an equal `config`, and refuses another one. Without `resume` the
+    parts of an earlier run are removed.
     """
     folder = _folder(output)
     earlier = _earlier(folder)
@@ -182,21 +188,22 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
         _require_same(output, earlier, config)
         return folder, None
     if resume:
-        note = f"no earlier run of {output} was stopped: starting from the first row"
+        note = f"there is no stopped run of {output}, so this run starts from the first row"
     elif earlier is not None:
-        note = f"an earlier run of {output} was stopped; --resume would have gone on with it"
+        note = f"an earlier run of {output} was stopped. Its rows are extracted again; --resume "
+        note += "would have kept them"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
         (folder / _CONFIG).write_text(json.dumps(dict(config), sort_keys=True), encoding="utf-8")
-    except OSError:  # a full disk: the caller says so, in terms of the output
+    except OSError:  # a full disk: the caller reports it for the output
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder, note
 
 
 def was_stopped(output: Path) -> bool:
-    """Return whether a run of `output` has left something to go on with."""
+    """Return whether a stopped run of `output` can be continued."""
     return _earlier(_folder(output)) is not None
 
 
@@ -206,10 +213,10 @@ def _folder(output: Path) -> Path:
 
 def _earlier(folder: Path) -> dict[str, Any] | None:
     try:
-        found = json_of(folder / _CONFIG)
-    except (OSError, ValueError):  # killed before it was written: nothing was done yet
+        config = json_of(folder / _CONFIG)
+    except (OSError, ValueError):  # the run was killed before it had done any row
         return None
-    return found if isinstance(found, dict) else None
+    return config if isinstance(config, dict) else None
 
 
 def _require_same(output: Path, earlier: Mapping[str, Any], config: Config) -> None:
@@ -220,8 +227,8 @@ def _require_same(output: Path, earlier: Mapping[str, Any], config: Config) -> N
     ]
     if differing:
         raise CovcalError(
-            f"{output}: the run that was stopped did something else ({'; '.join(differing)}): give "
-            "the same options and data, or leave out --resume to start anew"
+            f"{output}: the stopped run had other settings ({'; '.join(differing)}): give the same "
+            "options and data, or leave out --resume to start again"
         )
 
 
@@ -233,13 +240,13 @@ def _short(value: Any) -> str:
 
 
 class DomainSpool:
-    """What is done of one domain: its numbers and their journal; a context manager."""
+    """The rows of one domain that are done: their numbers and journal. A context manager."""
 
     def __init__(self, folder: Path, name: str, widths: Mapping[str, int]) -> None:
         self.widths = dict(widths)  # columns of each array
-        self.done = 0  # rows dealt with, from the front of the chosen ones
-        self.kept = 0  # rows of them that were read and run
-        self.skipped: list[tuple[int, str]] = []  # number and reason of the others
+        self.done = 0  # rows done, from the front of the chosen rows: run or skipped
+        self.kept = 0  # rows that were run
+        self.skipped: list[tuple[int, str]] = []  # number and reason of each unreadable row
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
         self._files = {array: path.open("a+b") for array, path in self._paths.items()}
         self._journal = (folder / f"{name}.journal").open("a+b")
@@ -249,12 +256,12 @@ class DomainSpool:
     def append(
         self, arrays: Mapping[str, Float32s], done: int, skipped: Sequence[tuple[int, str]]
     ) -> None:
-        """Add a batch: the rows run, (m, width) by array, or none at all where none was readable.
+        """Add a batch: arrays of shape (m, width), or no arrays if no row was readable.
 
-        `done` counts the rows dealt with so far, this batch included; `skipped` has the number and
-        reason of those of the batch that could not be read.
+        `done` counts the rows done so far, with this batch. `skipped` has the number and reason of
+        each unreadable row of the batch.
         """
-        # The numbers first: a line in the journal stands for numbers that are there.
+        # Numbers come first: a line of the journal promises that its numbers are there.
         checksum = 0
         for name, file in self._files.items():
             if name in arrays:
@@ -275,14 +282,14 @@ class DomainSpool:
             self._synced = time.monotonic()
 
     def numbers(self) -> dict[str, "RawRows"]:
-        """Return the rows kept, by array, to be read slice by slice."""
+        """Return the rows that were run, by array, to be read slice by slice."""
         return {
             name: RawRows(path, (self.kept, self.widths[name]))
             for name, path in self._paths.items()
         }
 
     def _recover(self) -> None:
-        """Keep the batches that are whole, and cut off what follows them."""
+        """Keep the whole batches, and cut off everything after them."""
         for file in (*self._files.values(), self._journal):
             file.seek(0)
         whole = 0
@@ -295,7 +302,7 @@ class DomainSpool:
             file.truncate(self.kept * self.widths[name] * 4)
 
     def _is_whole(self, line: bytes) -> bool:
-        """Take over one line of the journal if its numbers are all there."""
+        """Take over one line of the journal if all its numbers are there."""
         try:
             entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
@@ -315,15 +322,15 @@ class DomainSpool:
         return True
 
     def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
-        """Return whether a line of the journal is one that may follow those before it."""
+        """Return whether a line of the journal can follow the lines before it."""
         if not isinstance(entry, dict) or set(entry) != {"done", "kept", "crc", "skipped"}:
             return False
         counts, skipped = [entry[name] for name in ("done", "kept", "crc")], entry["skipped"]
         if not all(type(count) is int and count >= 0 for count in counts):
             return False
-        if not isinstance(skipped, list) or not all(_is_skipped(one) for one in skipped):
+        if not isinstance(skipped, list) or not all(map(_is_skipped, skipped)):
             return False
-        # What is done was kept or skipped: no more rows and no fewer.
+        # Each row that is done was run or skipped.
         return bool(entry["done"] - self.done == entry["kept"] - self.kept + len(skipped))
 
     def __enter__(self) -> Self:
@@ -333,29 +340,27 @@ class DomainSpool:
         for file in (*self._files.values(), self._journal):
             try:
                 file.close()
-            except OSError:  # a full disk, which the failed write has reported already
+            except OSError:  # a full disk, which the failed write has reported
                 if error[0] is None:
                     raise
 
 
 def _with_counts(checksum: int, done: int, kept: int, skipped: Sequence[Sequence[Any]]) -> int:
-    """Return the checksum of a batch's numbers and of what its line in the journal says."""
+    """Return the checksum of a batch's numbers together with the line in the journal."""
     return zlib.crc32(json.dumps([done, kept, skipped]).encode(), checksum)
 
 
 def _is_skipped(entry: Any) -> bool:
-    return (
-        isinstance(entry, list) and len(entry) == 2 and [type(one) for one in entry] == [int, str]
-    )
+    return isinstance(entry, list) and len(entry) == 2 and [*map(type, entry)] == [int, str]
 
 
 @dataclass(frozen=True)
 class RawRows:
-    """Rows of float32 in a file of nothing else, sliced as a dataset of HDF5 is."""
+    """A file of nothing but rows of float32, which is sliced like a dataset of HDF5."""
 
     path: Path
     shape: tuple[int, int]
-    made: Callable[[Float32s], Float32s] | None = None  # what is made of every slice
+    convert: Callable[[Float32s], Float32s] | None = None  # is applied to every slice
 
     def blocks(self) -> Iterator[Float32s]:
         """Yield all rows in order, a few MiB at a time."""
@@ -375,6 +380,6 @@ class RawRows:
     def __getitem__(self, rows: slice) -> Float32s:
         width = self.shape[1]
         start, stop = int(rows.start), int(rows.stop)
-        found = np.fromfile(self.path, "<f4", (stop - start) * width, offset=4 * start * width)
-        values: Float32s = found.reshape(-1, width)
-        return values if self.made is None else self.made(values)
+        numbers = np.fromfile(self.path, "<f4", (stop - start) * width, offset=4 * start * width)
+        values: Float32s = numbers.reshape(-1, width)
+        return values if self.convert is None else self.convert(values)

@@ -1,6 +1,6 @@
-"""The plan of an extraction: all that is decided and checked before the first row is run.
+"""Decide and check everything about an extraction before the first row is run.
 
-``extract`` and ``extract --dry-run`` start from the same plan.
+``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`.
 """
 
 import hashlib
@@ -43,8 +43,8 @@ from covcal_cli.formats.writer import Attribute
 _BATCH_BYTES = 16 << 20
 _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
-_LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory
-_AS_THEY_ARE = "none: the rows go in as they are"
+_LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory at a time
+_NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
 # How the output is read, by what makes it of the logits (`Classifier.tail`).
 _READINGS = {
@@ -59,18 +59,18 @@ _READINGS = {
 
 @dataclass(frozen=True)
 class ExtractPlan:
-    """An open classifier, open data, and everything that follows from both."""
+    """An open classifier, open data, and all settings that follow from them."""
 
     settings: ExtractSettings
     opened: OpenedClassifier
     classes: ClassMap
-    pipeline: ImagePipeline | None  # what is done to images; None where there are none
-    runner: BatchRunner  # of the classifier, proved
+    pipeline: ImagePipeline | None  # makes inputs from images; None without images
+    runner: BatchRunner  # runs the proved classifier
     threads: int
     domains: Mapping[str, DomainExtraction]  # source first
     warnings: tuple[str, ...]  # what a user should look into
-    origin: str | None  # of the preprocessing, unless the user gave all of it
-    remarks: tuple[str, ...]  # what a user should know of the columns of tables
+    origin: str | None  # a note on where the preprocessing comes from, unless the user chose it
+    remarks: tuple[str, ...]  # notes on the columns of tables
 
     @property
     def classifier(self) -> Classifier:
@@ -79,33 +79,33 @@ class ExtractPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know."""
-        of_model = (*self.classifier.notes, *self.classifier.proof.remarks)
+        """Notes for the user, one line each."""
+        on_model = (*self.classifier.notes, *self.classifier.proof.remarks)
         missing = None
         if (target := self.domains.get("target")) is not None:
             missing = missing_classes(target.data.path, target.labels, self.classes)
-        settled = (self.origin, self.classes.note, self.runner.note)
-        return once(*of_model, *settled, *self.remarks, missing)
+        on_settings = (self.origin, self.classes.note, self.runner.note)
+        return once(*on_model, *on_settings, *self.remarks, missing)
 
     @property
     def widths(self) -> dict[str, int]:
-        """Columns of each array to be written per row."""
+        """The number of columns of each array in the features file."""
         features = self.classifier.n_features
-        found = {} if features is None else {"features": features}
-        return {**found, "logits": self.classifier.n_classes}
+        widths = {} if features is None else {"features": features}
+        return {**widths, "logits": self.classifier.n_classes}
 
     def fractions(self, domain: str) -> Fractions:
-        """Return the shares of train, validation and test in a domain without splits."""
+        """Return the shares of train, validation and test rows if the data has no splits."""
         return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
 
     @property
     def is_one_table(self) -> bool:
-        """Whether source and target are rows of one table, told apart by a column."""
-        return len({one.data.path for one in self.domains.values()}) < len(self.domains)
+        """Whether source and target are rows of one table with a column ``domain``."""
+        return len({domain.data.path for domain in self.domains.values()}) < len(self.domains)
 
     def preprocessing(self) -> str:
         """Return what is done to every image, in one line."""
-        return self.pipeline.describe() if self.pipeline else _AS_THEY_ARE
+        return self.pipeline.describe() if self.pipeline else _NO_IMAGES
 
     def reading(self) -> str:
         """Return what the output is read as, and which features are kept, in plain words."""
@@ -124,9 +124,9 @@ class ExtractPlan:
         return f"{read}; {classifier.n_features} {kind}"
 
     def attributes(self) -> dict[str, Attribute]:
-        """Return the root attributes of the features file that are known beforehand."""
+        """Return the root attributes of the features file that the plan decides."""
         settings, classifier = self.settings, self.classifier
-        fed = self._fed_columns()
+        columns = self._fed_columns()
         return {
             "covcal_version": __version__,
             "model_name": classifier.name,
@@ -143,24 +143,24 @@ class ExtractPlan:
             ),
             OPTIONS: json.dumps(settings.options(), ensure_ascii=False),
             **({ONE_TABLE: 1} if self.is_one_table else {}),
-            **({FEATURE_COLUMNS: columns_text(fed)} if fed else {}),
+            **({FEATURE_COLUMNS: columns_text(columns)} if columns else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
             **{
                 f"{name}_ids": "integers"
-                for name, one in self.domains.items()
-                if one.data.ids_are_integers
+                for name, domain in self.domains.items()
+                if domain.data.ids_are_integers
             },
         }
 
     def _fed_columns(self) -> tuple[str, ...]:
-        if self.settings.outputs is not None:  # tables of outputs are read without Pillow
+        if self.settings.outputs is not None:  # tables of outputs need no Pillow
             return ()
         from covcal_cli.data.open import fed_columns
 
-        return fed_columns({name: one.data for name, one in self.domains.items()})
+        return fed_columns({name: domain.data for name, domain in self.domains.items()})
 
     def config(self) -> Config:
-        """Return what the numbers depend on, by names that a user knows."""
+        """Return everything that the extracted numbers depend on, by names that a user knows."""
         settings = self.settings
         return {
             "covcal": __version__,
@@ -190,22 +190,23 @@ def class_list(classes: Sequence[str]) -> str:
 def prepare(
     model: str | Path | None, source: Path | None, target: Path | None, settings: ExtractSettings
 ) -> ExtractPlan:
-    """Open the classifier and the data, settle what will be done, and prove it on a first batch.
+    """Open the classifier and the data, choose all settings, and prove the last layer.
 
-    The arguments are those of `covcal_cli.extract.extract.extract`, and so is what is refused.
+    Arguments and errors are those of `covcal_cli.extract.extract.extract`.
     """
     if settings.fractions is not None:
         check_fractions(settings.fractions)
     if any(value is not None and value < 1 for value in (settings.batch, settings.threads)):
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
-        raise CovcalError("there is neither a source nor a target: give at least one")
-    # Open the classifier, and the data as its inputs; then classes go by the first who names them.
+        raise CovcalError("there is no source and no target: give at least one")
+    # Open the classifier, then the data as its inputs. Class names come from --classes, else from
+    # the model, else from the data.
     threads = min(settings.threads or available_cores(), _MOST_THREADS)
     opened, data, remarks = _opened(model, source, target, settings, threads)
-    asked = read_classes(settings.classes, opened.n_classes) if settings.classes else None
+    named = read_classes(settings.classes, opened.n_classes) if settings.classes else None
     classes = choose_classes(
-        asked,
+        named,
         opened.class_names,
         list(data.values()),
         opened.n_classes,
@@ -213,14 +214,14 @@ def prepare(
     )
     if classes.is_assumed and "source" not in data:
         classes = replace(classes, whose="the target")
-    # Settle what is done to images; a preprocessing file may lie beside the model's.
+    # Choose the preprocessing of images. A preprocessing file may lie beside the model's file.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
-    # More rows than there are would only take memory.
+    # A batch larger than the data only takes memory.
     size = settings.batch or _batch_size(opened, pipeline)
-    size = min(size, max(1, *(len(one.ids) for one in data.values())))
+    size = min(size, max(1, *(len(domain.ids) for domain in data.values())))
     _require_fitting(size, pipeline)
 
-    # Choose the rows of each domain, whose labels must fit the classes, and split them.
+    # Choose the rows of each domain, check their labels against the classes, and split them.
     domains = {}
     for name, domain in data.items():
         chosen = settings.selection.chosen(domain.ids, settings.seed)
@@ -259,7 +260,7 @@ def prepare(
 
 
 def _is_trained(settings: ExtractSettings, opened: OpenedClassifier) -> bool:
-    """Return whether there will be features, on which adapt and the discriminator train."""
+    """Return whether there will be features, from which adapt and the discriminator learn."""
     if isinstance(opened, TableClassifier):
         return opened.n_features is not None
     return settings.phi != "none"
@@ -271,7 +272,7 @@ def _proved(
     size: int,
     classes: ClassMap,
 ) -> BatchRunner:
-    """Run a first batch, which proves the head and shows whether rows influence each other."""
+    """Prove the last layer on a first batch, and test whether rows influence each other."""
     first = None
     for domain in domains.values():
         with closing(domain.batches(domain.rows[:size])) as batches:
@@ -279,34 +280,34 @@ def _proved(
         if first is not None:
             break
     runner = prove(opened, first, size)
-    found, known = runner.classifier.n_classes, len(classes.names)
-    if found != known:
+    n_scores, n_classes = runner.classifier.n_classes, len(classes.names)
+    if n_scores != n_classes:
         raise CovcalError(
-            f"{runner.classifier.name} gives {found} scores per row, and its last linear layer "
-            f"has {known} classes: export it with the shape of its output declared"
+            f"{runner.classifier.name} gives {n_scores} scores per row, but its last linear layer "
+            f"has {n_classes} classes: export it with the shape of its output declared"
         )
     return runner
 
 
 def available_cores() -> int:
-    """Return the cores that this process may use, which a container can make fewer."""
+    """Return the number of cores that this process may use; a container can limit it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _source_labels(data: DomainData, classes: ClassMap) -> Labels:
-    """Return the labels of a source, refusing one that shows nothing about confidence."""
+    """Return the labels of a source, and refuse a source with fewer than two classes."""
     labels = data.labels(classes)
-    known = np.unique(labels[labels != UNKNOWN_LABEL])
-    if len(known) == 0:
+    present = np.unique(labels[labels != UNKNOWN_LABEL])
+    if len(present) == 0:
         raise CovcalError(
-            f"{data.path} has no labels, and the source needs them: {data.way_to_label}"
+            f"{data.path} has no labels, but a source needs labels: {data.way_to_label}"
         )
-    if len(known) == 1:
+    if len(present) == 1:
         raise CovcalError(
-            f"{data.path} has rows of one class only ({classes.names[known[0]]}), which shows "
-            "nothing about confidence: give a source with several classes"
+            f"{data.path} has rows of one class only ({classes.names[present[0]]}), so confidence "
+            "cannot be calibrated: give a source with several classes"
         )
     return labels
 
@@ -320,13 +321,13 @@ def _opened(
 ) -> tuple[OpenedClassifier, Mapping[str, DomainData], tuple[str, ...]]:
     if settings.outputs is not None:
         if model is not None or target is None:
-            raise CovcalError("tables of outputs need a target and no model")
+            raise CovcalError("tables of outputs need a target, and no model")
         tables = open_outputs(source, target, settings.outputs, settings.classes)
         return TableClassifier(list(tables.values()), settings.outputs), tables, ()
     from covcal_cli.data.open import open_domains
 
     if model is None:
-        raise CovcalError("there is no model: give one, or say that the data holds logits")
+        raise CovcalError("there is no model: give one, or say that the data are logits")
     classifier = open_classifier(
         model,
         weights=settings.weights,
@@ -347,32 +348,33 @@ def _image_pipeline(
     settings: ExtractSettings,
     model: str | Path | None,
 ) -> tuple[ImagePipeline | None, str | None, list[str]]:
-    """Return the one pipeline for all images, where it comes from, and what to look into.
+    """Return the pipeline for all images, a note on where it comes from, and warnings.
 
-    It is None where there are no images; so is the note on its origin where the user gave all of
-    it.
+    The pipeline is None without images. The note is None if the user chose the preprocessing.
     """
-    asked = settings.preprocessing
+    options = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}
     if not any(images.values()):
         if settings.preprocess is not None:
             raise CovcalError(
-                "--preprocess was given, and the rows already have the model's own shape: drop it"
+                "--preprocess is for images, but the rows already have the shape of the model's "
+                "input: leave it out"
             )
-        if not asked.is_default:
+        if not options.is_default:
             raise CovcalError(
-                "preprocessing was asked for, and the rows already have the model's own shape: "
-                "drop --size, --scale, --mean, --std, --color, --layout and --resample"
+                "the rows already have the shape of the model's input, so they are not "
+                "preprocessed: leave out --size, --scale, --mean, --std, --color, --layout and "
+                "--resample"
             )
         return None, None, []
     base, origin = base_preprocessing(classifier, settings, model)
     wanted = classifier.inputs[0]
     try:
-        pipeline = base.overridden_by(asked).resolve(wanted.shape, wanted.dtype)
+        pipeline = base.overridden_by(options).resolve(wanted.shape, wanted.dtype)
     except CovcalError as error:
         raise CovcalError(f"{classifier.name}: {error}") from error
     warnings = [
-        f"the {name} goes in as it is, while images are preprocessed: make sure that it was "
+        f"the {name} is fed unchanged, but the images are preprocessed: make sure that it was "
         "prepared in the same way"
         for name, needed in images.items()
         if not needed
@@ -383,28 +385,30 @@ def _image_pipeline(
 def base_preprocessing(
     classifier: OpenedClassifier, settings: ExtractSettings, model: str | Path | None
 ) -> tuple[Preprocessing, str | None]:
-    """Return the preprocessing that flags override, and a note on it where the user named none.
+    """Return the preprocessing before options override it, and a note on where it comes from.
 
-    It is the one that is named, or that `model` brings along, maybe in a file beside its own.
+    The user names it with --preprocess, or it comes with the model: in its metadata, or in a file
+    beside it. The note is None if the user chose the preprocessing.
     """
     path = Path(model) if model is not None and Path(model).is_file() else None
     if settings.preprocess is not None:
-        found = load_preprocessing(settings.preprocess, metadata=classifier.metadata, model=path)
-        return found, None
-    brought = found_preprocessing(classifier.metadata, path)
-    if brought is not None:
-        found, origin = brought
-        return found, f"preprocessing as {origin} says; --preprocess none leaves it out"
+        return load_preprocessing(
+            settings.preprocess, metadata=classifier.metadata, model=path
+        ), None
+    of_model = found_preprocessing(classifier.metadata, path)
+    if of_model is not None:
+        preprocessing, origin = of_model
+        return preprocessing, f"preprocessing as {origin} says; --preprocess none leaves it out"
     if settings.preprocessing.is_default:
         return Preprocessing(), (
-            "no preprocessing was given: it follows the shape of the model's input alone; compare "
-            "the line input with what training did"
+            "you gave no preprocessing, so images are only brought to the shape of the model's "
+            "input: compare the line images above with the preprocessing of training"
         )
     return Preprocessing(), None
 
 
 def _listing(data: DomainData) -> str:
-    """Return a digest of which rows there are, and of a single file's size and age."""
+    """Return a digest of the ids of all rows, and of the size and age of a single file."""
     digest = hashlib.sha256()
     if data.path.is_file():
         state = data.path.stat()
@@ -415,20 +419,22 @@ def _listing(data: DomainData) -> str:
 
 
 def _require_fitting(size: int, pipeline: ImagePipeline | None) -> None:
-    """Refuse batches of images that no memory holds."""
-    if pipeline is None:  # rows that are there already
+    """Refuse batches of images that are too large for memory."""
+    if pipeline is None:
         return
     needed = size * math.prod(pipeline.row_shape) * np.dtype(pipeline.dtype).itemsize
     if needed > _LARGEST_BATCH:
         raise CovcalError(
-            f"{size} images of shape {list(pipeline.row_shape)} at a time take "
+            f"a batch of {size} images of shape {list(pipeline.row_shape)} takes "
             f"{needed / 1e9:.0f} GB: pass a smaller --size or --batch"
         )
 
 
 def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) -> int:
     if pipeline is None:
-        elements = sum(math.prod(size or 1 for size in one.shape[1:]) for one in classifier.inputs)
+        elements = sum(
+            math.prod(size or 1 for size in value.shape[1:]) for value in classifier.inputs
+        )
     else:
         elements = math.prod(pipeline.row_shape)
     fewest, most = _BATCH_RANGE

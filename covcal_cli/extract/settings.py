@@ -21,7 +21,10 @@ from covcal_cli.errors import CovcalError
 
 @dataclass(frozen=True)
 class Shard:
-    """Every `count`-th of the chosen rows, from the `index`-th on; the first has index 1."""
+    """One of `count` parts of the chosen rows: every `count`-th row from row `index` on.
+
+    The first part has index 1.
+    """
 
     index: int
     count: int
@@ -32,39 +35,39 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """Read ``index/count``; a ValueError unless they are integers, ``1 <= index <= count``."""
+        """Read ``index/count``; raise ValueError unless ``1 <= index <= count``."""
         index, _, count = text.partition("/")
         shard = cls(int(index), int(count))
         if not 1 <= shard.index <= shard.count:
-            raise ValueError(f"{text} is no shard")
+            raise ValueError(f"{text} is not a shard")
         return shard
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The rows of each domain to extract: all, a seeded sample, the first ones; or a shard of them.
+    """Which rows of each domain to extract: all, a random sample, the first rows, or a shard.
 
-    A row is drawn by the hash of the seed and its id, so that adding rows to a domain moves few of
-    those drawn before; the draw does not depend on the split, which is hashed differently.
+    A row is drawn by the hash of the seed and its id. So if rows are added to a domain, most drawn
+    rows stay drawn. The draw does not depend on the split, which uses another hash.
     """
 
-    sample: int | None = None  # rows to draw by the seed
-    limit: int | None = None  # rows to take from the front
-    shard: Shard | None = None  # the part of the rows chosen so far that this run does
+    sample: int | None = None  # how many rows to draw by the seed
+    limit: int | None = None  # how many rows to take from the front
+    shard: Shard | None = None  # which part of the chosen rows this run extracts
 
     def describe(self) -> str:
-        """Return what is chosen before any sharding, such as ``sample 5000``."""
+        """Return the choice of rows before sharding, such as ``sample 5000``."""
         if self.sample is not None:
             return f"sample {self.sample}"
         return "all" if self.limit is None else f"limit {self.limit}"
 
     def chosen(self, ids: Sequence[str], seed: int) -> Rows:
-        """Return the row numbers chosen before any sharding, ascending.
+        """Return the numbers of the chosen rows before sharding, ascending.
 
-        Of equal `ids` the earlier row is drawn first.
+        Of rows with equal ids, the first is drawn first.
         """
         if self.sample is not None and self.limit is not None:
-            raise CovcalError("a sample and a limit exclude each other: give one of them")
+            raise CovcalError("sample and limit cannot be used together: give one of them")
         if any(value is not None and value < 1 for value in (self.sample, self.limit)):
             raise CovcalError("sample and limit must be at least 1")
         rows = np.arange(len(ids), dtype=np.int64)
@@ -76,7 +79,7 @@ class Selection:
         return np.sort(order[: self.sample]).astype(np.int64)
 
     def of_shard(self, rows: Rows) -> Rows:
-        """Return those of the chosen rows that this run does."""
+        """Return the chosen rows that this run extracts."""
         if self.shard is None:
             return rows
         return rows[self.shard.index - 1 :: self.shard.count]
@@ -86,33 +89,33 @@ class Selection:
 class ExtractSettings:
     """How to extract; the same for both domains."""
 
-    # What to do to images, setting by setting; it overrides `preprocess`.
+    # Single settings for images; they override `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    # Where the rest comes from, as `data.preprocessing.configs.load_preprocessing` takes it. By
-    # default the model's own metadata or a file beside it; what stays open, the model's input.
+    # Where all other settings for images come from, for
+    # `data.preprocessing.configs.load_preprocessing`. Default: the model's metadata or a file
+    # beside it, then the shape of the model's input.
     preprocess: str | None = None
-    # The names of the classes in the order of the logits; see `data.classes.read_classes`.
+    # A file of class names in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None
-    # Shares of train, validation and test where the data has no splits of its own; by default those
-    # of `fractions_of`.
+    # Shares of train, validation and test rows if the data has no splits. Default: `fractions_of`.
     fractions: Fractions | None = None
     seed: int = 0  # of those splits and of a sample
     selection: Selection = field(default_factory=Selection)
-    # Rows per run of the model; by default a power of two from 16 to 256 that keeps its input
-    # within 16 MiB.
+    # Rows per run of the model. Default: a power of two from 16 to 256 with inputs of at most
+    # 16 MiB.
     batch: int | None = None
-    threads: int | None = None  # for the model and for decoding each; all cores by default
-    trust_model: bool = False  # open one that is a program, as torch files are
+    threads: int | None = None  # for the model, and as many for decoding; default: all cores
+    trust_model: bool = False  # open a model file that can run code, as torch files can
     weights: Path | None = None  # for the module that ``module:function`` returns
-    model_output: str | None = None  # that holds the classes, where the model has several
-    phi: str | None = None  # "input", "none" or a tensor's name, instead of the layer found
+    model_output: str | None = None  # the output that holds the classes, if there are several
+    phi: str | None = None  # "input", "none" or a tensor's name; default: the last layer's input
     providers: Sequence[str] = ()  # of ONNX Runtime, in order of preference
-    # What the data holds where there is no model to run: tables of a classifier's outputs.
+    # What tables hold that are read instead of running a model.
     outputs: OutputKind | None = None
     skip_unreadable: bool = True  # up to 1 % of the rows, instead of stopping at the first
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
-        """Return the shares of a domain; `trained` says whether features can be learnt on."""
+        """Return the shares of a domain; `trained` says whether anything learns from features."""
         if self.fractions is not None:
             return self.fractions
         if domain == "target":
@@ -120,27 +123,28 @@ class ExtractSettings:
         return SOURCE_FRACTIONS if trained else FITTED_FRACTIONS
 
     def options(self) -> list[str]:
-        """Return those of ``covcal extract`` that give the same file, a shard's that of the whole.
+        """Return the options of ``covcal extract`` that give the same file.
 
-        What changes no result is left out, and so is what is as it comes.
+        Defaults and options that do not affect results are left out. A shard gives the options of
+        the whole.
         """
-        found = [f"--{self.outputs}"] if self.outputs is not None else []
-        given = {
+        options = [f"--{self.outputs}"] if self.outputs is not None else []
+        texts = {
             "weights": self.weights,
             "model-output": self.model_output,
             "phi": self.phi,
             "classes": self.classes,
             "preprocess": self.preprocess,
         }
-        found += [f"--{name}={value}" for name, value in given.items() if value is not None]
-        found += self.preprocessing.options()
+        options += [f"--{name}={value}" for name, value in texts.items() if value is not None]
+        options += self.preprocessing.options()
         if self.fractions is not None:
-            found.append(f"--fractions={','.join(map(repr, self.fractions))}")
+            options.append(f"--fractions={','.join(map(repr, self.fractions))}")
         for name in ("sample", "limit"):
             if (rows := getattr(self.selection, name)) is not None:
-                found.append(f"--{name}={rows}")
+                options.append(f"--{name}={rows}")
         if self.trust_model:
-            found.append("--trust-model")
+            options.append("--trust-model")
         if self.seed:
-            found.append(f"--seed={self.seed}")
-        return found if self.skip_unreadable else [*found, "--on-error=fail"]
+            options.append(f"--seed={self.seed}")
+        return options if self.skip_unreadable else [*options, "--on-error=fail"]

@@ -226,7 +226,7 @@ class TestImages:
         with np.load(work / "source.npz") as arrays:
             np.savez(work / "source.npz", x=arrays["x"], y=np.full(len(arrays["y"]), 4))
         assert refusal(work, *EXTRACT) == (
-            "source.npz has rows of one class only (4), which shows nothing about confidence: "
+            "source.npz has rows of one class only (4), so confidence cannot be calibrated: "
             "give a source with several classes"
         )
 

@@ -152,7 +152,7 @@ def test_images_of_a_size_that_no_memory_holds(tmp_path: Path) -> None:
     extract = ("extract", "m.onnx", "source", "target", "--scale", "255", "--size")
     line = covcal(*extract, 60_000, cwd=tmp_path).error_line()
     assert line == (
-        "16 images of shape [1, 60000, 60000] at a time take 230 GB: pass a smaller --size or "
+        "a batch of 16 images of shape [1, 60000, 60000] takes 230 GB: pass a smaller --size or "
         "--batch"
     )
     covcal(*extract, 16, cwd=tmp_path).require_success()

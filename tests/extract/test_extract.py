@@ -155,7 +155,7 @@ def test_the_target_alone_is_enough(model: Path, target: Path, tmp_path: Path) -
 
 
 def test_neither_domain_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(CovcalError, match="neither a source nor a target"):
+    with pytest.raises(CovcalError, match="no source and no target"):
         extract(model, None, None, tmp_path / "f.h5")
 
 
@@ -179,8 +179,8 @@ def test_rows_of_the_models_own_shape_need_no_preprocessing(model: Path, tmp_pat
     found = contents(tmp_path / "f.h5", "source")
     np.testing.assert_array_equal(found["features"], x.reshape(60, -1))
     np.testing.assert_array_equal(found["split"], np.arange(60) % 3)
-    assert report.preprocessing == "none: the rows go in as they are"
-    with pytest.raises(CovcalError, match="already have the model's own shape: drop --size"):
+    assert report.preprocessing == "none: the rows are fed unchanged"
+    with pytest.raises(CovcalError, match="not preprocessed: leave out --size"):
         extract(
             model,
             tmp_path / "src.npz",
@@ -194,7 +194,7 @@ def test_images_beside_finished_rows_are_noted(model: Path, target: Path, tmp_pa
     x = pixels(60)[:, None].astype(np.float32) / 255
     np.savez(tmp_path / "src.npz", x=x, y=np.arange(60) % 3)
     report = extract(model, tmp_path / "src.npz", target, tmp_path / "f.h5")
-    assert any("the source goes in as it is" in text for text in report.warnings)
+    assert any("the source is fed unchanged" in text for text in report.warnings)
 
 
 def test_a_fixed_batch_gives_the_same_rows(source: Path, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_classes_are_those_of_the_source_by_name(model: Path, tmp_path: Path) ->
 def test_a_source_that_cannot_serve_is_refused(model: Path, target: Path, tmp_path: Path) -> None:
     for names, message in (
         (["a/1.png", "b/1.png"], "2 class folders .a, b. and the model has 3 classes"),
-        (["1.png", "2.png"], "has no labels, and the source needs them"),
+        (["1.png", "2.png"], "has no labels, but a source needs labels"),
         (["1/1.png", "1/2.png"], "has rows of one class only .1."),
     ):
         source = write_images(tmp_path / message[:9], names)

@@ -169,7 +169,7 @@ def test_what_does_not_go_together(domains: dict[str, Arrays], tmp_path: Path) -
     line = covcal("extract", "--logits", "s.npz", "t.npz", cwd=tmp_path).error_line()
     assert line.startswith("s.npz and t.npz differ in their features (none and ")
     line = covcal("extract", "--logits", "t.npz", "--size", 8, cwd=tmp_path).error_line()
-    assert "drop" in line
+    assert "leave out --size" in line
     line = covcal("extract", "--probabilities", "t.npz", cwd=tmp_path).error_line()
     assert line.startswith("t.npz")
 

@@ -113,7 +113,7 @@ def test_the_shards_of_one_domain_join_the_other_whole(data: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ([0, 2], r"source shard 2/3 is missing: give all 3 of them"),
+        ([0, 2], r"source shard 2/3 is missing: give all 3 shards"),
         ([0], r"source shard 2/3, 3/3 is missing"),
         ([0, 1, 2, 1], r"part-2\.h5 and .*part-2\.h5 are both shard 2/3: give each shard once"),
     ],
@@ -135,7 +135,7 @@ def test_whole_files_of_the_same_domain_are_an_error(
     with pytest.raises(CovcalError, match=r"one\.h5 holds the whole source"):
         merge([one, three[0]], tmp_path / "m.h5")
     again = whole(data, tmp_path / "two.h5")
-    with pytest.raises(CovcalError, match="either one whole file or every shard"):
+    with pytest.raises(CovcalError, match="either one whole file or all shards"):
         merge([one, again], tmp_path / "m.h5")
 
 

@@ -240,7 +240,7 @@ def test_other_settings_are_refused(
     """What differs is named with both values, and what was done is kept."""
     output = tmp_path / "f.h5"
     spool = stopped(data, output)
-    with pytest.raises(CovcalError, match=f"did something else.*{message}.*leave out --resume"):
+    with pytest.raises(CovcalError, match=f"had other settings.*{message}.*leave out --resume"):
         run(data=data, output=output, resume=True, **options)
     assert spool.is_dir()
     run(data=data, output=output, resume=True)
@@ -278,14 +278,14 @@ def test_without_resume_the_run_starts_anew_and_says_so(data: Path, tmp_path: Pa
     seen: list[Progress] = []
     report = run(data=data, output=output, progress=seen.append)
     assert seen[0].step == BATCH
-    assert any("--resume would have gone on with it" in note for note in report.notes)
+    assert any("--resume would have kept them" in note for note in report.notes)
     require_same(data, output)
 
 
 def test_nothing_to_resume_is_noted(data: Path, tmp_path: Path) -> None:
     """A job script may always pass --resume."""
     report = run(data=data, output=tmp_path / "f.h5", resume=True)
-    assert any("starting from the first row" in note for note in report.notes)
+    assert any("this run starts from the first row" in note for note in report.notes)
     require_same(data, tmp_path / "f.h5")
 
 

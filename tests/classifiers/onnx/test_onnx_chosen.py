@@ -213,6 +213,6 @@ def test_classes_that_only_the_first_batch_shows_are_refused(tmp_path: Path) -> 
     np.savez(tmp_path / "source.npz", x=x, y=np.arange(60) % 3)
     output = tmp_path / "features.h5"
     settings = ExtractSettings(phi="none")
-    with pytest.raises(CovcalError, match="gives 2 scores per row, and its last linear"):
+    with pytest.raises(CovcalError, match="gives 2 scores per row, but its last linear"):
         extract(graph.save(tmp_path), tmp_path / "source.npz", None, output, settings)
     assert list(tmp_path.glob("*features*")) == []
