@@ -82,7 +82,10 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
     if lacking is not None:
         raise CovcalError(f"{problem.file.path}: method {method.name} needs {lacking}")
     fit = _fit(problem, method)
-    return _calibration(problem, asked, method.name, "asked for", fit, fit.weights)
+    estimated = method.fit == "on_target.by_consensus"
+    return _calibration(
+        problem, asked, method.name, "asked for", fit, fit.weights, estimated=estimated
+    )
 
 
 def _fit(problem: Problem, method: Method) -> MethodFit:
@@ -121,7 +124,8 @@ def _chosen(problem: Problem) -> Calibration:
         notes=(*fit.notes, *(note for note in notes if note not in fit.notes)),
         warnings=(*fit.warnings, *(text for text in warnings if text not in fit.warnings)),
     )
-    return _calibration(problem, AUTO, name, reason, fit, weights, compared)
+    estimated = problem.missing_for_estimate is None
+    return _calibration(problem, AUTO, name, reason, fit, weights, compared, estimated=estimated)
 
 
 def _calibration(
@@ -132,6 +136,8 @@ def _calibration(
     fit: MethodFit,
     weights: ImportanceWeights | None,
     compared: tuple[Candidate, ...] = (),
+    *,
+    estimated: bool,
 ) -> Calibration:
     validation, forecasters = problem.validation, scaled_by(fit.scaling.forecaster)
     warnings = list(fit.warnings)
@@ -156,8 +162,17 @@ def _calibration(
         errors=problem.errors(forecasters[0]),  # for a blend those of the classifier
         loss=problem.loss,
     )
+    estimates = dict(calibration.estimates)
+    if estimated:
+        best = problem.accuracy
+        estimates |= {
+            "accuracy": best.accuracy,
+            "accuracy_low": best.low,
+            "accuracy_high": best.high,
+        }
     return replace(
         calibration,
+        estimates=estimates,
         discriminator_temperatures=()
         if weights is None
         else tuple(fitted.temperature for fitted in weights.temperatures),

@@ -68,10 +68,10 @@ class Console:
         for text in texts:
             say("warning", text)
 
-    def wrote(self, path: Path, hint: str | None = None) -> None:
-        """Say what was written, and the command to run next."""
+    def wrote(self, path: Path, hint: str | None = None, *, about: str = "") -> None:
+        """Say what was written, how to see more of it, and the command to run next."""
         if not self.quiet:
-            _to_stderr(f"wrote {message(str(path))}")
+            _to_stderr(f"wrote {message(str(path))}{f'    {message(about)}' if about else ''}")
             if hint:
                 _to_stderr(f"next: {message(hint)}")
 

@@ -1,4 +1,4 @@
-"""``covcal estimate``: the target accuracy without target labels, or by a few."""
+"""``covcal estimate``: the accuracy on the target, without labels or with a few."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -41,16 +41,16 @@ def estimate(
     context: typer.Context,
     file: InputFile = None,
     calibration: Annotated[
-        list[Path] | None, calibrations("A calibration to see against the estimate; repeats.")
+        list[Path] | None, calibrations("A calibration to compare with the estimate; repeats.")
     ] = None,
     output: Annotated[
         Path | None,
-        output("Write estimate.json there; - prints it instead of the table.", printed=True),
+        output("Write estimate.json there; - prints it instead of the screen.", printed=True),
     ] = None,
     target_prior: TargetPrior = "source",
     labels: Annotated[
         LabelsName,
-        typer.Option(help="Marked by covcal label, or none; auto: if any are."),
+        typer.Option(help="Labels to use: marked (by covcal label), none, or auto: marked if any."),
     ] = LabelsName.auto,
     max_weight: MaxWeight = 1000.0,
     seed: Seed = 0,
@@ -60,11 +60,12 @@ def estimate(
         str | None,
         typer.Option(
             metavar="accuracy=LEAST",
-            help="Exit with 3 if the combined estimate is below, as accuracy=0.8.",
+            help="Exit with 3 if the estimated accuracy is below this, such as accuracy=0.8.",
         ),
     ] = None,
     end: Annotated[
-        EndName, typer.Option(help="Of the interval: what --fail-below judges.")
+        EndName,
+        typer.Option(help="The end of the interval that --fail-below compares with the limit."),
     ] = EndName.low,
     junit: Annotated[Path | None, typer.Option(help="Write the gate as a JUnit report.")] = None,
     format: ResultFormat = FormatName.table,
@@ -72,16 +73,15 @@ def estimate(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Estimate the accuracy on the target; reads no target label but marked ones.
+    """Estimate accuracy on the target, without labels or with a few.
 
-    The combined estimate is the one to act on. Its interval grows with the fall that it sees,
-    as no estimate knows whether its own assumption holds; it has no level. Those of the others
-    are 95 % for sampling alone. No unlabelled number can see a change of the concept itself.
+    No target label is read, except labels that covcal label put in. The range is a rule of thumb
+    and grows with the estimated fall in accuracy. Without labels, nothing shows a change of the
+    concept itself. With -v, the command shows every estimator with its assumption.
 
-    With -c, --max-weight and --seed are those of the first calibration unless given, and
-    --target-prior is that of the first to which one matters. The distance of a calibration's mean
-    confidence from the estimated accuracy is the least that its ECE can be, if the estimate is
-    right. With marked labels the ECE by them stands beside it.
+    With -c, the missing options --max-weight, --seed and --target-prior come from the calibrations.
+    If the estimate is right, the ECE of a calibration is at least the difference of its mean
+    confidence and the estimated accuracy. With labels, the ECE by labels is shown too.
 
     \b
     Examples:
@@ -94,6 +94,7 @@ def estimate(
     """
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.settings import EstimateSettings
+    from covcal_cli.errors import LimitExceededError
     from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.forecast.forecaster import split_names
     from covcal_cli.formats.lineage import notes_on_named
@@ -102,13 +103,13 @@ def estimate(
         source = context.get_parameter_source(option)
         return source is not None and source.name != "DEFAULT"
 
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "target_prior": target_prior,
         "max_weight": max_weight,
         "seed": seed,
         "labels": labels.value,
     }
-    asked = {name: value for name, value in said.items() if given(name)}
+    asked = {name: value for name, value in options.items() if given(name)}
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
@@ -127,7 +128,7 @@ def estimate(
     path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
     with report.errors_in_report():
         report.check([path, *documents, Path(target_prior)])
-        found = expect(
+        expectation = expect(
             path,
             documents,
             asked,
@@ -135,37 +136,45 @@ def estimate(
             networks=networks,
             allow_other_preprocessing=allow_other_preprocessing,
         )
-    gates = [_gate(found.estimation.estimates[0], limit, end.value) for limit in limits]
-    for text in (*notes_on_named(file), *found.notes, *found.estimation.notes):
-        console.note(text)
-    if (accuracy := found.estimation.source_accuracy) is not None and accuracy.doubt:
-        console.warn([accuracy.doubt])
-    console.warn(sentences_of_failed(found.estimation.estimates[0].guards))
-    if verbose:
-        for estimate in found.estimation.estimates:
-            for guard in estimate.guards:
-                state = "passed" if guard.passed else "failed"
-                console.detail(f"{estimate.name}, {guard.name} {state}: {guard.sentence}")
+    estimation = expectation.estimation
+    gates = [_gate(estimation.estimates[0], limit, end.value) for limit in limits]
 
     def write() -> None:
         if report.document is not None:
-            write_expectation(found, report.document, force=force)
+            write_expectation(expectation, report.document, force=force)
 
-    report.publish(console, lambda kind: _rendered(found, kind), gates, write=write)
+    def remark() -> None:
+        for text in (*notes_on_named(file), *expectation.notes):
+            console.note(text)
+        for text in estimation.notes:
+            console.detail(f"note: {text}")
+        if estimation.source_accuracy is not None and estimation.source_accuracy.doubt:
+            console.warn([estimation.source_accuracy.doubt])
+        console.warn(sentences_of_failed(estimation.estimates[0].guards))
+
+    def render(kind: str) -> str:
+        return _rendered(expectation, kind, verbose=verbose)
+
+    try:
+        report.publish(console, render, gates, write=write)
+    except LimitExceededError:
+        remark()
+        raise
+    remark()
 
 
 def _estimated(text: str) -> "Limit":
-    """Read ``accuracy=LEAST``; raise ValueError for what is not estimated without labels."""
+    """Read ``accuracy=LEAST``; raise ValueError for a metric that is not estimated."""
     from covcal_cli.evaluate.limits import parse_least
 
     limit = parse_least(text)
     if limit.metric != "accuracy":
-        raise ValueError(f"{limit.metric} is not estimated without labels: accuracy=0.8 is meant")
+        raise ValueError(f"{limit.metric} is not estimated: give accuracy=LEAST, as accuracy=0.8")
     return limit
 
 
 def _gate(estimate: "Estimate", limit: "Limit", end: str) -> "GateResult":
-    """Return what the gate found of an estimate, and why that is in doubt."""
+    """Return the result of the gate, with the failed checks of the estimate."""
     from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.evaluate.gates import GateResult
 
@@ -181,7 +190,7 @@ def _gate(estimate: "Estimate", limit: "Limit", end: str) -> "GateResult":
     return GateResult("target", gate, sentence, outcome)
 
 
-def _rendered(expectation: "Expectation", kind: str) -> str:
+def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
     """Return estimates as ``table``, ``json``, ``markdown`` or ``github``."""
     from covcal_cli.calibrate.estimate import expectation_document
     from covcal_cli.cli import tables
@@ -193,45 +202,59 @@ def _rendered(expectation: "Expectation", kind: str) -> str:
     estimates = _estimates(expectation.estimation)
     calibrations = _calibrations(expectation.calibrations)
     if kind == "table":
-        parts = [_estimates_as_text(expectation.estimation, estimates), tables.text(calibrations)]
-    else:
-        parts = [tables.markdown(estimates), tables.markdown(calibrations)]
+        parts = [_answer(expectation.estimation)]
+        if calibrations.rows:
+            parts.append(tables.text(calibrations))
+        if verbose:
+            parts.append(_details(expectation.estimation, estimates))
+        return "\n\n".join(parts)
+    parts = [tables.markdown(estimates), tables.markdown(calibrations)]
     return "\n\n".join(parts if calibrations.rows else parts[:1])
 
 
-def _estimates_as_text(estimation: "Estimation", estimates: "Table") -> str:
-    """Return the table with the assumptions, its last column, below it, where they have room."""
+def _answer(estimation: "Estimation") -> str:
+    """Return the estimated accuracy and its range, in a few lines."""
+    from covcal_cli.cli import tables
+    from covcal_cli.cli.calibration_screen import checks, in_percent, interval
+
+    best, source = estimation.estimates[0], estimation.source_accuracy
+    labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
+    accuracy = f"{in_percent(best.accuracy)} % ({interval(best.low, best.high)})"
+    accuracy += "" if best.bounds else ": too wide to be of use, label some rows (covcal pick)"
+    facts = {"Estimated accuracy": accuracy, "Range": best.interval}
+    if source is not None:
+        facts["Source accuracy"] = f"{in_percent(source.share)} % of {source.rows} rows"
+    facts["Rows"] = f"{estimation.source_rows} source and {estimation.target_rows} target{labels}"
+    facts["Checks"] = checks(best.guards)
+    return tables.aligned({name: text for name, text in facts.items() if text})
+
+
+def _details(estimation: "Estimation", estimates: "Table") -> str:
+    """Return the table of estimators, and below it what each one assumes."""
     from covcal_cli.cli import tables
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 
+    # The assumptions, the last column, are too long for a table on a terminal.
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
-    best = estimation.estimates[0]
-    width = max(len(one.name) for one in estimation.estimates)
-    source = estimation.source_accuracy
+    assumptions = {estimate.name: estimate.assumption for estimate in estimation.estimates}
     return "\n".join(
         [
-            f"accuracy on the target: {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%}"
-            f"{'' if best.bounds else ', too wide to be of use'}), "
-            f"from {estimation.source_rows} source and {estimation.target_rows} target rows"
-            f"{_of_labels(estimation)}",
-            *([] if source is None else [f"accuracy on the source: {source}"]),
-            f"interval: {best.interval}",
-            f"of the other estimates without labels: {SAMPLING}"
-            if estimation.used_target_labels
-            else f"of the other estimates: {SAMPLING}",
-            "",
             tables.text(narrow),
+            f"The intervals of single estimators show {SAMPLING}.",
             "",
-            "each is right if",
-            *(f"{one.name:<{width}}  {one.assumption}" for one in estimation.estimates),
+            "What each estimate assumes:",
+            tables.aligned(assumptions),
+            "",
+            "Checks:",
+            *(
+                f"{estimate.name}: {guard.name} {'passed' if guard.passed else 'failed'}: "
+                f"{guard.sentence}"
+                for estimate in estimation.estimates
+                for guard in estimate.guards
+            ),
         ]
     )
-
-
-def _of_labels(estimation: "Estimation") -> str:
-    found = estimation.labelled_rows
-    return "" if found is None else f" and the labels of {found.n}"
 
 
 def _estimates(estimation: "Estimation") -> "Table":
@@ -239,22 +262,22 @@ def _estimates(estimation: "Estimation") -> "Table":
 
     rows = [
         [
-            one.name,
-            f"{one.accuracy:.1%}",
-            f"{one.low:.1%} to {one.high:.1%}",
-            _trust(one),
-            one.assumption,
+            estimate.name,
+            f"{estimate.accuracy:.1%}",
+            f"{estimate.low:.1%} to {estimate.high:.1%}",
+            _trust(estimate),
+            estimate.assumption,
         ]
-        for one in estimation.estimates
+        for estimate in estimation.estimates
     ]
     columns = ("estimate", "accuracy", "interval", "trusted", "assumption")
     return Table(columns, rows, texts=(0, 3, 4))
 
 
 def _trust(estimate: "Estimate") -> str:
-    """Return ``yes``, or the guards that failed, or that there is none."""
+    """Return ``yes``, or the failed checks, or that there is no check."""
     if not estimate.checked:
-        return "not checked"
+        return "no check available"
     return "yes" if estimate.trusted else f"no: {', '.join(estimate.failed)}"
 
 
@@ -278,7 +301,7 @@ def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
         ]
         for entry in calibrations
     ]
-    columns = ["calibration", "T", "confidence before", "after", "est. accuracy", "gap to estimate"]
+    columns = ["calibration", "T", "confidence before", "after", "est. accuracy", "difference"]
     widest = max((len(row) for row in rows), default=0)
     if widest > len(columns):
         columns.append("ECE by labels")

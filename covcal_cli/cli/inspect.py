@@ -20,6 +20,11 @@ def inspect(
       covcal inspect features.h5
       covcal inspect cal.json
     """
+    from covcal_cli.cli.calibration_screen import details
+    from covcal_cli.formats.calibration import Calibration, read_calibration
     from covcal_cli.inspect import describe
 
-    Console().screen(describe(file))
+    screen = describe(file)
+    if Calibration.schema in screen.partition("\n")[0]:
+        screen += f"\n\n{details(read_calibration(file))}"
+    Console().screen(screen)

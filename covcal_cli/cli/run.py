@@ -327,9 +327,11 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:
     """Return the estimate, the measurement where there are labels, and what to do next."""
-    from covcal_cli.cli.calibrate import calibration_summary
+    from covcal_cli.cli.calibration_screen import answer, details
 
-    lines = [calibration_summary(report.calibration, verbose=verbose)]
+    lines = [answer(report.calibration)]
+    if verbose:
+        lines += ["", details(report.calibration), ""]
     if report.evaluation is not None:
         metrics = report.evaluation.metrics
         before, after = metrics["none"], list(metrics.values())[-1]

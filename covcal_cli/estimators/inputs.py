@@ -21,9 +21,9 @@ from covcal_cli.records import Guard
 # A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes).
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
-# How far other rows of the same domains would move an estimate, not whether its assumption is true.
-SAMPLING = "95 % for sampling alone"
-ESTIMATED = ("train", "validation")  # splits of the target; its test rows are for judging
+# The kind of interval: how far other rows of the same domains would move an estimate.
+SAMPLING = "95 % sampling error only"
+ESTIMATED = ("train", "validation")  # splits of the target; its test rows are for evaluate
 Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
@@ -39,10 +39,13 @@ class Aligned:
 
 @dataclass(frozen=True)
 class EstimatorInputs:
-    """Labelled source validation rows and unlabelled target rows, seen by one classifier.
+    """A classifier's logits of labelled source validation rows and unlabelled target rows.
 
-    ValueError if a shape does not fit, a domain has fewer than 2 rows, there are fewer than 2
-    classes, or a logit is NaN or +inf, or all of a row are -inf.
+    Raises
+    ------
+    ValueError
+        If a shape does not fit, a domain has fewer than 2 rows, there are fewer than 2 classes, a
+        logit is NaN or +inf, or all logits of a row are -inf.
     """
 
     source_logits: Floats  # (n_v, K)
@@ -50,8 +53,8 @@ class EstimatorInputs:
     target_logits: Floats  # (n_t, K)
     temperature: float  # T_s, at which confidences are calibrated on the source
     aligned: Aligned | None = None
-    # Importance weights q/p of the source rows, (n_v,), with mean near 1; all 0 where the domains
-    # are so far apart that no source row looks like the target.
+    # Importance weights q/p of the source rows, (n_v,), with mean near 1. They are all 0 if no
+    # source row looks like the target.
     source_weights: Float64s | None = None
 
     def __post_init__(self) -> None:
@@ -103,12 +106,12 @@ class EstimatorInputs:
 
     @cached_property
     def source_correct(self) -> Float64s:
-        """1 where the classifier is right, else 0, shape (n_v,)."""
+        """1 where the classifier is right, else 0; shape (n_v,)."""
         return np.asarray(self.source_predictions == self.source_labels, dtype=np.float64)
 
     @property
     def source_errors(self) -> int:
-        """Source validation rows that the classifier gets wrong."""
+        """The number of source validation rows that the classifier gets wrong."""
         return self.n_source - int(self.source_correct.sum())
 
     @cached_property
@@ -123,15 +126,15 @@ class EstimatorInputs:
 
     @cached_property
     def source_prior(self) -> Float64s:
-        """Class frequencies of the source with half a row added to every class, shape (K,).
+        """Class frequencies of the source, shape (K,), with half a row added to every class.
 
-        A class without a row is rare, not impossible.
+        So a class without a row is rare, but possible.
         """
         counts = np.bincount(self.source_labels, minlength=self.n_classes) + 0.5
         return np.asarray(counts / counts.sum())
 
     def predicted_shares(self) -> tuple[Float64s, Float64s]:
-        """Return how often each class is predicted on the source and on the target, (K,) each."""
+        """Return the frequency of each predicted class on source and target, shape (K,) each."""
         source, target = (
             np.bincount(labels, minlength=self.n_classes) / len(labels)
             for labels in (self.source_predictions, self.target_predictions)
@@ -144,27 +147,24 @@ def read_inputs(
 ) -> EstimatorInputs:
     """Read labelled source validation rows, and target training and validation rows.
 
-    The target's test rows and all its labels stay unread. More rows than `MAX_ROWS` or
-    `MAX_VALUES` allow are thinned by a seeded draw.
-
-    Of an adapted file the aligned logits are read too. `temperature` is T_s of the classifier's
-    logits, `source_weights` are importance weights of the labelled source validation rows in the
-    order of the file.
+    Target test rows and target labels are not read. If there are more rows than `MAX_ROWS` or
+    `MAX_VALUES` allow, a seeded draw chooses some. An adapted file's aligned logits are read too.
+    `temperature` is T_s. `source_weights` are the importance weights of the labelled source
+    validation rows, in the order of the file.
     """
     source, target = file.require_source(), file.require_target()
-    held = source.require_rows("validation")
-    labels = source.labels(held)
-    known = labels >= 0
-    held, labels = held[known], labels[known]
+    rows = source.require_rows("validation")
+    labels = source.labels(rows)
+    rows, labels = rows[labels >= 0], labels[labels >= 0]
     most = min(MAX_ROWS, MAX_VALUES // source.n_classes)
-    chosen = thinned(np.arange(len(held)), most, seed)
+    chosen = thinned(np.arange(len(rows)), most, seed)
     target_rows = target.drawn(most, seed, *ESTIMATED)
-    source_rows = held[chosen]
+    source_rows = rows[chosen]
     aligned = None
     if file.is_adapted:
         (on_source, source_own), (on_target, target_own) = (
-            _aligned(domain, some)
-            for domain, some in ((source, source_rows), (target, target_rows))
+            _aligned(domain, read)
+            for domain, read in ((source, source_rows), (target, target_rows))
         )
         aligned = Aligned(on_source, on_target, source_own, target_own)
     return EstimatorInputs(
@@ -197,7 +197,7 @@ class Estimate:
 
     name: str
     accuracy: float  # in [0, 1]
-    low: float  # an interval, of which `interval` says the kind
+    low: float  # the ends of an interval; `interval` says of which kind
     high: float
     assumption: str  # what must hold for the estimate to be right, in one sentence
     guards: tuple[Guard, ...] = ()
@@ -205,30 +205,30 @@ class Estimate:
 
     @property
     def checked(self) -> bool:
-        """Whether a guard looks at the estimate."""
+        """Whether the estimate has a check."""
         return bool(self.guards)
 
     @property
     def bounds(self) -> bool:
-        """Whether the interval leaves less than half of all accuracies; else it tells little."""
+        """Whether the interval is narrower than 50 points; a wider one is of no use."""
         return self.high - self.low < 0.5
 
     @property
     def trusted(self) -> bool:
-        """Whether there are guards, and every one passed."""
+        """Whether there are checks and all of them passed."""
         return self.checked and not self.failed
 
     @property
     def failed(self) -> list[str]:
-        """The names of the guards that failed."""
+        """The names of the failed checks."""
         return [guard.name for guard in self.guards if not guard.passed]
 
     def guard(self, name: str) -> Guard:
-        """Return the guard called `name`; raise KeyError where there is none."""
+        """Return the check called `name`; raise KeyError if there is none."""
         return {guard.name: guard for guard in self.guards}[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, and before the guards whether there are any and all passed."""
+        """Return the fields, with `checked` and `trusted` before the checks."""
         content = dict(vars(self))
         guards = content.pop("guards")
         return content | {"checked": self.checked, "trusted": self.trusted, "guards": guards}
@@ -246,10 +246,10 @@ def from_variance(
 
 
 def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
-    """Return the sampling variance of the mean of `values`, shape (n,), weighted if told so.
+    """Return the sampling variance of the mean of `values`, shape (n,).
 
-    `weights`, shape (n,), sum to 1. It is at least that of half an effective row: equal values,
-    such as no error at all, are no proof.
+    `weights`, shape (n,), sum to 1; they are equal by default. The variance is at least that of
+    half an effective row, because equal values (no error at all) do not prove a variance of 0.
     """
     n = len(values)
     if weights is None:

@@ -185,26 +185,52 @@ def estimated_accuracy(path: Path) -> float:
     return Estimates(inputs).combined.accuracy
 
 
-def test_the_table_on_screen_is_that_of_cal_json(tmp_path: Path) -> None:
-    """calibrate prints every candidate with its numbers, says which it chose, and the reason."""
+def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
+    """Accuracy, confidence, T, reason and checks take five lines; -v and inspect show the rest."""
     path = write(tmp_path / "f.h5", moved=HARM)
     done = covcal("calibrate", path, "-o", "cal.json", cwd=tmp_path).require_success()
+    calibration = read_calibration(tmp_path / "cal.json")
+    estimates = calibration.estimates
+    lines = dict(line.split("  ", 1) for line in done.out.splitlines())
+    texts = {name: text.strip() for name, text in lines.items()}
+    assert list(texts) == ["Target accuracy", "Confidence", "Temperature", "Reason", "Checks"]
+    assert texts["Target accuracy"].startswith(f"{100 * estimates['accuracy']:.0f} % estimated (")
+    low, high = (100 * estimates[f"accuracy_{end}"] for end in ("low", "high"))
+    assert f"({low:.0f} to {high:.0f} %)" in texts["Target accuracy"]
+    before, after = (100 * estimates[f"target_confidence{end}"] for end in ("_before", ""))
+    gap = before - 100 * estimates["accuracy"]
+    assert texts["Confidence"].startswith(f"{before:.0f} % before, {after:.0f} % after calibration")
+    assert f"too high by about {gap:.0f} points" in texts["Confidence"]
+    assert texts["Temperature"].endswith("method consensus (chosen by auto)")
+    assert texts["Reason"] == calibration.reason
+    assert texts["Checks"] == "3 of 4 passed; failed: estimators disagree"
+    assert "covcal inspect cal.json shows all candidates and checks" in done.err
+    assert "effective sample size" not in done.out + done.err
+
+
+@pytest.mark.parametrize("command", ["calibrate", "inspect"])
+def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -> None:
+    """-v and inspect print every candidate with its numbers, and every check with its sentence."""
+    path = write(tmp_path / "f.h5", moved=HARM)
+    done = covcal("calibrate", path, "-v", "-o", "cal.json", cwd=tmp_path).require_success()
+    if command == "inspect":
+        done = covcal("inspect", "cal.json", cwd=tmp_path).require_success()
     found = read_calibration(tmp_path / "cal.json")
-    lines = done.out.splitlines()
-    assert f"reason   {found.reason}" in lines
-    rule = next(i for i, line in enumerate(lines) if line.startswith("──"))
+    rule = done.out.index("──\n") + 3
     # A reason may go on in the next line.
-    rows = re.sub(r"\n +", " ", "\n".join(lines[rule + 1 :]))
-    table = rows.splitlines()
-    assert len(table) == len(found.candidates) == 5
-    for line, candidate in zip(table, found.candidates, strict=True):
+    table, checks = re.sub(r"\n +", " ", done.out[rule:]).split("\n\n")
+    assert len(table.splitlines()) == len(found.candidates) == 5
+    for line, candidate in zip(table.splitlines(), found.candidates, strict=True):
         words = line.split()
         assert ("chosen: " in line) == candidate.chosen
         assert words[0] == candidate.method
         assert words[1] == f"{candidate.temperature:.4g}"
-        assert words[2] == f"{candidate.target_confidence:.2%}"
-        assert words[4] == ("matched" if candidate.matched else f"{candidate.expected_ece:.2%}")
+        assert words[2] == f"{100 * (candidate.target_confidence or 0):.2f}"
         assert line.endswith(candidate.why)
+        assert ("matched" in line) == candidate.matched
+    for line, guard in zip(checks.splitlines(), found.guards, strict=True):
+        assert line.startswith("passed" if guard.passed else "failed")
+        assert line.endswith(guard.sentence)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.3])

@@ -105,7 +105,7 @@ def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
     """used_target_labels is true, and the hash is that of the sorted row ids."""
     arguments = ("calibrate", path, "--labels", 50, "--seed", 2, "-o", "cal.json")
     done = covcal(*arguments, cwd=tmp_path).require_success()
-    assert "50 target rows" in done.out
+    assert "fitted to 50 labels" in done.out
     content = json.loads((tmp_path / "cal.json").read_text())
     assert content["used_target_labels"] is True
     rows = content["labelled_rows"]

@@ -195,7 +195,7 @@ def test_without_a_known_prior_it_is_a_usage_error(tmp_path: Path, method: str) 
     assert not (tmp_path / "cal.json").exists()
     with pytest.raises(CovcalError, match="class frequencies on the target"):
         CalibrateSettings(method=method)
-    with pytest.raises(CovcalError, match="run takes none"):
+    with pytest.raises(CovcalError, match="which run does not take"):
         RunSettings(method=method)
 
 
@@ -219,7 +219,7 @@ def test_screens_say_what_moves(tmp_path: Path) -> None:
     given = prior_file(tmp_path, PRIORS[0])
     document = tmp_path / "cal.json"
     arguments = ("--method", "prior", "--target-prior", given, "-o", document)
-    done = covcal("calibrate", path, *arguments).require_success()
+    done = covcal("calibrate", path, "-v", *arguments).require_success()
     offsets = json.loads(document.read_text())["class_offsets"]
     assert f"class 0 {offsets[0]:+.2f}" in done.out
     shown = covcal("inspect", document).require_success().out
