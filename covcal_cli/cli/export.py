@@ -1,7 +1,8 @@
 """``covcal export``: the same model with calibrated probabilities inside."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,23 +18,26 @@ from covcal_cli.cli.options import (
     output,
 )
 
+if TYPE_CHECKING:
+    from covcal_cli.export.forecaster import Agreement
+
 
 def export(
     model: Annotated[
         str,
         typer.Argument(
             metavar="MODEL",
-            help="The classifier that was extracted: ONNX, TorchScript, torch.export, or "
+            help="The classifier that was extracted: an ONNX, TorchScript or torch.export file, or "
             "module:function.",
             show_default=False,
         ),
     ],
     calibration: Annotated[
-        Path | None, calibration("The calibration to merge; cal.json when left out.")
+        Path | None, calibration("Calibration to merge; default: cal.json.")
     ] = None,
     output: Annotated[
         Path | None,
-        output("Model to write; calibrated.onnx, for torch calibrated.pt2, when left out."),
+        output("Model to write; default: calibrated.onnx, or calibrated.pt2 for torch."),
     ] = None,
     weights: Annotated[
         Path | None,
@@ -46,10 +50,10 @@ def export(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write the model with probabilities, label and confidence beside its outputs.
+    """Write the model with three more outputs: probabilities, label and confidence.
 
-    The label is the model's own; the confidence is the calibrated probability of
-    that label. The file appears after it agreed with the model and with covcal.
+    The label is the model's own. The confidence is the calibrated probability of
+    that label. The new model is compared with the old one before it is written.
 
     \b
     Examples:
@@ -58,6 +62,7 @@ def export(
       covcal export model.onnx -c fl.json --networks adapted.h5
       covcal export model.pt --trust-model -o calibrated.pt2
     """
+    from covcal_cli.cli.tables import aligned
     from covcal_cli.export.export import export as write
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import require_current
@@ -76,21 +81,37 @@ def export(
         trust_model=trust_model,
         force=force,
     )
-    console.warn(merged.warnings)
     agreement = written.agreement
-    same = "identical" if agreement.output_error == 0 else f"within {agreement.output_error:.0e}"
-    rows = f"{agreement.rows} made rows"
+    outputs = "identical" if agreement.output_error == 0 else f"within {agreement.output_error:.0e}"
+    inputs = f"{agreement.rows} random inputs"
     if agreement.stored_rows:
-        rows += f" and {agreement.stored_rows} that the calibration was fitted on"
-    moved = merged.confidence_offset
-    offset = f", offset {moved:+.3f}" if moved else ""
-    lines = (
-        f"merged: {merged.method_used}, T = {merged.scaling.shown(4)}{offset}",
-        f"outputs: {', '.join(written.kept)} (as before), {', '.join(written.added)}",
-        f"checked on {rows}: outputs {same}, labels identical, probabilities within "
+        inputs += f" and {agreement.stored_rows} rows of the calibration's file"
+    offset = merged.confidence_offset
+    facts = {
+        "Outputs": f"{', '.join(written.kept)} (unchanged), {', '.join(written.added)}",
+        "Calibration": f"{merged.method_used}, T = {merged.scaling.shown(4)}"
+        + (f", offset {offset:+.3f}" if offset else ""),
+        "Checked": f"on {inputs}: outputs {outputs}, labels identical, probabilities within "
         f"{agreement.probability_error:.0e}",
-    )
-    console.screen("\n".join(lines))
+    }
+    console.screen(aligned(facts))
+    console.warn(merged.warnings)
+    if merged.scaling.can_move_the_top:
+        console.warn(_two_answers(agreement, written.added))
     if written.weights is not None:
         console.wrote(written.weights)
     console.wrote(written.output)
+
+
+def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
+    """Return the warning that the likeliest class is not always the label, if it applies."""
+    probabilities, label, confidence = added
+    rows = "some rows"
+    if agreement.stored_rows:
+        if not agreement.label_is_not_top:
+            return []
+        rows = f"{agreement.label_is_not_top} of {agreement.stored_rows} rows"
+    return [
+        f"in {rows} another class is likelier than the label, which calibration never changes: "
+        f"serve the outputs {label} and {confidence}, not the largest of {probabilities}"
+    ]

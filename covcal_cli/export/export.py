@@ -1,9 +1,9 @@
-"""The way from a classifier and a calibration to one model with honest probabilities.
+"""Merge a calibration into a classifier, and write one model.
 
-The outputs of the original come first, as they were. Then ``probabilities`` [N, K], ``label`` [N]
-(int64, the first largest of the original's logits, never changed) and ``confidence`` [N], the
-probability that the calibrated forecaster gives to that label; a name that the model has already
-gets the prefix ``calibrated_``.
+The outputs of the original come first and do not change. Three outputs follow: ``probabilities``
+[N, K]; ``label`` [N], int64, the first class with the original's largest logit; and ``confidence``
+[N], the calibrated probability of that label. A name that the model already uses gets the prefix
+``calibrated_``.
 """
 
 import json
@@ -51,36 +51,37 @@ def export(
         The classifier that was extracted: an ONNX file, a TorchScript or torch.export file, or
         ``module:function``.
     document : Path
-        A calibration, cal.json.
+        The calibration, cal.json.
     output : Path, optional
         The file to write: ``.onnx`` for ONNX, ``.pt2`` for torch; by default ``calibrated`` with
         that ending in the current folder.
     weights : Path, optional
         Weights for the module that ``module:function`` returns.
     networks : Path, optional
-        The adapted file, where it is no longer where the calibration says; fl methods only.
+        The adapted file, if it is no longer where the calibration says; for fl methods only.
     model_output : str, optional
-        The model's output that holds the classes, where it has several; by default the one that
-        was extracted, by the names of phi and the logits that the features file keeps.
+        The output that holds the classes, of a model with several outputs. By default the output
+        that was extracted, found by the names of phi and the logits in the features file.
     trust_model : bool
         Open a model that is a program, as torch files are.
     force : bool
-        Replace `output` if it exists.
+        Replace `output` if it exists, and accept a calibration whose classes seem exchanged.
 
     Returns
     -------
     Exported
-        What was written, and its proof.
+        The written file, and how it was checked.
     Calibration
-        What was merged in.
+        The calibration that was merged.
 
     Raises
     ------
     CovcalError
-        If the model is not the calibration's, the networks are gone or others, or the merged model
-        does not agree with the original and with NumPy; nothing is written then.
+        If the model or the networks are not those of the calibration, if its classes seem
+        exchanged, or if the merged model does not agree with the original and with NumPy. Then
+        nothing is written.
     """
-    # The names, before anything is read.
+    # Check the names before reading anything.
     kind = kind_of(model)
     path, document = Path(output or default_output(model)), Path(document)
     weights, networks = (None if extra is None else Path(extra) for extra in (weights, networks))
@@ -91,10 +92,13 @@ def export(
     calibration = read_calibration(document)
     if not calibration.model["sha256"]:
         raise CovcalError(
-            f"{document} was fitted on logits from elsewhere, not on a model's: extract the model, "
+            f"{document} was fitted on a table of outputs, and names no model: extract the model, "
             "calibrate that file, and export"
         )
-    # The model, by its own library; it must be the one that was calibrated.
+    accuracy = calibration.source_accuracy
+    if accuracy is not None and accuracy.class_order is not None and not force:
+        raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
+    # Open the model with its own library. It must be the model that was calibrated.
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
 
@@ -108,28 +112,28 @@ def export(
     if exporter.sha256 != calibration.model["sha256"]:
         raise CovcalError(
             f"{model} is not the model that {document} was made for ({calibration.model['name']}, "
-            "another sha256): export that file, or extract and calibrate this one"
+            "another sha256): export that model, or extract and calibrate this one"
         )
-    # What is merged, and where: phi and the logits as extraction read them.
-    found = calibrated_networks(calibration, document, networks)
+    # Find phi and the logits as extraction read them.
+    aligned = calibrated_networks(calibration, document, networks)
     merge = Merge(
-        Forecaster(calibration.scaling, found.arrays if found else None),
+        Forecaster(calibration.scaling, aligned.arrays if aligned else None),
         stored=stored_rows(calibration, networks),
         metadata=_metadata(calibration, document),
         output=path,
         force=force,
         inputs=inputs,
     )
-    chosen = [model_output] if model_output else [None, *exporter.outputs]
+    outputs = [model_output] if model_output else [None, *exporter.outputs]
     extracted = extracted_tensors(calibration, networks)
     original = _as_extracted(
-        exporter, chosen, extracted, found, calibration, str(document), str(model)
+        exporter, outputs, extracted, aligned, calibration, str(document), str(model)
     )
     return exporter.write(original, merge), calibration
 
 
 def default_output(model: str | Path) -> Path:
-    """Return the file that a model is exported to where none is named."""
+    """Return the default name of the exported model."""
     return Path(f"calibrated{kind_of(model).exported}")
 
 
@@ -142,14 +146,14 @@ def _as_extracted(
     document: str,
     model: str,
 ) -> OriginalT:
-    """Open a model so that phi and the logits are what was extracted.
+    """Open a model so that phi and the logits are those that were extracted.
 
-    `outputs` are those that extraction may have been told to read, the likeliest first.
+    `outputs` are the outputs that extraction may have read, the likeliest first.
     """
-    # Without networks phi is not needed, and need not be there.
+    # Only networks need phi.
     phis = ["none", None] if networks is None else [None, extracted.features]
     if extracted.logits is None:
-        outputs = outputs[:1]  # nothing would tell which of several is right
+        outputs = outputs[:1]  # no name says which of several outputs is right
     refusal: CovcalError | None = None
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
         try:
@@ -160,15 +164,15 @@ def _as_extracted(
             continue
         if extracted.logits not in (None, original.logits_tensor):
             refusal = refusal or CovcalError(
-                f"{document} was made from the logits {extracted.logits} of {model}, and those "
-                f"found now are {original.logits_tensor}: pass the --model-output that was "
+                f"{document} was made from the logits {extracted.logits} of {model}, and its "
+                f"logits are now {original.logits_tensor}: pass the --model-output that was "
                 "extracted"
             )
         elif original.tail and original.tail != calibration.reading.get("tail", original.tail):
             refusal = refusal or CovcalError(
                 f"{document} was fitted with {calibration.reading['tail']} as the output of "
-                f"{model}, which is read as {original.tail} now: pass the --model-output that was "
-                "extracted, or extract the model and calibrate again"
+                f"{model}, and that output is now read as {original.tail}: pass the --model-output "
+                "that was extracted, or extract the model and calibrate again"
             )
         elif networks is None:
             return original
@@ -181,8 +185,8 @@ def _as_extracted(
                 )
             return original
     raise refusal or CovcalError(
-        f"{document} was made from the features {extracted.features} of {model}, which are not "
-        "found now: extract the model and calibrate again"
+        f"{document} was made from the features {extracted.features} of {model}, which has none "
+        "of that name now: extract the model and calibrate again"
     )
 
 

@@ -1,4 +1,4 @@
-"""The calibrated forecaster, its merge into a model of any kind, and what it was fitted on."""
+"""The calibrated forecaster, its merge into a model, and the rows and tensors of its fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,32 +17,32 @@ from covcal_cli.maths.networks import Networks, aligned_logits
 from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import class_major, log_mean_softmax
 
-# Names of the outputs that are added, where the model does not have them.
+# Names of the added outputs; `free_name` changes a name that the model already uses.
 ADDED = ("probabilities", "label", "confidence")
 _STORED_ROWS = 256
 
 
 @dataclass(frozen=True)
 class Forecaster:
-    """The calibrated forecaster, whatever the framework of the model."""
+    """A calibrated forecaster in NumPy, the reference for every framework."""
 
     scaling: Scaling
-    # /networks of an adapted file; None scales the classifier's own logits.
+    # /networks of an adapted file; None if the classifier's own logits are scaled.
     networks: Networks | None
 
     def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
         """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""
-        of: dict[ForecasterName, Floats] = {"original": logits}
+        sources: dict[ForecasterName, Floats] = {"original": logits}
         if self.networks is not None and features is not None:
-            of["aligned"] = log_mean_softmax(aligned_logits(self.networks, features)).T
-        blocks = [class_major(of[one]) for one in self.scaling.temperatures]
+            sources["aligned"] = log_mean_softmax(aligned_logits(self.networks, features)).T
+        blocks = [class_major(sources[name]) for name in self.scaling.temperatures]
         probabilities: Float64s = self.scaling.forecast(blocks).probabilities.T
         return probabilities
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Real rows on which the merged part is checked too."""
+    """Rows of the calibration's own file, on which the merged part is checked."""
 
     features: Float32s | None  # phi, (n, d); None for a calibration of the classifier's own logits
     logits: Float32s  # the classifier's, (n, K)
@@ -50,40 +50,40 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class Merge:
-    """What is merged, and where the result goes."""
+    """A calibration to merge, and the file to write."""
 
     forecaster: Forecaster
-    stored: StoredRows | None  # real rows for a second proof of the merged part
+    stored: StoredRows | None  # for a second check of the merged part
     metadata: Mapping[str, str]
     output: Path
     force: bool  # replace files that exist
-    inputs: Sequence[Path]  # files that must not be replaced
+    inputs: Sequence[Path]  # files that must never be replaced
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How an exported model compares with the original on made rows."""
+    """How an exported model agrees with the original and with NumPy."""
 
-    rows: int
-    stored_rows: int  # real rows on which the merged part alone was compared; 0 without them
+    rows: int  # random inputs
+    stored_rows: int  # of the calibration's file, on which only the merged part ran; 0 without them
     output_error: float  # of the original outputs, relative to the largest value; 0: bit-equal
-    # Largest absolute difference of the probabilities, and the confidence, to NumPy's.
-    probability_error: float
+    probability_error: float  # largest absolute difference of a probability to NumPy's
+    label_is_not_top: int = 0  # stored rows in which another class is likelier than the label
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A model that was written."""
+    """A written model."""
 
     output: Path
-    kept: tuple[str, ...]  # the outputs of the original, as they were
+    kept: tuple[str, ...]  # names of the original outputs, which did not change
     added: tuple[str, ...]  # the names of probabilities, label and confidence
     weights: Path | None  # the file of external weights beside it
     agreement: Agreement
 
 
 class Original(Protocol):
-    """A classifier as extraction opened it, run on made rows."""
+    """A classifier as extraction opened it, run on random inputs."""
 
     features_tensor: str | None
     logits_tensor: str
@@ -91,11 +91,11 @@ class Original(Protocol):
 
     @property
     def tail(self) -> str | None:
-        """What follows the logits, as far as it is settled; None where nothing was recognised."""
+        """The function that turns the logits into the output; None if it was not recognised."""
         ...
 
     def settle_on(self, tail: str | None) -> None:
-        """Take its outputs for what extraction took them for; for what made rows show, if None."""
+        """Read the outputs as extraction did; if `tail` is None, as the random inputs suggest."""
         ...
 
 
@@ -103,22 +103,22 @@ OriginalT = TypeVar("OriginalT", bound=Original)
 
 
 class Exporter(Protocol[OriginalT]):
-    """A model on its way to one with a calibrated forecaster in it."""
+    """A model into which a calibrated forecaster can be merged."""
 
     sha256: str
     outputs: Sequence[str]  # names
 
     def original(self, output: str | None, phi: str | None) -> OriginalT:
-        """Open the classifier by its output and ``--phi``, as extraction does."""
+        """Open the classifier by the name of its output and ``--phi``, as extraction does."""
         ...
 
     def write(self, original: OriginalT, merge: Merge) -> Exported:
-        """Write the merged model, whole and proved, or nothing."""
+        """Write the merged model after it passed all checks, else write nothing."""
         ...
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """Return `name`, or where the model has it already ``calibrated_NAME``, then numbered."""
+    """Return `name`, or ``calibrated_NAME`` if the model uses it, numbered if needed."""
     if name not in taken:
         return name
     free, number = f"calibrated_{name}", 2
@@ -127,7 +127,7 @@ def free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-# What a calibration was fitted on.
+# The tensors, networks and rows of a calibration's fit.
 
 
 _TENSORS = ("features_tensor", "logits_tensor", "tail")
@@ -135,15 +135,15 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 @dataclass(frozen=True)
 class Tensors:
-    """What a file says of the model's tensors; None where nothing says so."""
+    """The model's tensors by a file of covcal; None where the file does not name them."""
 
     features: str | None = None  # their names
     logits: str | None = None
-    tail: str | None = None  # what turns the logits into the output
+    tail: str | None = None  # the function that turns the logits into the output
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
-    """Return what the calibration, or an older one's file, says was extracted from this model."""
+    """Return the tensors that were extracted, by the calibration or by its features file."""
     if calibration.reading:
         names = map(calibration.reading.get, _TENSORS)
         return Tensors(*(str(name) if name else None for name in names))
@@ -160,7 +160,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
 def calibrated_networks(
     calibration: Calibration, document: Path, networks: Path | None
 ) -> AlignedNetworks | None:
-    """Return the networks of an fl calibration; None for one of the classifier's own logits."""
+    """Return the networks of an fl calibration; None if it scales the classifier's own logits."""
     if not calibration.scaling.reads_aligned:
         if networks is not None:
             raise CovcalError(
@@ -172,9 +172,9 @@ def calibrated_networks(
 
 
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
-    """Return the first rows that the calibration was fitted on; None where they are gone or others.
+    """Return the first rows of the calibration's file; None if it is gone or has changed.
 
-    An adapted file holds no phi: it names the features file, which is read if it lies there still.
+    An adapted file holds no phi, so phi is read from the features file that it names.
     """
     if networks is None and not is_unchanged(calibration.inputs[0]):
         return None

@@ -260,3 +260,15 @@ def plain_case(folder: Path, *, fl: bool = False, **more: Any) -> Case:
 
 def names(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir()}
+
+
+def require_counted(case: Case, done: Outcome) -> None:
+    """Check the warning on stored rows in which another class is likelier than the label."""
+    with h5py.File(case.document.with_name("features.h5")) as file:
+        logits = file["target/logits"][:256].astype(np.float64)
+    label = logits.argmax(axis=1)
+    scores = logits / case.temperature + case.moves(logits)
+    count = int((scores.argmax(axis=1) != label).sum())
+    assert count > 0
+    assert f"in {count} of {len(label)} rows another class is likelier than the label" in done.err
+    assert "serve the outputs label and confidence, not the largest of probabilities" in done.err

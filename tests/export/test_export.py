@@ -27,6 +27,7 @@ from tests.export.export_cases import (
     expected_probabilities,
     made_networks,
     plain_case,
+    require_counted,
     require_right,
     rows,
     run_bare,
@@ -195,7 +196,7 @@ class TestForecasters:
         )
         assert case.aligned is not None
         done = case.export().require_success()
-        assert f"merged: blend, T = {case.temperature:.4g}, {case.aligned:.4g}\n" in done.out
+        assert f"Calibration  blend, T = {case.temperature:.4g}, {case.aligned:.4g}\n" in done.out
         after = require_right(case, 3 * rows(), phi="phi", logits="y")
         assert (after["probabilities"].argmax(axis=1) != after["label"]).any()
         entries = {entry.key: entry.value for entry in onnx.load(case.output).metadata_props}
@@ -255,7 +256,9 @@ class TestForecasters:
 def test_an_offset_of_the_label(offsets: tuple[float, ...], tmp_path: Path) -> None:
     """What labels added to the log odds of the classifier's label is merged in, and recorded."""
     case = plain_case(tmp_path, temperature=1.7, offsets=offsets, of_label=-0.7)
-    assert "T = 1.7, offset -0.700\n" in case.export().require_success().out
+    done = case.export().require_success()
+    assert "T = 1.7, offset -0.700\n" in done.out
+    require_counted(case, done)
     require_right(case, rows(), phi="phi", logits="y")
     entries = {entry.key: entry.value for entry in onnx.load(case.output).metadata_props}
     assert float(entries["covcal.confidence_offset"]) == -0.7

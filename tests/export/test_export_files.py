@@ -1,5 +1,6 @@
 """``covcal export`` of ONNX models: the files, what is refused, and the proof before writing."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from onnx import TensorProto
 
 from covcal_cli.export import onnx as onnx_export
 from covcal_cli.export.export import export
+from covcal_cli.records import write_document
 from tests.classifiers.onnx.onnx_graphs import (
     D_IN,
     WEIGHTS,
@@ -49,12 +51,27 @@ class TestTheFile:
         done = covcal("export", "model.onnx", cwd=tmp_path).require_success()
         assert (tmp_path / "calibrated.onnx").is_file()
         assert "wrote calibrated.onnx" in done.err
-        assert "merged: temp, T = " in done.out
-        assert "outputs: y (as before), probabilities, label, confidence" in done.out
+        assert "\nCalibration  temp, T = " in done.out
+        assert "y (unchanged), probabilities, label, confidence\n" in done.out
         assert (
-            "checked on 16 made rows and 180 that the calibration was fitted on: outputs "
-            "identical, labels identical, probabilities within " in done.out
+            "on 16 random inputs and 180 rows of the calibration's file: outputs identical, labels "
+            "identical, probabilities within " in done.out
         )
+
+    def test_exchanged_classes_are_refused_without_force(self, tmp_path: Path) -> None:
+        """A served model with the wrong class names is worse than none."""
+        case = plain_case(tmp_path)
+        content = json.loads(case.document.read_text())
+        content["source_accuracy"] |= {
+            "permuted": 0.91,
+            "exchanged": "classes 1 and 2 seem swapped",
+        }
+        write_document(content, case.document, force=True)
+        line = case.export().error_line()
+        assert "classes 1 and 2 seem swapped. Name the classes" in line
+        assert line.endswith("or pass --force")
+        assert not case.output.exists()
+        case.export("--force").require_success()
 
     def test_external_weights_go_with_it(self, tmp_path: Path) -> None:
         """The exported model and its one file of weights run in a folder of their own."""
@@ -138,14 +155,14 @@ class TestRefusals:
         case.model.write_bytes(model.SerializeToString())
         line = case.export().error_line()
         assert "model.onnx is not the model that" in line
-        assert line.endswith("export that file, or extract and calibrate this one")
+        assert line.endswith("export that model, or extract and calibrate this one")
         assert not case.output.exists()
 
     def test_logits_from_elsewhere(self, tmp_path: Path) -> None:
         """A table of logits has no model that could be exported."""
         case = plain_case(tmp_path, attributes={"model_sha256": "", "model_name": ""})
         line = case.export().error_line()
-        assert "was fitted on logits from elsewhere" in line
+        assert "was fitted on a table of outputs" in line
         assert not case.output.exists()
 
     def test_another_head(self, tmp_path: Path) -> None:
@@ -201,7 +218,7 @@ class TestTheProof:
             return real(build, logits, temperature * 1.001, *others)
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_probabilities", wrong)
-        assert "the merged probabilities differ by" in line
+        assert "the merged probabilities differ from" in line
 
     def test_wrong_networks_are_caught(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +233,7 @@ class TestTheProof:
 
         case = plain_case(tmp_path, fl=True)
         line = self.broken(case, monkeypatch, "add_aligned_logits", wrong)
-        assert "the merged probabilities differ by" in line
+        assert "the merged probabilities differ from" in line
 
     def test_wrong_labels_are_caught(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The label of the smallest logit is noticed."""
@@ -225,7 +242,7 @@ class TestTheProof:
             return str(build.node("ArgMin", logits, output=output, axis=1, keepdims=0))
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_label", wrong)
-        assert "gives another label on one of 16 made rows" in line
+        assert "gives another label on one of 16 random inputs" in line
 
     def test_changed_outputs_are_caught(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,14 @@ from tests import REPOSITORY
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, D, K, rows, save
 from tests.cli_runner import Outcome, covcal
-from tests.export.export_cases import Array, Case, calibrated, expected_probabilities, made_networks
+from tests.export.export_cases import (
+    Array,
+    Case,
+    calibrated,
+    expected_probabilities,
+    made_networks,
+    require_counted,
+)
 
 ZOO = torch_modules.__name__
 TENSOR, PIXELS, WORDS = (D_IN,), (CHANNELS, SIDE, SIDE), (TOKENS, D_IN)
@@ -122,7 +129,7 @@ def test_an_offset_of_the_label(tmp_path: Path) -> None:
     """What labels added to the log odds of the classifier's label is in the program."""
     module: Any = torch_modules.in_place().eval()
     case = prepared(f"{ZOO}:in_place", tmp_path, fl=False, of_label=-0.7)
-    exported(f"{ZOO}:in_place", case).require_success()
+    require_counted(case, exported(f"{ZOO}:in_place", case).require_success())
     require_right(module, case, rows(TENSOR, 7))
 
 
@@ -241,7 +248,7 @@ def test_a_wrong_result_is_not_written(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(TorchForecaster, "forward", wrong)
     before = sorted(tmp_path.iterdir())
     line = exported(f"{ZOO}:mlp", case).error_line()
-    assert "the merged probabilities differ by" in line
+    assert "the merged probabilities differ from" in line
     assert sorted(tmp_path.iterdir()) == before
 
 
