@@ -1,9 +1,14 @@
-"""HDF5 files of any origin, opened for reading: what a file holds is all in the file itself.
+"""Read HDF5 files of any origin, and refuse those whose numbers cannot be trusted.
 
-An HDF5 file can name other files (links, external storage, virtual datasets), and where those are
-gone HDF5 reads zeros without a word; it can name arrays that were never written, or that take far
-more memory than the file. So a file is looked through when it is opened, and refused for any of
-these. What is damaged is one line: h5py's own errors, of many kinds, do not leave this module.
+An HDF5 file can refer to other files (links, external storage, virtual datasets); if those are
+missing, HDF5 reads zeros without an error. A file can also list arrays that were never written, or
+that need far more memory than the file has bytes. Therefore every file is examined when it is
+opened, and refused for any of these.
+
+Chunks with a checksum (fletcher32) are checked by HDF5 whenever they are read. Here it is checked
+that each such chunk is in its place, and that none has its checksum switched off.
+
+Damage is reported in one line; h5py's exceptions never leave this module.
 """
 
 import errno
@@ -21,20 +26,26 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import grows_beyond_belief, require_file
 
 Plain = str | int | float
+_CHECKSUM_BYTES = 4  # of a chunk
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
 
 
 class Dataset:
-    """An array of an open file, read by slices as h5py's is."""
+    """An array of an open file, read by slices like a dataset of h5py."""
 
     def __init__(self, path: Path, name: str, raw: Any) -> None:
         self.path, self.name, self._raw = path, name, raw
         with _readable(path, name):
             self.shape: tuple[int, ...] = tuple(raw.shape or ())
-            self.ndim = -1 if raw.shape is None else len(self.shape)  # -1: it has no values at all
+            self.ndim = -1 if raw.shape is None else len(self.shape)  # -1: it has no values
             self.dtype: np.dtype[Any] = raw.dtype
             self.is_text = h5py.check_string_dtype(raw.dtype) is not None
             self.chunks: tuple[int, ...] | None = raw.chunks
+            self.can_grow = raw.maxshape != raw.shape
+            # Whether numbers are stored in a usual form, the last byte first.
+            self.is_usual = raw.dtype == raw.dtype.newbyteorder("<") and raw.id.get_type().equal(
+                h5py.h5t.py_create(raw.dtype)
+            )
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -56,11 +67,6 @@ class Dataset:
         except UnicodeDecodeError as error:
             raise CovcalError(f"{self.path}: {self.name} is not UTF-8: make it again") from error
 
-    def copy_to(self, group: Any, name: str) -> None:
-        """Copy the dataset as it is into a group that is open for writing."""
-        with _readable(self.path, self.name):
-            self._raw.file.copy(self._raw, group, name)
-
 
 class Group(Mapping[str, Any]):
     """A group of an open file: groups and `Dataset` by name, also by paths such as ``a/b``."""
@@ -69,51 +75,49 @@ class Group(Mapping[str, Any]):
         self.path, self.name, self._raw = path, name, raw
 
     def __getitem__(self, name: Any) -> Any:
-        """Return what is called `name`; `CovcalError` if there is no such thing."""
+        """Return the group or dataset called `name`; raise `CovcalError` if there is none."""
         if not isinstance(name, str):
             raise CovcalError(f"{self.path}: {self.name} is a group, not a dataset: make it again")
         place = f"{self.name.rstrip('/')}/{name}"
         if name not in self:
             raise CovcalError(f"{self.path}: {place} is missing: make it again")
         with _readable(self.path, place):
-            found = self._raw[name]
-        kind = Group if isinstance(found, h5py.Group) else Dataset
-        return kind(self.path, place, found)
+            raw = self._raw[name]
+        kind = Group if isinstance(raw, h5py.Group) else Dataset
+        return kind(self.path, place, raw)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return what is called `name`, or `default` if there is no such thing."""
+        """Return the group or dataset called `name`, or `default` if there is none."""
         is_there = name in self
         return self[name] if is_there else default
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is a group or dataset called `name`."""
         with _readable(self.path, self.name):
-            found = self._raw.get(name, getclass=True)
-            return found in (h5py.Group, h5py.Dataset)
+            return self._raw.get(name, getclass=True) in (h5py.Group, h5py.Dataset)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names of what lies in the group."""
+        """Yield the names of the groups and datasets in the group."""
         with _readable(self.path, self.name):
             names = list(self._raw)
         return iter(names)
 
     def __len__(self) -> int:
-        """Return how much lies in the group."""
+        """Return the number of groups and datasets in the group."""
         with _readable(self.path, self.name):
             return len(self._raw)
 
 
 class File(Group):
-    """An open file, looked through; a context manager.
+    """An open file that was examined; a context manager.
 
-    With `handle`, an open ``h5py.File`` that stays the caller's to close, `path` is what messages
-    call it.
+    With `handle`, an open ``h5py.File`` that the caller closes, messages call the file `path`.
 
     Raises
     ------
     CovcalError
-        If it is no readable HDF5 file, refers to other files or places, or holds arrays that were
-        not written or that would not fit the file.
+        If it is not a readable HDF5 file, refers to other files or places, or holds arrays that
+        were not written or are too large to be real.
     """
 
     def __init__(self, path: Path, *, remedy: str, handle: Any = None) -> None:
@@ -122,8 +126,8 @@ class File(Group):
         super().__init__(path, "/", raw)
         try:
             with _readable(path, "/"):
-                self.datasets = dict(_looked_through(path, raw))  # by path, without a first slash
-                # Root attributes that are texts or single numbers; there are no others of covcal's.
+                self.datasets = dict(_examined(path, raw))  # by path, without a first slash
+                # Root attributes that are texts or single numbers; covcal writes no others.
                 self.attrs: dict[str, Any] = dict(_plain_attributes(raw.attrs))
         except BaseException:
             self.close()
@@ -168,7 +172,7 @@ def _opened(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def _readable(path: Path, name: str) -> Iterator[None]:
-    """Make what h5py raises of a damaged file one line that names the place."""
+    """Turn what h5py raises for a damaged file into one line that names the place."""
     try:
         yield
     except _DAMAGE as error:
@@ -178,30 +182,30 @@ def _readable(path: Path, name: str) -> Iterator[None]:
         ) from error
 
 
-def _looked_through(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
+def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
     """Yield every dataset, in the order of their names, and refuse what a file must not hold."""
-    seen = set()  # several names may lead to one object, and a group into itself
+    seen = set()  # several names may lead to one object, and a group may contain itself
     waiting = [("", file)]
     while waiting:
-        place, found = waiting.pop()
-        about = h5py.h5o.get_info(found.id)
+        place, member = waiting.pop()
+        about = h5py.h5o.get_info(member.id)
         if (about.fileno, about.addr) in seen:
             continue
         seen.add((about.fileno, about.addr))
-        if isinstance(found, h5py.Dataset):
-            _require_own(path, place, found)
-            if found.shape is not None:
-                yield place, Dataset(path, f"/{place}", found)
-        elif isinstance(found, h5py.Group):
-            # The last is looked at first.
+        if isinstance(member, h5py.Dataset):
+            _require_own(path, place, member)
+            if member.shape is not None:
+                yield place, Dataset(path, f"/{place}", member)
+        elif isinstance(member, h5py.Group):
+            # The last of the list is examined first.
             waiting += [
-                (f"{place}/{name}".lstrip("/"), _linked(path, place, found, name))
-                for name in sorted(found, reverse=True)
+                (f"{place}/{name}".lstrip("/"), _linked(path, place, member, name))
+                for name in sorted(member, reverse=True)
             ]
 
 
 def _linked(path: Path, place: str, group: Any, name: str) -> Any:
-    """Return what a name stands for, unless it is a link to somewhere else."""
+    """Return the group or dataset of a name, and refuse a link to another place."""
     where = f"{place}/{name}".lstrip("/")
     link = group.get(name, getlink=True)
     if not isinstance(link, h5py.HardLink):
@@ -214,7 +218,7 @@ def _linked(path: Path, place: str, group: Any, name: str) -> Any:
 
 
 def _require_own(path: Path, place: str, dataset: Any) -> None:
-    """Refuse a dataset whose values lie elsewhere, were never written, or are far too many."""
+    """Refuse a dataset that is stored elsewhere, was not written whole, or is far too large."""
     away = "virtual" if dataset.is_virtual else "stored in another file" if dataset.external else ""
     if away:
         raise CovcalError(
@@ -235,10 +239,36 @@ def _require_own(path: Path, place: str, dataset: Any) -> None:
         raise CovcalError(
             f"{path}: /{place} was never written whole, and reads as zeros: make the file again"
         )
+    _require_checksums(path, place, dataset)
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
             f"{path}: /{place} would take {bytes_needed / 1e9:.1f} GB, from {stored} bytes: no "
             "data compresses so; copy the file again or make it again"
+        )
+
+
+def _require_checksums(path: Path, place: str, dataset: Any) -> None:
+    """Refuse a dataset with checksums if a chunk is not in its place, or has none."""
+    settings = dataset.id.get_create_plist()
+    filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
+    if h5py.h5z.FILTER_FLETCHER32 not in filters:
+        return
+    switched_off = 1 << filters.index(h5py.h5z.FILTER_FLETCHER32)
+    bytes_needed = math.prod(dataset.chunks) * dataset.dtype.itemsize + _CHECKSUM_BYTES
+    places = set()
+
+    def is_damaged(chunk: Any) -> bool | None:
+        """Note the place of a chunk; anything but None ends the iteration."""
+        places.add(chunk.chunk_offset)
+        sides = zip(chunk.chunk_offset, dataset.chunks, dataset.shape, strict=True)
+        fits = all(start % length == 0 and start < side for start, length, side in sides)
+        whole = chunk.size == bytes_needed or len(filters) > 1  # compressed
+        return None if fits and whole and not chunk.filter_mask & switched_off else True
+
+    damaged = dataset.id.chunk_iter(is_damaged)
+    if damaged or len(places) < dataset.id.get_num_chunks():
+        raise CovcalError(
+            f"{path}: /{place} has damaged chunks: copy the file again or make it again"
         )
 
 

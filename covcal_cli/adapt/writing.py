@@ -75,7 +75,7 @@ def write_adapted(
         for place, dataset in file.handle.datasets.items():
             part, _, name = place.partition("/")
             if part in ("head", MARKED) or (part in DOMAINS and name.partition("/")[0] in _CARRIED):
-                dataset.copy_to(writer.handle, place)
+                writer.copy(place, dataset)
         for name in sorted(networks):
             writer.write(f"networks/{name}", networks[name])
         domains = (file.require_source(), file.require_target())
@@ -93,24 +93,23 @@ def _written_blocks(
     writer: HDF5Writer, domain: Domain, trained: Trained, projection: Projection
 ) -> Iterator[Rows]:
     """Write one domain, yielding the rows of each block when they are done."""
-    group = writer.handle[domain.name]
     members = len(trained.psi.weights[0])
-    shapes: dict[str, tuple[int, ...]] = {
-        "aligned_logits": (members, domain.n, domain.n_classes),
-        "aligned_domain_logits": (members, domain.n),
-        "domain_logits": (domain.n,),
-    }
-    for name, shape in shapes.items():
-        group.create_dataset(name, shape, dtype=np.float32)
+    aligned_logits, aligned_domain_logits, domain_logits = (
+        f"{domain.name}/{name}"
+        for name in ("aligned_logits", "aligned_domain_logits", "domain_logits")
+    )
+    writer.allocate(aligned_logits, (members, domain.n, domain.n_classes), axis=1)
+    writer.allocate(aligned_domain_logits, (members, domain.n), axis=1)
+    writer.allocate(domain_logits, (domain.n,))
     device = projection.mean.device
     for block in domain.blocks(np.arange(domain.n, dtype=np.int64)):
         inputs = projection(torch.from_numpy(domain.features(block)).to(device))
-        rows = slice(int(block[0]), int(block[-1]) + 1)
+        start = int(block[0])
         with torch.no_grad():
             aligned = trained.psi(inputs[None])
-            group["aligned_logits"][:, rows] = trained.head(aligned).cpu().numpy()
+            writer.fill(aligned_logits, start, trained.head(aligned).cpu().numpy(), axis=1)
             from_aligned = trained.aligned_discriminator(aligned)[:, :, 0]
-            group["aligned_domain_logits"][:, rows] = from_aligned.cpu().numpy()
+            writer.fill(aligned_domain_logits, start, from_aligned.cpu().numpy(), axis=1)
             from_features = trained.discriminator(inputs[None])[0, :, 0]
-            group["domain_logits"][rows] = from_features.cpu().numpy()
+            writer.fill(domain_logits, start, from_features.cpu().numpy())
         yield block

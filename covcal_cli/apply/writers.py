@@ -164,16 +164,16 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
     with HDF5Writer(
         path, schema=APPLIED_SCHEMA, classes=layout.classes, attributes=layout.provenance
     ) as writer:
-        ids = writer.handle.create_dataset("id", (n,), dtype=layout.id_dtype)
-        labels = writer.handle.create_dataset("label_index", (n,), dtype=np.int64)
+        writer.allocate("id", (n,), layout.id_dtype)
+        writer.allocate("label_index", (n,), np.int64)
         writer.allocate("confidence", (n,))
         if layout.with_probabilities:
             writer.allocate("probabilities", (n, len(layout.classes)))
         start = 0
         for block in blocks:
             stop = start + len(block)
-            ids[start:stop] = block.ids
-            labels[start:stop] = block.label_index
+            writer.fill("id", start, block.ids)
+            writer.fill("label_index", start, block.label_index)
             writer.fill("confidence", start, block.confidence)
             if block.probabilities is not None:
                 writer.fill("probabilities", start, block.probabilities)

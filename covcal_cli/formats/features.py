@@ -305,6 +305,7 @@ class FeatureFile:
         self._file = File(path, remedy=REMEDY, handle=handle)
         try:
             self.schema = self._checked_schema()
+            self._require_usual_datasets()
             self.classes = self._class_names()
             self.attributes = self._file.attrs
             self.source = SourceDomain(*self._group("source")) if "source" in self._file else None
@@ -395,6 +396,20 @@ class FeatureFile:
         if self._file.attrs.get("complete") != 1:
             raise CovcalError(f"{self.path} was never finished: run the step that made it again")
         return str(schema)
+
+    def _require_usual_datasets(self) -> None:
+        """Refuse datasets of a form that covcal never writes: then the file is damaged."""
+        for name, dataset in self._file.datasets.items():
+            if dataset.can_grow:
+                raise CovcalError(
+                    f"{self.path}: /{name} can grow, so that some of its rows may never have been "
+                    "written: make the file again"
+                )
+            if dataset.dtype.kind in "fiu" and not dataset.is_usual:
+                raise CovcalError(
+                    f"{self.path}: /{name} is damaged ({dataset.dtype} of an unusual form): copy "
+                    "the file again or make it again"
+                )
 
     def _class_names(self) -> list[str]:
         if "classes" not in self._file:

@@ -1,10 +1,13 @@
 """The writer of covcal's HDF5 files, block by block; `features` reads them and names the schemas.
 
 The same blocks give the same bytes: no timestamps, no compression, HDF5's default library version.
-The root attribute ``complete`` is set last, and readers refuse a file without it.
+Datasets are stored in chunks of about half a MiB, each with a checksum (HDF5's fletcher32), which
+HDF5 checks whenever it reads the chunk. The root attribute ``complete`` is set last, and readers
+refuse a file without it.
 """
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -13,14 +16,18 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from covcal_cli.hdf5 import Dataset
+
 Attribute = str | int | float
+_COPIED_BYTES = 4 << 20  # that are copied at a time
+_CHUNK_BYTES = 512 << 10  # below the 1 MiB that HDF5 keeps of a dataset while it is written
 
 
 class _Sink(io.FileIO):
     """A file that keeps the first write error for later instead of raising it.
 
     HDF5 cannot close a file that it failed to write to: it loses the error, or ends the process
-    with a segmentation fault. So it is told that all went well, and the writer asks here.
+    with a segmentation fault. So HDF5 is told that every write succeeded, and the writer asks here.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +72,7 @@ class HDF5Writer:
         *,
         schema: str,  # such as "covcal.features/1"
         classes: Sequence[str],  # in the order of the logits
-        # What the content comes from. No times: same input, same bytes.
+        # The provenance, without times: the same input gives the same bytes.
         attributes: Mapping[str, Attribute],
     ) -> None:
         self._sink = _Sink(path)
@@ -74,26 +81,46 @@ class HDF5Writer:
         self._file.attrs["schema"] = schema
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
-        self._file.create_dataset("classes", data=utf8(classes))
+        self.write("classes", utf8(classes))
 
     @property
     def handle(self) -> Any:
-        """The open ``h5py.File``, for copying datasets from another file without reading them."""
+        """The open ``h5py.File``."""
         return self._file
 
-    def allocate(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> None:
-        """Create the dataset `name`, to be filled block by block, contiguously."""
-        self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=dtype)
+    def allocate(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32, *, axis: int = 0
+    ) -> None:
+        """Create the dataset `name`, to be filled block by block along `axis`, that of the rows."""
+        layout = _layout(shape, np.dtype(dtype), axis)
+        self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=dtype, **layout)
 
-    def fill(self, name: str, start: int, block: ArrayLike) -> None:
-        """Write `block`, shape (m, ...), into the rows of an allocated dataset from `start` on."""
-        rows = np.asarray(block)
-        self._allocated[name][start : start + len(rows)] = rows
+    def fill(self, name: str, start: int, block: ArrayLike, *, axis: int = 0) -> None:
+        """Write `block` into the rows of an allocated dataset from `start` on, along `axis`."""
+        values = np.asarray(block)
+        rows = slice(start, start + values.shape[axis])
+        self._allocated[name][(slice(None),) * axis + (rows,)] = values
         self._sink.require_written()
 
     def write(self, name: str, values: ArrayLike) -> None:
-        """Write a whole dataset at once, contiguously."""
-        self._file.create_dataset(name, data=np.asarray(values))
+        """Write a whole dataset at once."""
+        values = np.asarray(values)
+        self._file.create_dataset(name, data=values, **_layout(values.shape, values.dtype, 0))
+
+    def copy(self, name: str, dataset: Dataset) -> None:
+        """Write what a dataset of another file holds; its checksums are checked and made anew."""
+        shape, chunks = dataset.shape, dataset.chunks or dataset.shape
+        if not shape or 0 in shape:
+            self.write(name, dataset[()])
+            return
+        # The axis that is cut into chunks is that of the rows.
+        axis = next((axis for axis in range(len(shape)) if chunks[axis] < shape[axis]), 0)
+        self.allocate(name, shape, dataset.dtype, axis=axis)
+        row_bytes = math.prod(shape) // shape[axis] * dataset.dtype.itemsize
+        rows = max(1, _COPIED_BYTES // row_bytes)
+        for start in range(0, shape[axis], rows):
+            block = dataset[(slice(None),) * axis + (slice(start, start + rows),)]
+            self.fill(name, start, block, axis=axis)
 
     def complete(self, **attributes: Attribute) -> None:
         """Set what is known only at the end, mark the file whole, and push it to the disk."""
@@ -111,8 +138,21 @@ class HDF5Writer:
         self._sink.close()
 
 
+def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str, Any]:
+    """Return how a dataset is stored: in chunks of some rows each, with a checksum.
+
+    HDF5 has no chunks for a single number or for no rows.
+    """
+    if not shape or 0 in shape or dtype.itemsize == 0:
+        return {}
+    row_bytes = math.prod(shape) // shape[axis] * dtype.itemsize
+    chunk = list(shape)
+    chunk[axis] = min(shape[axis], max(1, _CHUNK_BYTES // row_bytes))
+    return {"chunks": tuple(chunk), "fletcher32": True}
+
+
 def _storable(value: Attribute) -> Attribute:
-    """Return an attribute that HDF5 takes: what is no UTF-8 of a path is spelled."""
+    """Return an attribute that HDF5 takes: bytes of a path that are not UTF-8 are spelled out."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 

@@ -234,7 +234,7 @@ def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
     with HDF5Writer(partial, schema=file.schema, classes=file.classes, attributes=kept) as writer:
         for place, dataset in file.handle.datasets.items():
             if place != "classes" and not place.startswith(f"{MARKED}/"):
-                dataset.copy_to(writer.handle, place)
+                writer.copy(place, dataset)
         write_draw(writer, draw)
         writer.complete()
 

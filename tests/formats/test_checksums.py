@@ -1,0 +1,233 @@
+"""Checksums: no flipped byte of a features or adapted file changes a number."""
+
+import random
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.hdf5 import File
+from tests.cli_runner import covcal
+from tests.made_files import made_domain, write_adapted, write_features
+
+FLIPS = 1500
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the values of every dataset that a file holds."""
+    with FeatureFile(path) as file:
+        return {name: dataset[()] for name, dataset in file.handle.datasets.items()}
+
+
+def is_same(first: Any, second: Any) -> bool:
+    return first.dtype == second.dtype and np.array_equal(first, second)
+
+
+def chunk_bytes(path: Path, name: str) -> tuple[int, int]:
+    """Return where the first chunk of a dataset lies in the file, and its size."""
+    with h5py.File(path) as file:
+        chunk = file[name].id.get_chunk_info(0)
+        return chunk.byte_offset, chunk.size
+
+
+def flip(path: Path, place: int, change: int = 0xFF) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= change
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flipped_byte_is_refused_or_changes_no_number(seed: int, tmp_path: Path) -> None:
+    """Anywhere in the file: in numbers, ids, names, types, shapes and the index of chunks."""
+    path = write_adapted(tmp_path / "a.h5")
+    whole, content = read(path), path.read_bytes()
+    rng = random.Random(seed)
+    refused = 0
+    for _ in range(FLIPS // 3):
+        damaged = bytearray(content)
+        place, change = rng.randrange(len(content)), 1 << rng.randrange(8)
+        damaged[place] ^= change
+        path.write_bytes(damaged)
+        try:
+            values = read(path)
+        except CovcalError:
+            refused += 1
+            continue
+        # A dataset that lost its name is missing, and is refused by the command that needs it.
+        changed = [
+            name for name in values if name in whole and not is_same(values[name], whole[name])
+        ]
+        assert not changed, (place, change)
+    assert refused > 0.5 * FLIPS / 3
+
+
+@pytest.mark.parametrize(
+    "name", ["target/logits", "source/features", "target/labels", "target/split", "target/ids"]
+)
+def test_every_command_refuses_a_flipped_byte(name: str, tmp_path: Path) -> None:
+    """Also the commands that would copy it into another file; no output is left."""
+    path = write_features(tmp_path / "features.h5")
+    covcal("calibrate", "--method", "temp", cwd=tmp_path).require_success()
+    covcal("pick", "features.h5", "-n", 9, "-o", "sheet.csv", cwd=tmp_path).require_success()
+    sheet = pd.read_csv(tmp_path / "sheet.csv", dtype=str)
+    sheet.assign(label="class 0").to_csv(tmp_path / "sheet.csv", index=False)
+    place, size = chunk_bytes(path, name)
+    flip(path, place + size // 2)
+    before = sorted(tmp_path.iterdir())
+    reads = {
+        "estimate": (),
+        "apply": ("-c", "cal.json", "-o", "new.csv"),
+        "label": ("sheet.csv", "-o", "new.h5"),
+    }
+    refused = 0
+    for command, options in reads.items():
+        done = covcal(command, "features.h5", *options, cwd=tmp_path)
+        if done.code == 0:  # it does not read this dataset
+            assert command in ("estimate", "apply")
+            assert name not in ("target/logits", "target/split")
+            for written in set(tmp_path.iterdir()) - set(before):
+                written.unlink()
+            continue
+        refused += 1
+        line = done.error_line()
+        assert line.startswith(f"features.h5: /{name} is not readable"), line
+        assert line.endswith("copy the file again or make it again")
+        assert sorted(tmp_path.iterdir()) == before
+    assert refused
+
+
+def test_copies_get_checksums_of_their_own(tmp_path: Path) -> None:
+    """A file from elsewhere may have none."""
+    path = write_features(tmp_path / "a.h5")
+    bare = tmp_path / "bare.h5"
+    with h5py.File(path) as old, h5py.File(bare, "w") as new:
+        for name in old.attrs:
+            new.attrs[name] = old.attrs[name]
+        with File(path, remedy="") as file:
+            for name, dataset in file.datasets.items():
+                new[name] = dataset[()]
+    with HDF5Writer(tmp_path / "copy.h5", schema="s", classes=["a"], attributes={}) as writer:
+        with FeatureFile(bare) as file:
+            for name, dataset in file.handle.datasets.items():
+                if name != "classes":
+                    writer.copy(name, dataset)
+        writer.complete()
+    with h5py.File(tmp_path / "copy.h5") as copy, h5py.File(path) as old:
+        for name in ("target/logits", "source/features", "target/ids"):
+            assert copy[name].fletcher32
+            assert copy[name].chunks == old[name].chunks
+            assert is_same(copy[name][()], old[name][()])
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((70_000, 3), 0), ((3, 50_000, 4), 1), ((300_000,), 0)]
+)
+def test_rows_are_cut_into_chunks_and_come_back(
+    shape: tuple[int, ...], axis: int, tmp_path: Path
+) -> None:
+    """Whatever blocks they are written in."""
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    path = tmp_path / "a.h5"
+    with HDF5Writer(path, schema="s", classes=["a"], attributes={}) as writer:
+        writer.allocate("x", shape, axis=axis)
+        for start in range(0, shape[axis], 9_999):
+            rows = np.take(values, range(start, min(start + 9_999, shape[axis])), axis=axis)
+            writer.fill("x", start, rows, axis=axis)
+        writer.write("nothing", np.empty((0, 4)))
+        writer.write("number", np.array(3))
+        writer.complete()
+    with h5py.File(path) as file:
+        chunks = file["x"].chunks
+        assert 128 << 10 < np.prod(chunks) * 4 <= 512 << 10
+        assert [chunks[i] for i in range(len(shape)) if i != axis] == [
+            shape[i] for i in range(len(shape)) if i != axis
+        ]
+    with File(path, remedy="") as file:
+        assert is_same(file["x"][()], values)
+        assert file["nothing"].shape == (0, 4)
+        assert file["number"][()] == 3
+
+
+class TestUnwritten:
+    """Rows that nobody wrote read as zeros, and are refused."""
+
+    def test_a_dataset_that_grew_without_being_written(self, tmp_path: Path) -> None:
+        """Within its last chunk, where HDF5 has nothing to miss."""
+        path = tmp_path / "a.h5"
+        write_features(path)
+        with h5py.File(path, "r+") as file:
+            for name, dataset in list(file["target"].items()):
+                values, shape = dataset[()], dataset.shape
+                del file["target"][name]
+                more = (None, *shape[1:])
+                file["target"].create_dataset(
+                    name, data=values, maxshape=more, chunks=(4000, *shape[1:]), fletcher32=True
+                )
+                file["target"][name].resize(shape[0] + 50, axis=0)
+        line = covcal("estimate", path).error_line()
+        assert "can grow, so that some of its rows may never have been written" in line
+
+    def test_a_chunk_that_is_missing(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.h5"
+        with HDF5Writer(path, schema="s", classes=["a"], attributes={}) as writer:
+            writer.allocate("x", (300_000,))
+            writer.fill("x", 0, np.ones(200_000, np.float32))
+            writer.complete()
+        with pytest.raises(CovcalError, match="/x was never written whole, and reads as zeros"):
+            File(path, remedy="")
+
+
+class TestChecksumsThatDoNotCount:
+    """Chunks that HDF5 would read without checking them."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        with HDF5Writer(tmp_path / "a.h5", schema="s", classes=["a"], attributes={}) as writer:
+            writer.write("x", np.arange(300_000, dtype=np.float32))
+            writer.complete()
+        return tmp_path / "a.h5"
+
+    @pytest.mark.parametrize("change", [{"mask": 1}, {"size": 4096}, {"row": 1}, {"row": 131072}])
+    def test_an_index_of_chunks_that_says_something_else(
+        self, path: Path, change: dict[str, int]
+    ) -> None:
+        """No checksum for a chunk, another size, and places that are not its own."""
+
+        def entry(size: int = 524292, mask: int = 0, row: int = 0) -> bytes:
+            return struct.pack("<IIQ", size, mask, row)
+
+        content = path.read_bytes()
+        assert content.count(entry()) == 1
+        path.write_bytes(content.replace(entry(), entry(**change)))
+        with pytest.raises(CovcalError, match=r"(has damaged chunks|was never|is not readable)"):
+            File(path, remedy="")
+
+    def test_numbers_in_another_order_of_bytes(self, tmp_path: Path) -> None:
+        """A flipped bit of the type would exchange the bytes of every number."""
+        domain = made_domain("target")
+        domain["logits"] = domain["logits"].astype(">f4")
+        path = write_features(tmp_path / "b.h5", target=domain)
+        with pytest.raises(CovcalError, match="/target/logits is damaged"):
+            FeatureFile(path)
+
+
+def test_ids_are_kept_as_bytes(tmp_path: Path) -> None:
+    """Fixed-length texts have checksums too."""
+    with HDF5Writer(tmp_path / "a.h5", schema="s", classes=["a"], attributes={}) as writer:
+        writer.write("ids", utf8(["ä", "b"]))
+        writer.complete()
+    place, _ = chunk_bytes(tmp_path / "a.h5", "ids")
+    shutil.copy(tmp_path / "a.h5", tmp_path / "b.h5")
+    flip(tmp_path / "b.h5", place, 1)
+    with File(tmp_path / "a.h5", remedy="") as file:
+        assert file["ids"].texts() == ["ä", "b"]
+    with File(tmp_path / "b.h5", remedy="") as file, pytest.raises(CovcalError, match="/ids"):
+        file["ids"].texts()
