@@ -9,7 +9,8 @@ body { margin: 0 auto; max-width: 68rem; padding: 1rem; color: #1f2933; backgrou
   font: 16px/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 p { margin: .4rem 0; max-width: 44rem; } .origin { color: #52606d; }
-.verdict { border-left: .5rem solid; padding: .5rem 1rem; margin: 1rem 0; background: #f5f7fa; }
+.verdict { border-left: .5rem solid; padding: .5rem 1rem; margin: 1rem 0; background: #f5f7fa;
+  max-width: 48rem; }
 .verdict strong { font-size: 1.2rem; }
 .good { border-color: #007a5e; } .mixed { border-color: #b07d00; } .bad { border-color: #b3261e; }
 .diagrams { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); }

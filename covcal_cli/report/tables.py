@@ -145,7 +145,7 @@ def differences_table(evaluation: Evaluation) -> str:
                 *(value, f"{low} to {high}", _DIRECTIONS[one.direction]),
             ]
         )
-    header = ["calibration", "against", "", "difference", "interval", "shown"]
+    header = ["calibration", "against", "metric", "difference", "interval", "proved"]
     return html(Table(header, rows, texts=(0, 1, 2, 5)))
 
 

@@ -57,7 +57,7 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
         f"Measured on {evaluation.n} labelled target rows. The classifier gets "
         f"{evaluation.metrics[name].accuracy:.1%} of them right.{_left_out(evaluation)}",
         *_errors(evaluation, name),
-        *_compared(changes, level),
+        *_compared(changes),
     ]
     if ece is not None and classes.n > 1:
         sentences += [_sentence(text) for text in (classes.worst, classes.count) if text]
@@ -124,33 +124,23 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
     return sentences
 
 
-def _compared(changes: Sequence[Difference], level: float) -> list[str]:
+def _compared(changes: Sequence[Difference]) -> list[str]:
     """Return what the rows prove about the calibration against the uncalibrated classifier."""
     if not changes:
         return []
-    numbers = ", ".join(_change(change) for change in changes)
     worse, better = (
         " and ".join(_NAMES[change.metric] for change in changes if change.direction == direction)
         for direction in (1, -1)
     )
     if worse and better:
-        conclusion = f"It is better by {better} and worse by {worse}."
+        conclusion = f"it is better by {better} and worse by {worse}"
     elif worse:
-        conclusion = f"It is worse by {worse}."
+        conclusion = f"it is worse by {worse}"
     elif better:
-        conclusion = f"It is better by {better}."
+        conclusion = f"it is better by {better}"
     else:
-        conclusion = "These rows prove neither that it is better nor that it is worse."
-    return [f"{conclusion} On the same rows it changes {numbers} ({short_percent(level)}, paired)."]
-
-
-def _change(change: Difference) -> str:
-    if change.metric == "ece":
-        ends = (100 * number for number in (change.value, change.low, change.high))
-        value, low, high = (f"{number:+.1f}" for number in ends)
-        return f"the ECE by {value} points [{low}, {high}]"
-    value, low, high = (f"{number:+.4f}" for number in (change.value, change.low, change.high))
-    return f"the {_NAMES[change.metric]} by {value} [{low}, {high}]"
+        conclusion = "these rows prove neither that it is better nor that it is worse"
+    return [f"Compared with the uncalibrated classifier on the same rows, {conclusion}."]
 
 
 # Without labels.
@@ -182,15 +172,12 @@ def _expected(content: ReportContent) -> Verdict:
             f"On the rows that you labelled, the ECE is {points(labelled['ece_low'])} to "
             f"{points(labelled['ece_high'])} points. Each row was tested with a fit without it."
         )
-    failed = [guard for guard in calibration.guards if not guard.passed]
-    sentences += [f"A check failed: {guard.sentence}." for guard in failed]
+    sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(
         f"No number without labels can show that the task itself has changed. {_LABELS_HELP}"
     )
-    if vague or failed or calibration.warnings:
-        reason = "the estimated accuracy is too vague" if vague else "a check failed"
-        if not (vague or failed):
-            reason = "the calibration has a warning"
+    if vague or calibration.warnings:
+        reason = "the estimated accuracy is too vague" if vague else "there is a warning"
         return Verdict("mixed", f"Label 50 rows first: {reason}", tuple(sentences))
     return Verdict(
         "mixed", "Use it, and label some rows when you can: nothing was measured", tuple(sentences)

@@ -166,12 +166,12 @@ class TestVerdict:
         stronger = 1.3 * content["temperatures"]["forecaster"]
         page = reported(folder, "-c", str(calibrated(folder, name="b.json", forecaster=stronger)))
         assert "Better than before, but do not rely on it: the confidence is off by" in page.words
-        assert "It is better by" in page.words
+        assert "it is better by" in page.words
 
     def test_harm(self, folder: Path) -> None:
         page = reported(folder, "-c", str(calibrated(folder, forecaster=0.2)))
         assert "Do not use temp here: it makes the confidence worse." in page.words
-        assert "It is worse by" in page.words
+        assert "it is worse by" in page.words
 
     def test_harm_that_overlapping_intervals_would_hide(self, tmp_path: Path) -> None:
         """Rows that are judged twice tell a small harm apart."""
@@ -186,9 +186,9 @@ class TestVerdict:
         assert "Do not use temp here: it makes the confidence worse." in page.words
         shown = {one["metric"]: one for one in content["differences"]}
         assert shown["brier"]["low"] > 0
-        for metric, name in (("brier", "Brier score"), ("nll", "log loss")):
+        for metric, name in (("brier", "Brier score"), ("nll", "Negative log-likelihood")):
             value, low, high = (f"{shown[metric][key]:+.4f}" for key in ("value", "low", "high"))
-            assert f"the {name} by {value} [{low}, {high}]" in page.words
+            assert f"{name} {value} {low} to {high} worse" in page.words
 
     def test_no_difference_is_no_verdict(self, tmp_path: Path) -> None:
         write_features(tmp_path / "features.h5", target=honest_domain(300))
