@@ -30,6 +30,7 @@ PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
+_SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # of 64 bits, whatever its digits
 _HALF = re.compile("[\ud800-\udfff]")  # of a character
 _LONGEST_GROUP = 256  # characters; a longer text names no group of rows
 _LONGEST_ID = 4096  # and no row; paths are as long at most
@@ -122,10 +123,11 @@ class RowFacts:
         elif found is not None:
             self.ids = self._ids(found)
         else:
-            self.ids = [str(row) for row in range(n)]
-        # Whether they are integers where they come from, which CSV shows by their spelling alone.
-        texts = found is not None and store.entries[found].is_text and store.is_typed
-        self.ids_are_integers = not texts and all(map(_is_integer, self.ids))
+            self.ids = list(map(str, range(n)))
+        # Whether the ids are integers in the file; in CSV, only their spelling shows that.
+        are_texts = found is not None and store.entries[found].is_text and store.is_typed
+        are_numbers = found is None and self.path_name is None
+        self.ids_are_integers = are_numbers or (not are_texts and all(map(_is_integer, self.ids)))
         self.has_ids = any(name is not None for name in (named, self.path_name, index))
         split = self._only(("split",))
         self.given_split = None if split is None else self._split(split)
@@ -202,8 +204,10 @@ class RowFacts:
         if not self._store.entries[name].is_text:
             return 0
         texts = self._store.texts(name)
+        if all(map(str.isascii, texts)):
+            return max(map(len, texts), default=0)
         for row, text in enumerate(texts):
-            if not text.isascii() and _HALF.search(text):
+            if _HALF.search(text):
                 raise self._store.error(
                     f"{name} holds {shown(text)} in {self._store.place(row)}, which is no Unicode "
                     "text: save it again"
@@ -357,6 +361,8 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
 
 def _is_integer(known: str) -> bool:
     """Return whether an id is spelled as integers of 64 bits are."""
+    if _SHORT_INTEGER.fullmatch(known):
+        return True
     digits = known.removeprefix("-")
     plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
     return plain and known != "-0" and -(2**63) <= int(known[:20]) < 2**63 and len(known) <= 20

@@ -41,8 +41,10 @@ from covcal_cli.formats.features import (
 from covcal_cli.formats.writer import Attribute
 
 _BATCH_BYTES = 16 << 20
+_NAMES_AT_ONCE = 1 << 14
 _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
+_MOST_ROWS_OF_NUMBERS = 2048  # such rows are small, and each batch has its own costs
 _LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
@@ -413,8 +415,9 @@ def _listing(data: DomainData) -> str:
     if data.path.is_file():
         state = data.path.stat()
         digest.update(f"{state.st_size} {state.st_mtime_ns}\n".encode())
-    for name in data.ids:
-        digest.update(name.encode() + b"\n")
+    for start in range(0, len(data.ids), _NAMES_AT_ONCE):
+        names = data.ids[start : start + _NAMES_AT_ONCE]
+        digest.update("\n".join([*names, ""]).encode())
     return digest.hexdigest()
 
 
@@ -438,5 +441,8 @@ def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) ->
     else:
         elements = math.prod(pipeline.row_shape)
     fewest, most = _BATCH_RANGE
+    shapes = [(len(entry.shape), entry.dtype.kind) for entry in classifier.inputs]
+    if pipeline is None and all(shape == (2, "f") for shape in shapes):
+        most = _MOST_ROWS_OF_NUMBERS
     fitting = _BATCH_BYTES // max(1, elements * classifier.inputs[0].dtype.itemsize)
     return min(most, max(fewest, 1 << max(0, fitting.bit_length() - 1)))

@@ -34,4 +34,4 @@ def test_it_is_skipped_and_named(kind: str, named: bool, tmp_path: Path) -> None
         target = "tgt/rows.npz"
     done = covcal("extract", "model.onnx", "--target", target, "-o", "f.h5", cwd=tmp_path)
     done.require_success()
-    assert "skipped z.png: it is a pipe or device, not a file" in done.err
+    assert "z.png (it is a pipe or device, not a file)" in done.err

@@ -1,6 +1,8 @@
 """CSV and Parquet tables: which columns are what, and what is refused."""
 
+import csv
 import gzip
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from covcal_cli.data.domain import DomainData
 from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.rows import GROUP_PREFIX
+from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError
 from tests.cli_runner import covcal
 from tests.made_rows import opened, write_parquet
@@ -293,3 +296,40 @@ def test_a_column_whose_name_cannot_be_stored_is_no_group(name: str, tmp_path: P
     covcal("extract", "--logits", "source.csv", "target.csv", cwd=tmp_path).require_success()
     with h5py.File(tmp_path / "features.h5") as file:
         assert "columns" not in file["target"]
+
+
+class TestCSVIsScannedAsItsReaderReadsIt:
+    """Plain lines are cut by hand and other lines by the CSV reader; both give the same cells."""
+
+    CELLS = ("1", "2.5", "", "x", "a b")
+    QUOTED = ('"q"', '"a;b,c\td"', '"l\nm"', '"x""y"')
+
+    @pytest.mark.parametrize("seed", range(24))
+    def test_texts_rows_and_lines(
+        self, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("covcal_cli.data.stores.csv.WINDOW_BYTES", 1)  # blocks of 64 rows
+        rng = np.random.default_rng(seed)
+        n, width, delimiter = int(rng.integers(1, 400)), int(rng.integers(1, 6)), ",;\t"[seed % 3]
+        choices = [*self.CELLS, *(self.QUOTED if seed % 2 else ())]
+        cells = rng.choice(choices, size=(n, width)).tolist()
+        lines = [delimiter.join([*row, f"id{i}"]) for i, row in enumerate(cells)]
+        if seed % 4 > 1:
+            lines.insert(int(rng.integers(n)), "")
+        newline = ("\n", "\r\n")[seed % 5 % 2]
+        names = [*(f"c{k}" for k in range(width)), "id"]
+        text = newline.join([delimiter.join(names), *lines]) + newline * (seed % 2)
+        path = tmp_path / "t.csv"
+        path.write_bytes(text.encode())
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))[1:]
+        rows = [row for row in rows if row]
+        store = CSVStore(path, of_images=False)
+        assert store.entries["id"].shape == (len(rows),)
+        for place, name in enumerate(names):
+            if store.entries[name].is_text:
+                assert store.texts(name) == [row[place] for row in rows]
+        lines.append(delimiter.join(["9"] * (width + 3)))
+        path.write_bytes(newline.join([delimiter.join(names), *lines]).encode())
+        last = path.read_bytes().count(b"\n") + 1
+        with pytest.raises(CovcalError, match=f"line {last} has {width + 3} cells"):
+            CSVStore(path, of_images=False)

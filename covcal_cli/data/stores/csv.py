@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,9 +44,9 @@ class CSVStore(Store):
         self._of_images = of_images  # beside paths of images, all other columns are texts
         self._texts: dict[str, list[str]] = {}
         self.with_commas: dict[str, str] = {}
-        with self._reading() as (_, reader, header):
+        with self._reading() as (lines, reader, header):
             self._names = self._checked(header)
-            kinds = self._scanned(reader)
+            kinds = self._scanned(lines, reader)
         kinds_of = {"text": np.dtype(str), "bool": np.dtype(bool), "number": np.dtype(float)}
         self.entries = {
             name: Entry((self._n,), kinds_of[kinds.get(name, "number")]) for name in self._names
@@ -138,9 +138,8 @@ class CSVStore(Store):
         """Return whether a cell is a number with a decimal comma."""
         return self._delimiter != "," and _WITH_COMMA.fullmatch(cell.strip()) is not None
 
-    def _scanned(self, reader: Any) -> dict[str, str]:
+    def _scanned(self, lines: Iterator[str], reader: Any) -> dict[str, str]:
         """Count the rows, keep the texts, and return the kind of every column with values."""
-        width = len(self._names)
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
         # Labels, ids and groups are kept as texts; beside paths of images, so are all columns.
@@ -152,15 +151,12 @@ class CSVStore(Store):
         self._texts = {name: [] for name in kinds}
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
-        n = 0
+        self._n = 0
+        # One row after the other until every column has shown its kind.
         for cells in reader:
-            if len(cells) != width:
-                if not cells:
-                    continue
-                raise self.error(
-                    f"line {reader.line_num} has {len(cells)} cells and the first line names "
-                    f"{width} columns: correct or quote it"
-                )
+            if not cells:
+                continue
+            self._require_width(cells, reader.line_num)
             # The first value decides the kind of a column; before a first text, cells were empty.
             for index in tuple(undecided):
                 name, kind = self._names[index], _kind(cells[index])
@@ -172,16 +168,67 @@ class CSVStore(Store):
                     if self._has_comma(cells[index]):
                         place = f"line {reader.line_num}"
                         self.with_commas[name] = _comma_message(name, cells[index], place)
-                    self._texts[name] = [""] * n
+                    self._texts[name] = [""] * self._n
                     columns.append((self._texts[name], index))
-            for texts, index in columns:
-                texts.append(cells[index])
-            n += 1
-        if n == 0:
+            self._keep([cells], columns)
+            if not undecided:
+                break
+        n_lines = self._scan_rest(lines, reader.line_num, columns)
+        if self._n == 0:
             raise self.error("there are no rows below the first line: give one row per example")
-        self._n = n
-        self._one_line_each = reader.line_num == n + 1
+        self._one_line_each = n_lines == self._n + 1
         return kinds
+
+    def _scan_rest(
+        self, lines: Iterator[str], line: int, columns: Sequence[tuple[list[str], int]]
+    ) -> int:
+        """Scan the rows behind a line, many at a time, and return the number of all lines."""
+        size = max(64, WINDOW_BYTES // (_CELL_BYTES * len(self._names)))
+        while block := list(islice(lines, size)):
+            if not self._are_plain(block):
+                break
+            for texts, index in columns:
+                texts.extend(self._cells(block, index))
+            self._n += len(block)
+            line += len(block)
+        # From the first quote or odd line on, the CSV reader goes on.
+        reader = csv.reader(chain(block, lines), delimiter=self._delimiter, strict=True)
+        before = 0
+        while rows := list(islice(reader, size)):
+            for cells in rows:
+                before += 1 + sum(cell.count("\n") for cell in cells)
+                if cells:
+                    self._require_width(cells, line + before)
+            before = reader.line_num
+            self._keep([cells for cells in rows if cells], columns)
+        return line + before
+
+    def _are_plain(self, lines: Sequence[str]) -> bool:
+        """Return whether every line is a row without quotes, which needs no CSV reader."""
+        others, delimiter = len(self._names) - 1, self._delimiter
+        counts = {line.count(delimiter) for line in lines}
+        return counts == {others} and others > 0 and not any('"' in line for line in lines)
+
+    def _cells(self, lines: Sequence[str], index: int) -> list[str]:
+        """Return the cells of one column, cut from the nearer end of plain lines."""
+        behind, delimiter = len(self._names) - index, self._delimiter
+        if index < behind:
+            return [line.split(delimiter, index + 1)[index].rstrip("\r\n") for line in lines]
+        return [line.rsplit(delimiter, behind)[-behind].rstrip("\r\n") for line in lines]
+
+    def _keep(
+        self, rows: Sequence[Sequence[str]], columns: Sequence[tuple[list[str], int]]
+    ) -> None:
+        for texts, index in columns:
+            texts.extend([cells[index] for cells in rows])
+        self._n += len(rows)
+
+    def _require_width(self, cells: Sequence[str], line: int) -> None:
+        if len(cells) != len(self._names):
+            raise self.error(
+                f"line {line} has {len(cells)} cells and the first line names {len(self._names)} "
+                "columns: correct or quote it"
+            )
 
     def _checked(self, header: list[str]) -> list[str]:
         names = [name.strip() for name in header]
