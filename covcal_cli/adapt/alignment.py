@@ -33,7 +33,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 PROBE_ROWS = 3000
 _PURPOSE = 1  # of the random streams of this stage
-EVALUATION_BLOCK = 16384
+_EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200
 _MEAN_WEIGHT_TOLERANCE = 0.1
 
@@ -191,7 +191,7 @@ class Aligner:
     def _training_domain_error(self) -> Tensor:
         def errors(rows: Tensor, truth: float) -> Tensor:
             total = torch.zeros(self._settings.members, device=self._device)
-            for block in torch.split(rows, EVALUATION_BLOCK):
+            for block in torch.split(rows, _EVALUATION_BLOCK):
                 chance = torch.sigmoid(self.discriminator(self.psi(block[None])).squeeze(2))
                 total += (chance - truth).square().sum(dim=1)
             return (total / len(rows)).cpu()
@@ -230,8 +230,7 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
     """
 
     def aligned(inputs: Tensor) -> Float32s:
-        blocks = [psi(block[None]).cpu() for block in torch.split(inputs, EVALUATION_BLOCK)]
-        values: Float32s = torch.cat(blocks, dim=1).numpy()
+        values: Float32s = psi(inputs[None]).cpu().numpy()
         return values
 
     domains = (rows.source, rows.target)
@@ -264,8 +263,7 @@ def probe_logits(source: Float32s, target: Float32s, rows: Float32s) -> Float64s
     weights = fit_logistic(blocks, len(centre))
     if weights is None:  # the objective is convex, so the inputs are not finite
         raise diverged()
-    parts = np.array_split(rows, max(1, len(rows) // EVALUATION_BLOCK))
-    return np.concatenate([(part - centre) / spread @ weights[:-1] + weights[-1] for part in parts])
+    return np.asarray((rows - centre) / spread @ weights[:-1] + weights[-1])
 
 
 def balanced_accuracy(source: Float64s, target: Float64s) -> float:

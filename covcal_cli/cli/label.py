@@ -1,27 +1,32 @@
-"""``covcal label``: labels of picked rows, put into their file."""
+"""``covcal label``: put the labels of picked rows into their file."""
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import Quiet, Verbose, output
+from covcal_cli.cli.console import Console, file_to_read
+from covcal_cli.cli.options import InputFile, Quiet, Verbose, output
+
+if TYPE_CHECKING:
+    from covcal_cli.pick.label import Labelling
+
+ResolveName = StrEnum("ResolveName", ["first", "last", "drop", "majority"])
+_TABLES = (".csv", ".tsv", ".txt", ".gz")
 
 
 def label(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="The features or adapted file that the rows were picked from."
-        ),
-    ],
+    file: InputFile = None,
     sheets: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
-            metavar="CSV...", help="What covcal pick wrote, its column label filled in."
+            metavar="CSV...",
+            help='The CSV from covcal pick with the column "label" filled in; to-label.csv when '
+            "left out.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     output: Annotated[
         Path | None, output("File to write; FILE itself is replaced when left out.")
     ] = None,
@@ -29,47 +34,89 @@ def label(
         bool,
         typer.Option(
             "--partial",
-            help="Take a CSV with empty labels: until they follow, its other rows stand for them, "
-            "as if by chance.",
+            help="Accept rows without a label. Until their labels follow, the rows you labelled "
+            "stand for their whole batch.",
         ),
     ] = False,
+    resolve: Annotated[
+        ResolveName | None,
+        typer.Option(
+            help="Which label counts where two labellers disagree; drop: no label. Without it a "
+            "disagreement is an error.",
+            show_default=False,
+        ),
+    ] = None,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", "-f", help="Replace the output if it exists, and labels by others."
+            "--force", "-f", help="Replace an existing output, and labels that FILE holds already."
         ),
     ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Put labels of picked rows into their file; no model is run again.
+    """Put the labels of picked rows into their file. No model runs again.
 
-    They are kept apart from those that evaluate reads, and are for calibration alone. All are put
-    in or none. A calibration made before, or an adapted file, still belongs to the file.
+    All labels go in, or none. They are for calibrate, estimate and watch; evaluate does not read
+    them. A calibration or adapted file that was made before still belongs to the file.
+
+    Several CSV files of the same rows complete each other. If two people label a row differently,
+    the command names the row, and --resolve decides.
 
     \b
     Examples:
+      covcal label
       covcal label adapted.h5 to-label.csv
       covcal label features.h5 to-label.csv more.csv -o labelled.h5
-      covcal label adapted.h5 to-label.csv --partial
+      covcal label ann.csv bob.csv --resolve drop
     """
     from covcal_cli.files import as_word
+    from covcal_cli.labels.sheet import SHEET
     from covcal_cli.pick.label import label as put_in
 
     console = Console(quiet=quiet, verbose=verbose)
-    found = put_in(file, sheets, output, partial=partial, force=force)
-    written = output or file
-    replaced = f", {found.replaced} replaced" if found.replaced else ""
-    batches = f"{found.batches} batch{'es' if found.batches > 1 else ''}"
-    console.screen(
-        f"put in    {found.new} labels{replaced}\n"
-        f"labelled  {found.labelled} of the {found.labelled + found.empty} rows picked in {batches}"
+    tables = list(sheets or [])
+    if file is not None and file.suffix.lower() in _TABLES:
+        tables.insert(0, file)
+        file = None
+    path = file_to_read(file, console)
+    if not tables:
+        tables = [SHEET]
+        console.note(f"reading the labels in {SHEET}")
+    labelling = put_in(
+        path,
+        tables,
+        output,
+        partial=partial,
+        resolve=None if resolve is None else resolve.value,
+        force=force,
     )
-    if found.empty:
+    console.screen(_summary(labelling))
+    if labelling.empty:
+        one = labelling.empty == 1
         console.warn(
             [
-                f"{found.empty} rows have no label yet: until they have, the others of their batch "
-                "stand for them, as if by chance"
+                f"{labelling.empty} row{' has' if one else 's have'} no label yet: until then "
+                "the rows you labelled are taken as a random part of their batch, which nothing "
+                "checks"
             ]
         )
+    written = output or path
     console.wrote(written, f"covcal calibrate {as_word(written)}, or covcal pick it for more")
+
+
+def _summary(labelling: "Labelling") -> str:
+    """Return how many labels went in, and how well two labellers agree."""
+    rows = labelling.labelled + labelling.empty
+    replaced = f", {labelling.replaced} replaced" if labelling.replaced else ""
+    batches = f" in {labelling.batches} batches" if labelling.batches > 1 else ""
+    lines = [
+        f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of the {rows} rows "
+        f"picked{batches} now have one"
+    ]
+    if labelling.kappa is not None:
+        lines.append(
+            f"Agreement  on {labelling.agreed} of {labelling.twice} rows that were labelled "
+            f"twice, Cohen's kappa {labelling.kappa:.2f}"
+        )
+    return "\n".join(lines)

@@ -24,38 +24,43 @@ if TYPE_CHECKING:
 
 def pick(
     file: InputFile = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to draw.")] = 50,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to pick.")] = 50,
     output: Annotated[
-        Path, output("CSV to write, for a person to fill in; - prints it.", printed=True)
+        Path, output("CSV to write, with a column for labels; - prints it.", printed=True)
     ] = Path("to-label.csv"),
     calibration: Annotated[
         Path | None,
-        calibration("Lean on its confidence; on one fitted to the source when left out."),
+        calibration(
+            "Calibration whose confidence says which rows are doubtful; one fitted to the source "
+            "when left out."
+        ),
     ] = None,
     after: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="CSV", help="An earlier batch whose labels are not in FILE yet; repeats."
+            metavar="CSV",
+            help="An earlier CSV from covcal pick whose labels are not in FILE yet; repeats.",
         ),
     ] = None,
     page: Annotated[
         Path | None,
         typer.Option(
-            metavar="HTML", help="Also write a page on which to label them, by keys or by touch."
+            metavar="HTML",
+            help="Also write a page on which to label the rows, by keys or by touch.",
         ),
     ] = None,
     images: Annotated[
         Path | None,
         typer.Option(
             metavar="TARGET",
-            help="The target's images, as extract took them: for the page, and their paths.",
+            help="The target images as given to extract, for the page and for a column of paths.",
         ),
     ] = None,
     split: Annotated[
         list[SplitName] | None,
         typer.Option(
-            help="Rows to draw from; repeats. Train and validation when left out: the test rows "
-            "are for evaluate.",
+            help="Rows to draw from; repeats. Train and validation when left out, because the test "
+            "rows are for evaluate.",
             show_default=False,
         ),
     ] = None,
@@ -65,14 +70,15 @@ def pick(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Pick the target rows whose labels tell most; reads no target label.
+    """Pick the target rows whose labels tell most. No target label is read.
 
-    Rows are drawn by chance, doubtful ones more often than sure ones, with probabilities that are
-    written beside them: so what is estimated from their labels can be unbiased. Fill in the column
-    label and give the CSV to covcal label. Rows that were drawn before are not drawn again.
+    Rows are drawn at random, doubtful rows more often than sure rows. The probabilities are written
+    beside them, so that estimates from the labels are unbiased. Fill in the column "label" and run
+    covcal label. Rows that were drawn before are not drawn again.
 
-    The page works offline and on a phone: open it in any browser, label, save the CSV. It does not
-    show what the classifier says unless asked to, since who sees an answer tends to agree with it.
+    The page works offline and on a phone: open it in any browser, label the rows, save the CSV. It
+    hides the classifier's answer until you ask for it, because people tend to agree with an answer
+    that they see.
 
     \b
     Examples:
@@ -96,7 +102,7 @@ def pick(
     path = file_to_read(file, console)
     to_stdout = str(output) == "-"
     with console.progress() as progress:
-        found = draw(
+        picked = draw(
             path,
             None if to_stdout else output,
             settings,
@@ -109,43 +115,46 @@ def pick(
             progress=progress,
         )
     if to_stdout:
-        console.result(sheet_text(found.sheet))
+        console.result(sheet_text(picked.sheet))
     else:
-        console.screen(_summary(found))
+        console.screen(_summary(picked, str(output) if page is None else str(page)))
+        console.detail(f"the probabilities follow the {picked.sheet.batch.score}; seed {seed}")
     console.warn(
-        f"the page cannot show {known}: {reason}" for known, reason in found.unreadable.items()
+        f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
     )
     if page is not None and images is None:
-        console.note("the page names rows by their ids: pass --images TARGET to show images")
+        console.note("the page shows the ids of rows only: pass --images TARGET to show images")
     read = f"covcal label {as_word(path)}"
     if not to_stdout:
-        following = f"fill in its labels, then {read} {as_word(output)}"
+        following = f"fill in its column label, then {read} {as_word(output)}"
         console.wrote(output, following if page is None else None)
     if page is not None:
-        console.wrote(page, f"open it in a browser, then {read} with the CSV that it saves")
+        saved = as_word(picked.sheet.path.name)
+        console.wrote(page, f"open it in a browser, label, save {saved}, then {read} {saved}")
 
 
-def _summary(found: "Picked") -> str:
-    """Return what was drawn, and what the labels will buy."""
+def _summary(picked: "Picked", where: str) -> str:
+    """Return what to do, and how well the accuracy will be known then."""
     from covcal_cli.data.classes import listed
     from covcal_cli.errors import printable
 
-    batch = found.sheet.draw.batch
-    before = f", after {found.before} drawn before" if found.before else ""
-    rows = "rows" if batch.drawn > 1 else "row"
-    lines = [
-        f"picked     {batch.drawn} {rows} of {batch.population} ({' and '.join(batch.splits)})"
-        f"{before}",
-        f"by         {batch.score}",
-        f"accuracy   to about +-{100 * found.half_width:.1f} points from these labels at best: "
-        "less surely where the confidence is off",
-    ]
-    if found.before:
-        of_all = 100 * found.half_width_of_all
-        lines.append(f"           to about +-{of_all:.1f} points from all at best")
-    lines += [
-        f"ECE        at least about {100 * found.mean_error:.1f} points: what is fitted to them "
-        "misses the accuracy by as much",
-        f"classes    {printable(listed(found.classes))}",
-    ]
-    return "\n".join(lines)
+    batch = picked.sheet.batch
+    these = f"these {batch.drawn} rows" if batch.drawn > 1 else "this row"
+    half, worst = (
+        f"{100 * width:.0f}" for width in (picked.half_width_of_all, picked.half_width_at_worst)
+    )
+    wrong = f", {worst} if the confidence is wrong" if worst != half else ""
+    before = f" and the {picked.before} of earlier batches" if picked.before else ""
+    least = 100 * picked.mean_error
+    return "\n".join(
+        [
+            f"Label {these} in {where}, drawn from {batch.population} "
+            f"{' and '.join(batch.splits)} rows",
+            f"Accuracy  with them{before} it will be known to about +/- {half} points{wrong}",
+            f"ECE       {least:.0f} points or more are to be expected of a calibration by so few "
+            "labels"
+            if least >= 1
+            else "ECE       under 1 point can be reached by a calibration",
+            f"Classes   {printable(listed(picked.classes))}",
+        ]
+    )

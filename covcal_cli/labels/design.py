@@ -1,85 +1,189 @@
 """The design by which rows are drawn: exact inclusion probabilities, a fixed size, well spread.
 
-Given a forecast s_i that the classifier is right in row i, the sum of what it gets right is
-estimated by the difference estimator sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i (Cassel,
-Särndal & Wretman 1976). If s is right, the variance it has on average is smallest where pi_i is in
-proportion to sqrt(s_i (1 - s_i)), the standard deviation of what a label has to tell (Isaki &
-Fuller 1982; Särndal, Swensson & Wretman 1992, section 12.2): rows that are as good as certain are
-seldom worth a person's time. That is active testing (Kossen et al. 2021) with a fixed number of
-rows. Where s is wrong, a share of `FLOOR` that is alike for all rows keeps every pi_i above 0 and
-every weight below N / (n FLOOR): the estimate stays unbiased whatever s is.
+Let s_i be the score of row i: the chance that the classifier is right there. The number of rows in
+which it is right is estimated by the difference estimator sum_i s_i + sum_{drawn} (right_i - s_i) /
+pi_i (Cassel, Särndal & Wretman 1976). If s is right, the variance of this estimate is smallest on
+average for pi_i in proportion to sqrt(s_i (1 - s_i)), the standard deviation of what a label tells
+(Isaki & Fuller 1982; Särndal, Swensson & Wretman 1992, section 12.2): nearly certain rows are
+seldom worth a person's time. This is active testing (Kossen et al. 2021) with a fixed number of
+rows.
 
-Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998): laid end to end in an order,
-each as long as its pi_i, one of every unit of length, so that a sample holds rows from everywhere
-along it. Its variance never exceeds that of drawing with replacement (Chauvet 2012; Chauvet &
-Ruiz-Gazen 2017), so that intervals by the usual formula of Hansen & Hurwitz (1943) are safe, which
-no formula is for systematic draws: one random number decides all of such a draw.
+Where s is wrong, a share `FLOOR` of the draw that is alike for all rows keeps every pi_i above 0
+and every weight below N / (n FLOOR): the estimate is unbiased whatever s is.
+
+Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). They are laid end to end in an
+order, each as long as its pi_i, and one row is drawn from every unit of length. So a sample holds
+rows from everywhere along the order. Its variance is never above that of a draw with replacement
+(Chauvet 2012; Chauvet & Ruiz-Gazen 2017), so that intervals by the usual formula of Hansen &
+Hurwitz (1943) are safe. No formula is safe for systematic draws, which one random number decides.
+
+Both steps take the rows in parts, so that arrays of all rows need not be in memory.
 """
+
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Integers
+from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers
 
 FLOOR = 0.2  # share of the draw that is alike for all rows
 _ROUNDING = 1e-9  # of sums of lengths
+_BANDS = 5  # of the score
+_CHUNK = 1 << 18  # rows that are looked through at a time
 
 
-def inclusion_probabilities(forecast: Float64s, n: int) -> Float64s:
-    """Return pi, shape (N,) float64: each above 0 and at most 1, n in sum.
+def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
+    """Return pi, shape (N,): each above 0 and at most 1, n in sum; see `inclusion_rule`."""
+    return inclusion_rule(lambda: (scores,), n)(scores)
+
+
+def inclusion_rule(
+    parts: Callable[[], Iterable[Float64s]], n: int
+) -> Callable[[Float64s], Float64s]:
+    """Return the function that gives pi for scores, each above 0 and at most 1, n in sum.
 
     Parameters
     ----------
-    forecast : array of shape (N,)
-        s, the probability that the classifier is right, in [0, 1].
+    parts : callable
+        Returns the scores of all N rows, in [0, 1], some at a time; it is called several times.
     n : int
         Rows to draw, from 1 to N.
     """
-    spread = np.sqrt(forecast * (1 - forecast))
-    total = spread.sum()
-    alike = np.full(len(spread), 1 / len(spread))
-    size = alike if total == 0 else (1 - FLOOR) * spread / total + FLOOR * alike
+    total, N = 0.0, 0
+    for scores in parts():
+        total, N = total + float(_spread(scores).sum()), N + len(scores)
+
+    def size(scores: Float64s) -> Float64s:
+        if total == 0:
+            return np.full(len(scores), 1 / N)
+        return np.asarray((1 - FLOOR) * _spread(scores) / total + FLOOR * (1 / N))
+
     # A row longer than one is certain; the others share what is left, which may make more certain.
-    certain = np.zeros(len(size), dtype=np.bool_)
+    # Each round is how many rows the others share, and their length.
+    rounds: list[tuple[int, float]] = []
+
+    def is_certain(sizes: Float64s) -> Booleans:
+        certain = np.zeros(len(sizes), dtype=np.bool_)
+        for left, length in rounds:
+            certain |= left * sizes / length >= 1
+        return certain
+
     while True:
-        left = n - np.count_nonzero(certain)
-        probabilities = np.where(certain, 1.0, left * size / max(size[~certain].sum(), 1e-300))
-        longer = ~certain & (probabilities >= 1)
-        if not longer.any():
-            return probabilities
-        certain |= longer
+        certain, rest = 0, 0.0
+        for scores in parts():
+            sizes = size(scores)
+            is_out = is_certain(sizes)
+            certain, rest = certain + int(is_out.sum()), rest + float(sizes[~is_out].sum())
+        if rounds and certain == n - rounds[-1][0]:
+            break
+        rounds.append((n - certain, max(rest, 1e-300)))
+
+    def probabilities(scores: Float64s) -> Float64s:
+        sizes, (left, length) = size(scores), rounds[-1]
+        return np.where(is_certain(sizes), 1.0, left * sizes / length)
+
+    return probabilities
+
+
+def _spread(scores: Float64s) -> Float64s:
+    return np.asarray(np.sqrt(scores * (1 - scores)))
+
+
+def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
+    """Yield the places of rows in an order in which neighbours are alike, a part at a time.
+
+    A part is a band of the score. Within a band rows are in order of their predicted class, and
+    then of the score. Every other band runs backwards, so that neighbours are alike across its ends
+    too. Of rows with equal scores the first ones belong to the lower band.
+
+    Parameters
+    ----------
+    scores : array of shape (N,)
+        Any increasing function of the scores.
+    predictions : array of shape (N,)
+        Predicted classes, of a signed type.
+    """
+    n = len(scores)
+    ranks = [-(-band * n // _BANDS) for band in range(_BANDS + 1)]
+    cuts = [rank for rank in ranks if rank < n]
+    values = dict(zip(cuts, np.partition(scores, cuts)[cuts].tolist(), strict=True))
+    reached = np.ones(n, dtype=np.bool_)
+    for band, rank in enumerate(ranks[1:]):
+        following = np.zeros(n, dtype=np.bool_)
+        if rank < n:
+            following = _from_rank(scores, rank, values[rank])
+        places = np.flatnonzero(reached & ~following)
+        reached = following
+        forth = -1 if band % 2 else 1
+        yield places[np.lexsort((forth * scores[places], forth * predictions[places]))]
+
+
+def _from_rank(scores: Floats, rank: int, value: float) -> Booleans:
+    """Return which rows have at least a rank; `value` is the score at that rank."""
+    above: Booleans = scores > value
+    skipped = rank - int(np.count_nonzero(scores < value))
+    for start in range(0, len(scores), _CHUNK):
+        ties = start + np.flatnonzero(scores[start : start + _CHUNK] == value)
+        above[ties[skipped:]] = True
+        skipped = max(0, skipped - len(ties))
+    return above
 
 
 def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
+    """Return which rows are drawn, ascending, shape (n,) int64; see `drawn_along`."""
+    return drawn_along((probabilities,), rng)
+
+
+def drawn_along(parts: Iterable[Float64s], rng: np.random.Generator) -> Integers:
     """Return which of N rows in order are drawn, ascending, shape (n,) int64.
 
     Parameters
     ----------
-    probabilities : array of shape (N,)
-        pi along the order, n in sum, as `inclusion_probabilities` returns them.
+    parts : iterable of arrays
+        pi along the order, some rows at a time, n in sum.
     rng : numpy.random.Generator
     """
-    certain, others = np.flatnonzero(probabilities == 1), np.flatnonzero(probabilities < 1)
-    if len(others) == 0:
-        return certain
-    # Where each row begins on the line, and where the last ends: at a whole number.
-    edges = np.concatenate([[0.0], np.cumsum(probabilities[others])])
-    n = max(1, round(float(edges[-1])))
-    edges *= n / edges[-1]
-    found = np.empty(n, dtype=np.int64)
+    certain: list[Integers] = []
+    winners: list[int] = []
+    # The rows that no stratum has used yet, and where they begin on the line and end.
+    rows, edges, first = np.empty(0, dtype=np.int64), np.zeros(1), 0
     # A row that was not drawn where it began is carried on, with the length that it has left.
-    carried, first = -1, 0
-    for stratum in range(n):
-        # The row that reaches over the end of the stratum; the others in it lie before `inside`.
-        last = int(np.searchsorted(edges[1:], stratum + 1 - _ROUNDING))
+    carried = -1
+
+    def draw_one(last: int) -> None:
+        """Draw one row from the next stratum, over whose end the row `last` reaches."""
+        nonlocal carried, first
+        stratum = len(winners)
         inside = edges[last] - stratum
-        # Those fight, each with its length, and the winner stands for all of them.
+        # The rows inside fight, each with its length, and the winner stands for all of them.
         place = stratum + rng.random() * inside
         winner = (
-            carried if place < edges[first] else int(np.searchsorted(edges, place, "right")) - 1
+            carried
+            if place < edges[first]
+            else int(rows[int(np.searchsorted(edges, place, "right")) - 1])
         )
-        # Then one of the winner and the last row is drawn, and the other carried on.
+        # Then one of the winner and the last row is drawn, and the other is carried on.
         reaching = edges[last + 1] - edges[last]
         loses = winner < 0 or rng.random() * (2 - inside - reaching) < 1 - inside
-        found[stratum], carried = (last, winner) if loses else (winner, last)
+        reached = int(rows[last])
+        drawn_row, carried = (reached, winner) if loses else (winner, reached)
+        winners.append(drawn_row)
         first = last + 1
-    return np.sort(np.concatenate([certain, others[found]]))
+
+    start = 0
+    for part in parts:
+        is_certain = part == 1
+        certain.append(start + np.flatnonzero(is_certain))
+        rows = np.concatenate([rows[first:], start + np.flatnonzero(~is_certain)])
+        edges = np.concatenate([edges[first:], edges[-1] + np.cumsum(part[~is_certain])])
+        start, first = start + len(part), 0
+        while (last := _reaching(edges, len(winners))) < len(rows):
+            draw_one(last)
+    for _ in range(len(winners), round(float(edges[-1]))):  # rounding left the last stratum short
+        draw_one(len(rows) - 1)
+    return np.sort(np.concatenate([*certain, np.array(winners, dtype=np.int64)]))
+
+
+def _reaching(edges: Float64s, stratum: int) -> int:
+    """Return which row reaches over the end of a stratum."""
+    return int(np.searchsorted(edges[1:], stratum + 1 - _ROUNDING))

@@ -1,12 +1,14 @@
-"""The forecast that the classifier is right, row by row, which a draw leans on.
+"""The score of a row: how likely the classifier is right there, by what is known without labels.
 
-It is the confidence in the classifier's label: of the calibration that is given, else of the
-classifier at the temperature that fits the labelled source validation rows; and where the file
-has an aligned forecaster as well, the mean of both forecasters' confidences. On the shifts that
-settings may be chosen on, a draw by the mean errs by 3.5 points at 50 labels where one by the
-classifier's own confidence, not calibrated, errs by 4.4.
+`pick` draws rows by it, and the accuracy by labels starts from it. It is the confidence in the
+classifier's label: by the calibration that is given, else by the classifier at the temperature that
+fits the labelled source validation rows. If the file has an aligned forecaster, the score is the
+mean of both forecasters' confidences. On the shifts on which settings may be chosen, a draw by this
+mean has an error of 3.5 points at 50 labels. A draw by the classifier's own confidence, without any
+calibration, has 4.4.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,16 +21,19 @@ from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.progress import Progress, ProgressCallback
 
-_MOST_FITTED = 20_000  # source rows; a forecast that is only leant on needs no more
+_MOST_FITTED = 20_000  # source rows; a score needs no better temperature
+_WHOSE = {"original": "classifier", "aligned": "aligned forecaster"}
+_NAMED = re.compile(r"(classifier|aligned forecaster) \(T ([^)]+)\)")
+_CODED = re.compile(r"([ca])(\d[\d.]*(?:e[+-]\d+)?)")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What is expected of some target rows."""
+    """The scores of some target rows."""
 
     predictions: Labels  # (N,), the classifier's labels
-    right: Float64s  # (N,), the probability that they are right
-    score: str  # how it was made, in words
+    right: Float64s  # (N,), the probability that each is right
+    how: str  # how the scores were made, in words
 
 
 def score(
@@ -39,27 +44,38 @@ def score(
     seed: int,
     progress: ProgressCallback,
 ) -> Scores:
-    """Return the forecast of target rows, in memory that holds a few numbers per row.
+    """Return the scores of target rows.
 
-    `given` are the logits of a calibration, if there is one, as they are to be scaled.
+    `given` are the logits of a calibration, with their scaling, if there is one. `seed` chooses the
+    source rows that temperatures are fitted to, where there are many.
     """
-    target = file.require_target()
-    scaled = _forecasters(file, given, seed)
-    predictions, right = np.empty(len(rows), dtype=np.int64), np.zeros(len(rows))
-    read = {"logits"}.union(*(one.reads for one in scaled))
+    forecasters = forecasters_of(file, given, seed)
+    predictions, right = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
     start = 0
-    for block in target.blocks(rows, *read):
-        part = slice(start, start + len(block))
-        predictions[part] = target.logits(block).argmax(axis=1)
-        for one in scaled:
-            probabilities = one.forecast(target, block).probabilities
-            right[part] += probabilities[predictions[part], np.arange(len(block))] / len(scaled)
+    for of_block, scores in score_blocks(file, rows, forecasters):
+        part = slice(start, start + len(scores))
+        predictions[part], right[part] = of_block, scores
         start = part.stop
         progress(Progress("forecast", start, len(rows)))
-    return Scores(predictions, np.clip(right, 0, 1), _in_words(scaled))
+    return Scores(predictions, right, in_words(forecasters))
 
 
-def _forecasters(file: FeatureFile, given: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
+def score_blocks(
+    file: FeatureFile, rows: Rows, forecasters: Sequence[ScaledLogits]
+) -> Iterator[tuple[Labels, Float64s]]:
+    """Yield the classifier's labels of some rows at a time, and the scores, in order."""
+    target = file.require_target()
+    read = {"logits"}.union(*(forecaster.reads for forecaster in forecasters))
+    for block in target.blocks(rows, *read):
+        predictions, right = target.logits(block).argmax(axis=1), np.zeros(len(block))
+        for forecaster in forecasters:
+            probabilities = forecaster.forecast(target, block).probabilities
+            right += probabilities[predictions, np.arange(len(block))] / len(forecasters)
+        yield predictions, np.clip(right, 0, 1)
+
+
+def forecasters_of(file: FeatureFile, given: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
+    """Return the forecasters whose mean confidence is the score."""
     names: list[ForecasterName] = ["original", "aligned"] if file.is_adapted else ["original"]
     if given is not None:
         names = [name for name in names if name not in given.scaling.temperatures]
@@ -88,11 +104,32 @@ def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: 
     return fit_temperature(blocks, labels, allow_sharpening=bool(enough), seed=seed).temperature
 
 
-def _in_words(scaled: Sequence[ScaledLogits]) -> str:
-    whose = {"original": "classifier", "aligned": "aligned forecaster"}
-    said = [
-        f"{whose[name]} (T {temperature:.4g})"
-        for one in scaled
-        for name, temperature in one.scaling.temperatures.items()
+# How a score is made is said in words, and in a short code on sheets.
+
+
+def in_words(forecasters: Sequence[ScaledLogits]) -> str:
+    """Return how the scores of forecasters are made, in words."""
+    parts = [
+        (_WHOSE[name], f"{temperature:.4g}")
+        for forecaster in forecasters
+        for name, temperature in forecaster.scaling.temperatures.items()
     ]
-    return f"{'mean ' if len(said) > 1 else ''}confidence of {' and '.join(said)}"
+    return _sentence(parts)
+
+
+def _sentence(parts: Sequence[tuple[str, str]]) -> str:
+    named = " and ".join(f"{whose} (T {temperature})" for whose, temperature in parts)
+    return f"{'mean ' if len(parts) > 1 else ''}confidence of {named}"
+
+
+def code_of(words: str) -> str:
+    """Return the short code of a score, such as ``c1.94a0.81``."""
+    return "".join(f"{whose[0]}{temperature}" for whose, temperature in _NAMED.findall(words))
+
+
+def words_of(code: str) -> str | None:
+    """Return the words for a code, or None where it is no code."""
+    if not re.fullmatch(rf"(?:{_CODED.pattern})+", code):
+        return None
+    by_letter = {whose[0]: whose for whose in _WHOSE.values()}
+    return _sentence([(by_letter[letter], text) for letter, text in _CODED.findall(code)])

@@ -1,97 +1,111 @@
 """The sheet of rows to label: a CSV that `pick` writes, a person fills and `label` reads.
 
-A line of it says by itself which row of which draw of which data it is, so that a sheet that has
-been through a spreadsheet, or lost lines there, is either read rightly or refused.
+Sheets go through spreadsheets, which sort columns, round numbers and drop lines. So every line
+proves its row: its cell in the column ``draw`` holds the line's place in the sheet, the stratum,
+the exact inclusion probability, the confidence, and a hash of these, of the id and of the facts of
+the draw. The facts stand once, in the cell of the first line. A sheet that was changed is either
+read rightly or refused.
+
+A label is the one cell that no hash can cover. `require_labels_beside_rows` looks for labels that
+were sorted apart from their rows.
 """
 
+import base64
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Sequence
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Integers, Rows
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import require_file
-from covcal_cli.formats.features import SPLITS, FeatureFile
-from covcal_cli.labels.draws import Batch
+from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
+from covcal_cli.formats.writer import utf8
+from covcal_cli.labels.design import FLOOR
+from covcal_cli.labels.draws import Batch, Draw
+from covcal_cli.labels.score import code_of, words_of
 
+SHEET = Path("to-label.csv")  # the name that pick gives a sheet and label looks for
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
-_NEEDED = ("id", "label", "inclusion", "draw")
-_REMEDY = "give the CSV file that covcal pick wrote, its column label filled in"
-_PROOF_ROWS = 256  # whose logits tell data from others with the same ids
+_REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
+_CHOICE = "choice"  # the column in which Label Studio writes labels
+_PROOF_ROWS = 256  # whose logits tell data from other data with the same ids
 _DIGITS = 16  # of a sha256 that are kept
-_ROUNDING = 1e-3  # relative, of an inclusion probability
-_SPECIAL = re.compile(r'[",\n\r]')  # what a cell must be quoted for
-_SPLIT = f"(?:{'|'.join(SPLITS)})"
-_PROBABILITY = r"1\.0|0\.\d+|\d(?:\.\d+)?e-\d+"  # as repr has it
-_DRAW = re.compile(
-    r"batch ([1-9]\d{0,8}) row ([1-9]\d{0,8}) of ([1-9]\d{0,8}) seed (\d{1,18}) from (\d{1,18}) "
-    rf"({_SPLIT}(?:\+{_SPLIT})*) rows of ([0-9a-f]+)(?: at ({_PROBABILITY}))? by (.+)"
-)
+_CHECKED = 6  # bytes of a line's hash that are kept
+_NUMBERS = ">IdH"  # stratum, inclusion probability, confidence in steps of 0.0001
+_STEPS = 10_000
+_RELATIVE = 1e-3  # rounding of a number by a spreadsheet
+_SPECIAL = re.compile(r'[",\n\r]')  # characters for which a cell must be quoted
+_LETTERS = dict(zip(SPLITS, "tve", strict=True))  # test ends in e
+_LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
+_FACTS = re.compile(r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})")
+_WHOLE = re.compile(r"(\d+)[.,]0*")  # a class number, as pandas writes it beside empty cells
+_SIGMAS = 6.0
+_LEAST_CHANCE = 1e-3  # of sorted labels by chance, below which they count as sorted apart
+_CHUNK = 1 << 18  # ids that are looked through at a time
 
 
-@dataclass(frozen=True)
-class SheetDraw:
-    """The draw of a batch: what every line of its sheet says of it."""
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """The rows of one batch, m of them, as lines of a CSV, and the labels that they have."""
 
+    path: Path
     number: int  # of the batch, from 0
     batch: Batch
     fingerprint: str  # of the data
+    ids: Sequence[str]
+    inclusion: Float64s  # (m,)
+    stratum: Integers  # (m,)
+    predicted: Sequence[str]  # class names; empty where the column is not there
+    confidence: Float64s  # (m,), in steps of 0.0001 once it was written
+    labels: Sequence[str]  # class names, each empty until somebody fills it in
+    places: Integers  # (m,), the place of each line in the sheet that pick wrote, from 0
+    paths: Sequence[str] = ()  # of the images, where there are any
 
-    def text(self, row: "DrawnRow") -> str:
-        """Return what the line of a row says of its draw, its inclusion probability included."""
-        one, splits = self.batch, "+".join(self.batch.splits)
-        return (
-            f"batch {self.number + 1} row {row.stratum + 1} of {one.drawn} seed {one.seed} from "
-            f"{one.population} {splits} rows of {self.fingerprint} at {row.inclusion!r} "
-            f"by {one.score}"
-        )
-
-
-@dataclass(frozen=True)
-class DrawnRow:
-    """A line of a sheet."""
-
-    id: str
-    inclusion: float
-    stratum: int
-    label: str = ""  # a class by name, empty as long as there is none
-    predicted: str = ""
-    confidence: float = 0.0
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """The rows of one draw, all of them."""
-
-    path: Path
-    draw: SheetDraw
-    rows: Sequence[DrawnRow]
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 def fingerprint(file: FeatureFile) -> str:
     """Return what tells the target of a file from others; the same in what adapt makes of it."""
     target = file.require_target()
-    rows = np.arange(target.n, dtype=np.int64)
-    digest = hashlib.sha256(target.id_bytes(rows).tobytes())
-    digest.update(target.logits(rows[:: max(1, len(rows) // _PROOF_ROWS)]).tobytes())
+    digest = hashlib.sha256()
+    for ids in _id_blocks(target):
+        digest.update(ids.tobytes())
+    rows = np.arange(0, target.n, max(1, target.n // _PROOF_ROWS), dtype=np.int64)
+    digest.update(target.logits(rows).tobytes())
     return digest.hexdigest()[:_DIGITS]
+
+
+def _id_blocks(target: Domain) -> Iterator[AnyArray]:
+    for start in range(0, target.n, _CHUNK):
+        yield target.id_bytes(np.arange(start, min(start + _CHUNK, target.n), dtype=np.int64))
+
+
+# Writing.
 
 
 def sheet_text(sheet: Sheet) -> str:
     """Return the CSV of a sheet, without the column ``path`` where no row has one."""
-    with_paths = any(row.path for row in sheet.rows)
-    columns = [name for name in COLUMNS if name != "path" or with_paths]
-    lines = [csv_line(columns)]
-    for row in sheet.rows:
-        numbers = {"confidence": f"{row.confidence:.4f}", "inclusion": repr(row.inclusion)}
-        cells = vars(row) | numbers | {"draw": sheet.draw.text(row)}
-        lines.append(csv_line([cells[name] for name in columns]))
+    columns = {
+        "id": sheet.ids,
+        "path": sheet.paths,
+        "predicted": sheet.predicted,
+        "confidence": [f"{value:.4f}" for value in sheet.confidence],
+        "label": sheet.labels,
+        "inclusion": [repr(value) for value in sheet.inclusion.tolist()],
+        "draw": [_cell(sheet, line) for line in range(len(sheet))],
+    }
+    if not any(sheet.paths):
+        del columns["path"]
+    lines = [csv_line(columns), *map(csv_line, zip(*columns.values(), strict=True))]
     return "".join(lines)
 
 
@@ -104,83 +118,398 @@ def _quoted(cell: str) -> str:
     return '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell
 
 
+def _cell(sheet: Sheet, line: int) -> str:
+    """Return the cell in the column ``draw`` of a line."""
+    place, facts = int(sheet.places[line]), _facts(sheet.batch, sheet.fingerprint)
+    steps = round(float(sheet.confidence[line]) * _STEPS)
+    numbers = struct.pack(_NUMBERS, int(sheet.stratum[line]), float(sheet.inclusion[line]), steps)
+    proof = base64.urlsafe_b64encode(
+        numbers + _check(sheet.number, place, sheet.ids[line], numbers, facts)
+    )
+    width = len(str(sheet.batch.drawn))
+    cell = f"b{sheet.number + 1}_{place + 1:0{width}d}_{proof.decode().rstrip('=')}"
+    return cell if place else f"{cell}:{facts}"
+
+
+def _facts(batch: Batch, data: str) -> str:
+    """Return the facts of a draw, as the first line of its sheet holds them."""
+    splits = "".join(_LETTERS[name] for name in batch.splits)
+    score = code_of(batch.score)
+    return f"{batch.drawn}:{batch.population}:{splits}:{batch.seed}:{score}:{data}"
+
+
+def _check(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
+    """Return the hash of a line, which its id and all numbers of its draw go into."""
+    text = f"{number}\0{place}\0{facts}\0{row_id}\0".encode("utf-8", "surrogateescape")
+    return hashlib.sha256(text + numbers).digest()[:_CHECKED]
+
+
+# Reading.
+
+
 def read_sheet(path: Path) -> Sheet:
     """Read a sheet, filled or not.
 
     Raises
     ------
     CovcalError
-        If it is no sheet, lacks rows of its draw, holds one twice, or a number was changed.
+        If it is no sheet, lacks a row of its draw, holds one twice, or a cell that `pick` wrote was
+        changed or belongs to another line.
     """
     require_file(path, remedy=_REMEDY)
-    store = CSVStore(path)
-    lacking = [name for name in _NEEDED if name not in store.entries]
+    store = CSVStore(path, as_texts=True)
+    needed = ("id", "inclusion", "draw")
+    lacking = [name for name in needed if name not in store.entries]
+    if not {"label", _CHOICE} & set(store.entries):
+        lacking.append("label")
     if lacking:
         raise CovcalError(f"{path} has no column {lacking[0]}: {_REMEDY}")
-    columns = [store.texts(name) for name in _NEEDED]
-    draws, rows = [], []
-    for number, (known, label, inclusion, draw) in enumerate(zip(*columns, strict=True)):
-        found = _DRAW.fullmatch(draw.strip())
-        if found is None:
+    ids, inclusion, draw = (store.texts(name) for name in needed)
+    labels = _labels(store)
+    twice = [row_id for row_id, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise CovcalError(f"{path}: id {shown(twice[0])} is there twice: keep one of the lines")
+    lines = []
+    for line, cell in enumerate(draw):
+        parts = _LINE.fullmatch(cell.strip())
+        if parts is None:
             raise CovcalError(
-                f"{path}: {store.place(number)} says {shown(draw)} of its draw, which covcal pick "
-                f"did not write: {_REMEDY}"
+                f"{path}: {store.place(line)} has {shown(cell)} in its column draw, which covcal "
+                f"pick did not write: {_REMEDY}"
             )
-        batch, row, drawn, seed, population = map(int, found.groups()[:5])
-        splits, data, drawn_with, score = found.groups()[5:]
-        one = Batch(drawn, population, seed, tuple(splits.split("+")), score)
-        draws.append(SheetDraw(batch - 1, one, data))
-        probability = _probability(path, store.place(number), inclusion, drawn_with)
-        rows.append(DrawnRow(known, probability, row - 1, label.strip()))
-    sheet = Sheet(path, draws[0], rows)
-    _require_whole(sheet, draws)
+        lines.append(parts.groups())
+    number = int(lines[0][0]) - 1
+    for other in (int(line[0]) for line in lines):
+        if other != number + 1:
+            raise CovcalError(
+                f"{path} holds rows of several draws (batch {number + 1} and batch {other}): give "
+                "a file for each"
+            )
+    batch, data = _batch(path, [line[3] for line in lines if line[3] is not None])
+    _require_whole(path, [int(line[1]) for line in lines], batch)
+    strata, probabilities, confidences = [], [], []
+    for line, (_, place, proof, _) in enumerate(lines):
+        raw = base64.urlsafe_b64decode(proof + "=" * (-len(proof) % 4))
+        numbers, check = raw[:-_CHECKED], raw[-_CHECKED:]
+        expected = _check(number, int(place) - 1, ids[line], numbers, _facts(batch, data))
+        if check != expected or len(numbers) != struct.calcsize(_NUMBERS):
+            raise CovcalError(
+                f"{path}: the cells id and draw in {store.place(line)} belong to different rows, "
+                "or one was changed: sort whole lines only, or take the file that covcal pick "
+                "wrote and fill in its column label again"
+            )
+        stratum, probability, steps = struct.unpack(_NUMBERS, numbers)
+        strata.append(stratum)
+        probabilities.append(probability)
+        confidences.append(steps / _STEPS)
+        _require_near(store, line, "inclusion", inclusion[line], probability)
+    optional = {name: store.texts(name) for name in COLUMNS if name in store.entries}
+    for line, cell in enumerate(optional.get("confidence", ())):
+        _require_near(store, line, "confidence", cell, confidences[line])
+    for line, cell in enumerate(optional.get("path", ())):
+        if cell.strip() and not cell.strip().replace("\\", "/").endswith(ids[line]):
+            raise _moved(path, store.place(line), "path")
+    sheet = Sheet(
+        path,
+        number,
+        batch,
+        data,
+        ids,
+        np.array(probabilities),
+        np.array(strata, dtype=np.int64),
+        [cell.strip() for cell in optional.get("predicted", ())],
+        np.array(confidences),
+        labels,
+        np.array([int(line[1]) - 1 for line in lines], dtype=np.int64),
+    )
+    _require_possible(sheet)
     return sheet
 
 
-def _probability(path: Path, place: str, text: str, drawn: str | None) -> float:
-    """Return the inclusion probability of a row, which its draw says too but in older sheets."""
+def _labels(store: CSVStore) -> list[str]:
+    """Return the labels, from the column ``label`` or, where that is empty, from ``choice``."""
+    columns = [
+        [cell.strip() for cell in store.texts(name)]
+        for name in ("label", _CHOICE)
+        if name in store.entries
+    ]
+    filled = [column for column in columns if any(column)]
+    if len(filled) > 1 and filled[0] != filled[1]:
+        raise CovcalError(
+            f"{store.path}: the columns label and {_CHOICE} differ: empty one of the two"
+        )
+    return (filled or columns)[0]
+
+
+def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str]:
+    """Return the batch of a sheet, and the fingerprint of its data, from its first line's cell."""
+    if len(facts) != 1:
+        what = "its first line, which describes the draw, is missing"
+        if facts:
+            what = "several lines describe the draw"
+        raise CovcalError(f"{path}: {what}: put back the lines that covcal pick wrote")
+    parts = _FACTS.fullmatch(facts[0])
+    splits = () if parts is None else tuple(_split(letter) for letter in parts[3])
+    score = None if parts is None else words_of(parts[5])
+    if parts is None or score is None or len(set(splits)) < len(splits):
+        raise CovcalError(
+            f"{path}: {shown(facts[0])} in its column draw describes no draw: {_REMEDY}"
+        )
+    return Batch(int(parts[1]), int(parts[2]), int(parts[4]), splits, score), parts[6]
+
+
+def _split(letter: str) -> str:
+    return next(name for name, known in _LETTERS.items() if known == letter)
+
+
+def _require_whole(path: Path, places: Sequence[int], batch: Batch) -> None:
+    """Refuse a sheet that does not hold every line of its draw once."""
+    if missing := batch.drawn - len(set(places) & set(range(1, batch.drawn + 1))):
+        raise CovcalError(
+            f"{path}: {missing} of the {batch.drawn} rows that were drawn are missing: put their "
+            "lines back, with an empty label where there is none"
+        )
+    if len(places) > batch.drawn:
+        raise CovcalError(
+            f"{path}: {len(places)} lines for the {batch.drawn} rows that were drawn: take out "
+            "the lines that covcal pick did not write"
+        )
+
+
+def _require_near(store: CSVStore, line: int, name: str, cell: str, expected: float) -> None:
+    """Refuse a number that is not the one that `pick` wrote, but for a spreadsheet's rounding."""
+    text = cell.strip().replace(",", ".")
+    digits = len(text.rstrip("% ").partition(".")[2])
+    if text.endswith("%"):
+        text, digits = f"{text.rstrip('% ')}e-2", digits + 2
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
+        value = math.nan
+    # A spreadsheet may show two decimals, or more, and save what it shows.
+    half = 0.5001 * 10.0**-digits if digits >= 2 else 0.0
+    near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
+    if not near:
         raise CovcalError(
-            f"{path}: the inclusion probability in {place} is {shown(text)}, no number above 0 and "
-            "at most 1: keep that column as covcal pick wrote it, with decimal points"
+            f"{store.path}: {name} in {store.place(line)} is {shown(cell)}, and covcal pick wrote "
+            f"{expected:.4g} for this row: the column was sorted alone or changed; sort whole "
+            "lines only, or take the file that covcal pick wrote and fill in its column label again"
         )
-    if drawn is None:
-        return value
-    # A spreadsheet may have rounded the column; the text of the draw it leaves alone.
-    if not math.isclose(value, float(drawn), rel_tol=_ROUNDING):
-        raise CovcalError(
-            f"{path}: the inclusion probability in {place} is {shown(text)}, and the row was drawn "
-            f"with {float(drawn):.4g}: keep that column as covcal pick wrote it"
-        )
-    return float(drawn)
 
 
-def _require_whole(sheet: Sheet, draws: Sequence[SheetDraw]) -> None:
-    """Refuse what does not hold every row of one draw, once."""
-    path, draw = sheet.path, sheet.draw
-    other = next((one for one in draws if one != draw), None)
-    if other is not None:
+def _moved(path: Path, place: str, name: str) -> CovcalError:
+    return CovcalError(
+        f"{path}: the cell {name} in {place} belongs to another row: columns were sorted without "
+        "the others; sort whole lines only, or take the file that covcal pick wrote and fill in "
+        "its column label again"
+    )
+
+
+def _require_possible(sheet: Sheet) -> None:
+    """Refuse inclusion probabilities that the design cannot have.
+
+    Each is at least the share of the draw that is alike for all rows. The sum of their inverses
+    estimates the population, within the noise of a draw with replacement (Hansen & Hurwitz 1943).
+    """
+    n, N, inclusion = sheet.batch.drawn, sheet.batch.population, sheet.inclusion
+    possible = n <= N and bool(((inclusion > 0) & (inclusion <= 1)).all())
+    possible = possible and bool((inclusion >= FLOOR * n / N * (1 - 1e-6)).all())
+    if possible:
+        certain = inclusion == 1
+        left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
+        spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
+        # The floor bounds every weight, and so what a few rows can miss.
+        noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
+        possible = abs(float(rest.sum()) - left) <= noise + 1e-6 * N
+    if not possible:
         raise CovcalError(
-            f"{path} holds rows of several draws (batch {draw.number + 1} and batch "
-            f"{other.number + 1}): give a file for each"
+            f"{sheet.path}: its inclusion probabilities cannot come from a draw of {n} of {N} "
+            "rows: take the file that covcal pick wrote"
         )
-    seen: set[str] = set()
-    for row in sheet.rows:
-        if row.id in seen:
-            raise CovcalError(f"{path}: id {shown(row.id)} is there twice: keep one of the lines")
-        seen.add(row.id)
-    drawn = draw.batch.drawn
-    if missing := drawn - len({row.stratum for row in sheet.rows if row.stratum < drawn}):
+
+
+# The rows of a sheet in a file.
+
+
+def rows_of(target: Domain, sheet: Sheet) -> Rows:
+    """Return the target rows of a sheet's ids, in its order, shape (m,) int64.
+
+    Raises
+    ------
+    CovcalError
+        If an id is that of no row, or of several.
+    """
+    wanted = utf8(list(sheet.ids))
+    order = np.argsort(wanted, kind="stable")
+    rows, counts = np.full(len(wanted), -1, dtype=np.int64), np.zeros(len(wanted), dtype=np.int64)
+    hashes, start = np.sort(_hashes(wanted)), 0
+    for ids in _id_blocks(target):
+        # Hashes first: comparing texts one by one is ten times slower.
+        keys = _hashes(ids)
+        places = np.searchsorted(hashes, keys)
+        near = np.flatnonzero(hashes[np.minimum(places, len(hashes) - 1)] == keys)
+        found = np.searchsorted(wanted, ids[near], sorter=order)
+        for row, place in zip(near.tolist(), found.tolist(), strict=True):
+            line = order[min(place, len(order) - 1)]
+            if wanted[line] == ids[row]:
+                rows[line], counts[line] = start + row, counts[line] + 1
+        start += len(ids)
+    for line in np.flatnonzero(counts != 1)[:1]:
+        row_id = shown(sheet.ids[line])
+        if counts[line] == 0:
+            example = shown(target.ids(np.zeros(1, dtype=np.int64))[0])
+            raise CovcalError(
+                f"{sheet.path}: {target.path} has no target row {row_id}, its first is {example}: "
+                "keep the column id as covcal pick wrote it"
+            )
         raise CovcalError(
-            f"{path}: {missing} of the {drawn} rows that were drawn are missing: put their lines "
-            "back, with an empty label where there is none"
+            f"{sheet.path}: several target rows of {target.path} have the id {row_id}, and labels "
+            "go in by id: extract again with ids that are unique"
         )
-    if len(sheet.rows) > drawn:
+    return rows
+
+
+def _hashes(ids: AnyArray) -> AnyArray:
+    """Return a number per id, shape (n,) uint64, equal for equal ids of any width."""
+    width = -(-ids.dtype.itemsize // 8) * 8
+    words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)
+    hashes = np.zeros(len(ids), dtype=np.uint64)
+    for column in range(words.shape[1]):
+        # Zeros at the end change nothing, so that a wider array of the same ids has equal hashes.
+        word = words[:, column] * np.uint64(0x9E3779B97F4A7C15 + 2 * column)
+        hashes += word ^ (word >> np.uint64(29))
+    return hashes
+
+
+def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
+    """Refuse labels that seem to stand beside other rows than a person gave them to.
+
+    `predicted` are the names of the classes that the classifier predicts in the sheet's rows, by
+    the file. No hash covers a label. But a column sorted alone leaves traces: the other columns in
+    the order that `pick` wrote and the labels in the order of the alphabet; or the other columns in
+    another order and labels that fit the old one.
+    """
+    for line, cell in enumerate(sheet.predicted):
+        if cell and not _is_same_class(cell, predicted[line]):
+            raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", "predicted")
+    given = [line for line in range(len(sheet)) if sheet.labels[line]]
+    labels = [sheet.labels[line] for line in given]
+    if np.array_equal(sheet.places, np.arange(len(sheet))):
+        if _is_sorted(labels) and 2 / _arrangements(labels) < _LEAST_CHANCE:
+            raise CovcalError(
+                f"{sheet.path}: its labels are sorted and its rows are not: the column label was "
+                "sorted alone; undo that, or fill it in again"
+            )
+        return
+    # The lines were moved. With their labels these agree with the classifier more often than the
+    # labels that stand where pick wrote the lines.
+    now = before = 0
+    for line in given:
+        stayed = _is_same_class(sheet.labels[int(sheet.places[line])], predicted[line])
+        moved = _is_same_class(sheet.labels[line], predicted[line])
+        now, before = now + (moved and not stayed), before + (stayed and not moved)
+    if _sign_test(now, now + before) > 0.01:
         raise CovcalError(
-            f"{path}: {len(sheet.rows)} lines for the {drawn} rows that were drawn: take out the "
-            "lines that covcal pick did not write"
+            f"{sheet.path}: its lines are in another order than covcal pick wrote, and nothing "
+            "shows that the labels moved with them: sort whole lines by the column draw"
         )
+
+
+def _is_same_class(label: str, name: str) -> bool:
+    return label == name or plain_number(label) == name
+
+
+def plain_number(label: str) -> str:
+    """Return a class number without the decimals that pandas and spreadsheets add, as in 2.0."""
+    whole = _WHOLE.fullmatch(label)
+    return whole[1] if whole else label
+
+
+def _is_sorted(labels: Sequence[str]) -> bool:
+    """Return whether labels stand in the order of a spreadsheet, up or down."""
+    try:
+        keys = [(float(label.replace(",", ".")), "") for label in labels]
+    except ValueError:
+        keys = [(0.0, label.casefold()) for label in labels]
+    return keys in (sorted(keys), sorted(keys, reverse=True))
+
+
+def _arrangements(labels: Sequence[str]) -> float:
+    """Return the number of different orders of labels."""
+    logs = math.lgamma(len(labels) + 1)
+    logs -= sum(math.lgamma(count + 1) for count in Counter(labels).values())
+    return math.exp(min(logs, 700.0))
+
+
+def _sign_test(hits: int, n: int) -> float:
+    """Return how likely `hits` or more of n are by chance, if each has probability 1/2."""
+    return float(sum(math.comb(n, k) for k in range(hits, n + 1)) / 2**n)
+
+
+def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
+    """Return a draw with the batch of a sheet, and the rows of the sheet's lines.
+
+    The rows have no labels yet, unless the draw holds the batch already.
+
+    A batch is drawn from the rows that earlier batches left, and its estimates hold only after
+    those. So batches join in the order in which they were drawn.
+
+    Raises
+    ------
+    CovcalError
+        If the sheet is of other data, or of a draw that did not know the batches that are there.
+    """
+    batch, target = sheet.batch, file.require_target()
+    if sheet.fingerprint != fingerprint(file):
+        raise CovcalError(
+            f"{sheet.path} was picked from other data than {file.path} holds: name the file that "
+            "it was picked from, or pick from this one"
+        )
+    rows = rows_of(target, sheet)
+    outside = rows[~np.isin(target.split[rows], [SPLITS.index(name) for name in batch.splits])]
+    if len(outside):
+        row = outside[:1]
+        raise CovcalError(
+            f"{sheet.path}: {shown(target.ids(row)[0])} is a {SPLITS[target.split[row[0]]]} row of "
+            f"{file.path}, and rows were picked from {' and '.join(batch.splits)} only: a "
+            "calibration must not be fitted to rows that evaluate uses"
+        )
+    there = len(before.batches)
+    if sheet.number > there:
+        raise CovcalError(
+            f"{sheet.path} is batch {sheet.number + 1}, and batch {there + 1} is not in "
+            f"{file.path} yet: give the sheet of batch {there + 1} first"
+        )
+    if sheet.number < there:
+        same = before.batches[sheet.number] == batch
+        if not same or set(before.rows[before.batch == sheet.number]) != set(rows):
+            raise CovcalError(
+                f"{sheet.path} is another batch {sheet.number + 1} than the one that {file.path} "
+                "holds, and did not know of it: pick again, which goes on after that one"
+            )
+        return before, rows
+    left = target.count(*batch.splits) - len(before.rows)
+    is_new = not np.isin(rows, before.rows).any()
+    if (
+        batch.population != left
+        or not is_new
+        or (there and before.batches[0].splits != batch.splits)
+    ):
+        raise CovcalError(
+            f"{sheet.path} was drawn from {batch.population} rows that other batches had left "
+            f"than {file.path} holds, which leave {left}: pick again, which goes on after those"
+        )
+    order = np.argsort(np.concatenate([before.rows, rows]))
+
+    def joined(old: AnyArray, new: AnyArray) -> AnyArray:
+        return np.concatenate([old, new])[order]
+
+    draw = Draw(
+        rows=joined(before.rows, rows),
+        inclusion=joined(before.inclusion, sheet.inclusion),
+        batch=joined(before.batch, np.full(len(rows), there)),
+        stratum=joined(before.stratum, sheet.stratum),
+        labels=joined(before.labels, np.full(len(rows), UNKNOWN_LABEL)),
+        batches=(*before.batches, batch),
+    )
+    return draw, rows

@@ -1,37 +1,57 @@
-"""``covcal label``: labels of drawn rows put into the file that they were drawn from.
+"""``covcal label``: put the labels of picked rows into the file that the rows were picked from.
 
-A whole new file takes the place of the old one, or none does. What was made from the old one still
-belongs to the new: it remembers the sha256 of the file before it had any labels. The labels lie
-apart from those that ``evaluate`` reads (`covcal_cli.labels.draws`).
+A whole new file takes the place of the old one, or nothing changes. Calibrations and adapted files
+that were made from the old file still belong to the new one: it remembers the sha256 of the file
+before it had any labels. The labels are stored apart from those that ``evaluate`` reads
+(`covcal_cli.labels.draws`).
+
+Several sheets of one batch may come from several people. Sheets that complete each other are
+joined. Where two people disagree, the user says which label counts.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL
+from covcal_cli.arrays import UNKNOWN_LABEL, Rows
 from covcal_cli.data.classes import ClassMap, listed, named_classes
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import atomic_output, check_output, require_file
-from covcal_cli.formats.features import REMEDY, FeatureFile
-from covcal_cli.labels.batches import rows_of, with_batch
+from covcal_cli.formats.features import REMEDY, Domain, FeatureFile
 from covcal_cli.labels.draws import write_copy
 from covcal_cli.labels.picked_labels import draw_with_labels
-from covcal_cli.labels.sheet import DrawnRow, Sheet, read_sheet
+from covcal_cli.labels.sheet import (
+    Sheet,
+    plain_number,
+    read_sheet,
+    require_labels_beside_rows,
+    with_batch,
+)
+from covcal_cli.records import require_one_of
+
+RESOLVE = ("first", "last", "drop", "majority")
+_SHOWN = 5  # rows that a message names
+
+Votes = Mapping[int, Mapping[int, int]]  # class by the number of the labeller, by row
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """What was put in."""
+    """What ``covcal label`` put in."""
 
     new: int  # labels that were not there
     replaced: int  # labels that were another class
     labelled: int  # rows that have a label now
     empty: int  # rows that were drawn and have none yet
-    batches: int  # that they were drawn in
+    batches: int  # in which the rows were drawn
+    twice: int = 0  # rows that several sheets label
+    agreed: int = 0  # of them, rows with the same label in all
+    kappa: float | None = None  # Cohen's, on these rows; None without any
 
 
 def label(
@@ -40,6 +60,7 @@ def label(
     output: str | Path | None = None,
     *,
     partial: bool = False,
+    resolve: str | None = None,
     force: bool = False,
 ) -> Labelling:
     """Put the labels of filled sheets into a features or adapted file, all of them or none.
@@ -47,78 +68,196 @@ def label(
     Parameters
     ----------
     path : str or Path
-        The file that the rows were picked from, or one of the same rows that adapt made.
+        The file that the rows were picked from, or a file of the same rows that adapt made.
     sheets : sequence of str or Path
-        The CSV files that `pick` wrote, filled in; batches join in the order they were drawn in.
+        The CSV files that `pick` wrote, filled in. Batches join in the order they were drawn in;
+        sheets of one batch complete each other.
     output : str or Path, optional
         The file to write; `path` itself is replaced when left out.
     partial : bool
-        Take a sheet that still has empty labels. Until those follow, the rows that have a label
-        stand for their whole batch, as if chance had chosen them.
+        Accept rows without a label. Until their labels follow, the rows that have a label stand for
+        their whole batch, as if chance had chosen them.
+    resolve : str, optional
+        Which label counts where sheets, or the file and a sheet, disagree: ``first`` or ``last`` in
+        the order given, the file before the sheets; ``majority``; or ``drop`` for none. Without it
+        a disagreement is an error.
     force : bool
-        Replace labels that are there by others, and an existing output.
+        Replace labels in the file by those of the sheets, and an existing output.
 
     Raises
     ------
     CovcalError
-        If a sheet is of another file or draw, or lacks labels; if an id is unknown or a label no
-        class or another than before. The file is as it was.
+        If a sheet is of another file or draw, was changed, or lacks labels; if a label is no class;
+        if labellers disagree. The file is as it was.
     """
     path, output = Path(path), Path(path if output is None else output)
+    if resolve is not None:
+        require_one_of("resolve", resolve, RESOLVE)
     require_file(path, remedy=REMEDY)
     is_replaced = output.exists() and output.samefile(path)
     if not is_replaced:
         check_output(output, force=force, inputs=map(Path, sheets))
-    read = sorted((read_sheet(Path(one)) for one in sheets), key=lambda one: one.draw.number)
+    read = sorted((read_sheet(Path(sheet)) for sheet in sheets), key=lambda sheet: sheet.number)
     with atomic_output(output, force=force or is_replaced) as written, FeatureFile(path) as file:
-        target, draw = file.require_target(), draw_with_labels(file)
-        labels = dict(zip(draw.rows.tolist(), draw.labels.tolist(), strict=True))
-        new = replaced = 0
-        for sheet in read:
-            draw = with_batch(file, draw, sheet)
-            given = _classes_of(file, sheet, partial=partial)
-            for row, line, found in zip(rows_of(target, sheet), sheet.rows, given, strict=True):
-                old = labels.setdefault(int(row), UNKNOWN_LABEL)
-                if found in (UNKNOWN_LABEL, old):
-                    continue
-                if old != UNKNOWN_LABEL and not force:
-                    raise CovcalError(
-                        f"{sheet.path}: {shown(line.id)} is {shown(file.classes[found])} there and "
-                        f"{shown(file.classes[old])} in {path}: correct it, or pass --force to "
-                        "replace what the file holds"
-                    )
-                new, replaced = new + (old == UNKNOWN_LABEL), replaced + (old != UNKNOWN_LABEL)
-                labels[int(row)] = found
-        values = np.array([labels[row] for row in draw.rows.tolist()], dtype=np.int64)
+        draw = draw_with_labels(file)
+        old = dict(zip(draw.rows.tolist(), draw.labels.tolist(), strict=True))
+        votes: dict[int, dict[int, int]] = {}
+        for number, sheet in enumerate(read):
+            draw, rows = with_batch(file, draw, sheet)
+            given = _classes_of(file, sheet, rows)
+            for row, index in zip(rows.tolist(), given, strict=True):
+                known = votes.setdefault(row, {})
+                if index != UNKNOWN_LABEL:
+                    known[number] = index
+        twice, agreed, kappa = _agreement(votes)
+        sources = [path, *(sheet.path for sheet in read)]
+        new = _resolved(file.require_target(), file.classes, votes, old, sources, resolve, force)
+        dropped = sum(bool(known) and row not in new for row, known in votes.items())
+        labels = {row: index for row, index in old.items() if row not in votes} | new
+        empty = len(votes) - dropped - len(new)
+        if empty and not partial:
+            names = " and ".join(dict.fromkeys(str(sheet.path) for sheet in read))
+            raise CovcalError(
+                f"{names}: {empty} of {len(votes)} labels are empty, and estimates are exact only "
+                "for whole batches: fill them in, or pass --partial to treat the labelled rows as "
+                "a random part of their batch until then"
+            )
+        values = np.array(
+            [labels.get(row, UNKNOWN_LABEL) for row in draw.rows.tolist()], dtype=np.int64
+        )
         write_copy(written, file, replace(draw, labels=values))
         labelled = int(np.count_nonzero(values != UNKNOWN_LABEL))
-        return Labelling(new, replaced, labelled, len(values) - labelled, len(draw.batches))
-
-
-def _classes_of(file: FeatureFile, sheet: Sheet, *, partial: bool) -> list[int]:
-    """Return the class of every line of a sheet, `UNKNOWN_LABEL` where a label is empty."""
-    empty = sum(not row.label for row in sheet.rows)
-    if empty == len(sheet.rows):
-        raise CovcalError(f"{sheet.path} has no labels yet: fill its column label in")
-    if empty and not partial:
-        raise CovcalError(
-            f"{sheet.path}: {empty} of {len(sheet.rows)} labels are empty, and estimates are exact "
-            "for whole batches alone: fill them in, or pass --partial to take the others for a "
-            "random part of the batch until then"
+        before = {row: index for row, index in old.items() if index != UNKNOWN_LABEL}
+        return Labelling(
+            new=sum(row not in before for row in new),
+            replaced=sum(index != before.get(row, index) for row, index in new.items()),
+            labelled=labelled,
+            empty=len(values) - labelled,
+            batches=len(draw.batches),
+            twice=twice,
+            agreed=agreed,
+            kappa=kappa,
         )
+
+
+def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
+    """Return the class of every line of a sheet, `UNKNOWN_LABEL` where a label is empty."""
+    if not any(sheet.labels):
+        raise CovcalError(f"{sheet.path} has no labels yet: fill its column label in")
+    order = np.argsort(rows)
+    predicted = np.empty(len(rows), dtype=np.int64)
+    predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
+    require_labels_beside_rows(sheet, [file.classes[index] for index in predicted])
     classes = named_classes(file.classes)
     return [
-        _class_of(classes, row, sheet.path) if row.label else UNKNOWN_LABEL for row in sheet.rows
+        _class_of(classes, text, sheet.ids[line], sheet.path) if text else UNKNOWN_LABEL
+        for line, text in enumerate(sheet.labels)
     ]
 
 
-def _class_of(classes: ClassMap, row: DrawnRow, path: Path) -> int:
-    """Return the class that a label names; for none, the error names the nearest."""
-    if classes.index(row.label) is not None:
-        return classes.require(path, row.label, what="label")
+def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
+    """Return the class that a label names; for none, the error names the nearest class."""
+    for name in (text, plain_number(text)):
+        if classes.index(name) is not None:
+            return classes.require(path, name, what="label")
     names = {name.casefold(): name for name in classes.names}
-    like = get_close_matches(row.label.casefold(), names, n=1)
+    like = get_close_matches(text.casefold(), names, n=1)
     nearest = f"did you mean {names[like[0]]}?" if like else f"take one of {listed(classes.names)}"
     raise CovcalError(
-        f"{path}: the label of {shown(row.id)}, {shown(row.label)}, is no class: {nearest}"
+        f"{path}: the label of {shown(row_id)}, {shown(text)}, is no class: {nearest}"
+    )
+
+
+def _agreement(votes: Votes) -> tuple[int, int, float | None]:
+    """Return how many rows several sheets label, in how many they agree, and Cohen's kappa.
+
+    Kappa (1960) is the share of rows in which two people agree, less the share expected by chance
+    from how often each uses the classes, as a part of what is left above that. Of more than two
+    people it is the mean over the pairs.
+    """
+    several = [known for known in votes.values() if len(known) > 1]
+    pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for known in several:
+        for first, second in combinations(sorted(known), 2):
+            pairs.setdefault((first, second), []).append((known[first], known[second]))
+    kappas = [_kappa(labels) for labels in pairs.values()]
+    agreed = sum(len(set(known.values())) == 1 for known in several)
+    return len(several), agreed, float(np.mean(kappas)) if kappas else None
+
+
+def _kappa(labels: Sequence[tuple[int, int]]) -> float:
+    n = len(labels)
+    first, second = (Counter(side) for side in zip(*labels, strict=True))
+    seen = sum(one == other for one, other in labels) / n
+    by_chance = sum(count * second[index] for index, count in first.items()) / n**2
+    return 1.0 if by_chance == 1 else (seen - by_chance) / (1 - by_chance)
+
+
+def _resolved(
+    target: Domain,
+    classes: Sequence[str],
+    votes: Votes,
+    old: Mapping[int, int],
+    sources: Sequence[Path],
+    resolve: str | None,
+    force: bool,
+) -> dict[int, int]:
+    """Return the class of every row of the sheets that has one.
+
+    `sources` are the file and the sheets. The file is the first labeller of the rows that it has a
+    label for, unless `force` puts the sheets above it.
+    """
+    labels: dict[int, int] = {}
+    differing: dict[int, list[tuple[Path, int]]] = {}
+    for row, known in votes.items():
+        by_source = [(sources[number + 1], index) for number, index in sorted(known.items())]
+        if old.get(row, UNKNOWN_LABEL) != UNKNOWN_LABEL and not (by_source and force):
+            by_source.insert(0, (sources[0], old[row]))
+        counts = Counter(index for _, index in by_source).most_common()
+        if len(counts) > 1:
+            differing[row] = by_source
+        if not counts or (len(counts) > 1 and resolve in (None, "drop")):
+            continue
+        if resolve == "majority" and len(counts) > 1:
+            if counts[0][1] == counts[1][1]:
+                row_id = shown(target.ids(np.array([row], dtype=np.int64))[0])
+                raise CovcalError(
+                    f"no label of {row_id} has a majority ({_said(by_source, classes)}): give one "
+                    "more sheet, or pass --resolve first, last or drop"
+                )
+            labels[row] = counts[0][0]
+        else:
+            labels[row] = by_source[0 if resolve == "first" else -1][1]
+    if differing and resolve is None:
+        raise CovcalError(_disagreement(target, classes, votes, differing, sources[0]))
+    return labels
+
+
+def _said(by_source: Sequence[tuple[Path, int]], classes: Sequence[str]) -> str:
+    return ", ".join(f"{shown(classes[index])} in {source}" for source, index in by_source)
+
+
+def _disagreement(
+    target: Domain,
+    classes: Sequence[str],
+    votes: Votes,
+    differing: Mapping[int, Sequence[tuple[Path, int]]],
+    file: Path,
+) -> str:
+    """Return the message that names the rows in which labellers disagree."""
+    rows = sorted(differing)[:_SHOWN]
+    ids = target.ids(np.array(rows, dtype=np.int64))
+    named = "; ".join(
+        f"{shown(row_id)} is {_said(differing[row], classes)}"
+        for row, row_id in zip(rows, ids, strict=True)
+    )
+    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    twice, _, kappa = _agreement(votes)
+    beside = "" if kappa is None else f" of {twice} (Cohen's kappa {kappa:.2f})"
+    with_file = any(source == file for by_source in differing.values() for source, _ in by_source)
+    force = ", or --force to replace what the file holds" if with_file else ""
+    return (
+        f"the labels of {len(differing)} row{'s' if len(differing) > 1 else ''}{beside} differ: "
+        f"{named}{more}: correct them, or pass --resolve {', '.join(RESOLVE[:-1])} or "
+        f"{RESOLVE[-1]}{force}"
     )

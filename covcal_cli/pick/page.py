@@ -36,12 +36,12 @@ def write_page(
     CovcalError
         If the images are not those of the rows, or the page cannot be written.
     """
-    uris: Sequence[str | None] = [None] * len(sheet.rows)
+    uris: Sequence[str | None] = [None] * len(sheet)
     unreadable: Mapping[str, str] = {}
     if images is not None:
         from covcal_cli.pick.pictures import pictures
 
-        found = pictures(Path(images), [row.id for row in sheet.rows])
+        found = pictures(Path(images), sheet.ids)
         uris, unreadable = found.uris, found.unreadable
     text = page(sheet_text(sheet), classes, uris, name=sheet.path.name)
     write_text(path, text, force=force)

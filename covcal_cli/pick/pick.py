@@ -1,45 +1,58 @@
 """``covcal pick``: target rows for a person to label, drawn by a known design.
 
-No target label is read, and the file stays as it is: the sheet that is written says all that
-`label` must know. Rows that earlier batches drew, as the marks of the file and earlier sheets tell,
-are not drawn again. `draws` has what the design of batches allows to say.
+No target label is read, and the file stays as it is. The sheet holds everything that `label` must
+know. Rows that earlier batches drew are not drawn again: those in the file, and those of sheets
+whose labels are not in it yet. `labels.draws` says what the design of batches allows.
+
+Of many rows only a score, a class and a band are kept, a few bytes a row. Everything else is
+computed for some rows at a time.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float64s, Integers, Labels, Rows
+from covcal_cli.arrays import AnyArray, Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast.forecaster import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.labels.accuracy import NEAREST
-from covcal_cli.labels.batches import rows_of, with_batch
-from covcal_cli.labels.design import drawn, inclusion_probabilities
-from covcal_cli.labels.draws import Batch, Draw, frame_rows, read_draw
-from covcal_cli.labels.score import score
-from covcal_cli.labels.sheet import DrawnRow, Sheet, SheetDraw, fingerprint, read_sheet, sheet_text
+from covcal_cli.labels.design import drawn_along, inclusion_rule, order_of_likeness
+from covcal_cli.labels.draws import Batch, Draw, read_draw
+from covcal_cli.labels.score import forecasters_of, in_words, score, score_blocks
+from covcal_cli.labels.sheet import (
+    SHEET,
+    Sheet,
+    fingerprint,
+    read_sheet,
+    rows_of,
+    sheet_text,
+    with_batch,
+)
 from covcal_cli.pick.page import write_page
-from covcal_cli.progress import ProgressCallback, silent
+from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
 
-_UNSEEN = ("train", "validation")  # splits whose rows evaluate does not judge
-_UNWRITTEN = Path("to-label.csv")  # what a page calls a sheet that has no file
-_BANDS = 5  # of the forecast, in each of which rows are in order of their predicted class
+_UNSEEN = ("train", "validation")  # splits whose rows evaluate does not use
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # mean size of a normal number, in standard deviations
+_EXACT_ROWS = 1 << 20  # of more rows the scores are kept in 32 bits
+_CHUNK = 1 << 18  # rows whose numbers are computed at a time, where there are more
 
 
 @dataclass(frozen=True, kw_only=True)
 class PickSettings:
-    """What ``covcal pick`` can be told."""
+    """The settings of ``covcal pick``."""
 
-    rows: int = 50  # how many to draw
+    rows: int = 50  # to draw
     seed: int = 0
-    splits: tuple[str, ...] = ()  # to draw from; those of earlier batches, else `_UNSEEN`
+    splits: tuple[str, ...] = ()  # to draw from; else those of earlier batches, else `_UNSEEN`
 
     def __post_init__(self) -> None:
         require_at_least("rows", self.rows, 1)
@@ -48,32 +61,33 @@ class PickSettings:
             require_one_of("split", name, SPLITS)
 
 
-_AS_IT_COMES = PickSettings()
+DEFAULTS = PickSettings()
 
 
 @dataclass(frozen=True)
 class Picked:
-    """The rows drawn, and what their labels will tell."""
+    """The rows drawn, and how well their labels will tell the accuracy."""
 
     sheet: Sheet
     classes: tuple[str, ...]  # what may be written in the column of labels
     before: int  # rows drawn by earlier batches
-    # Half the 95 % interval that the labels of this batch, and of all batches, will give for the
-    # accuracy on the rows of `splits`, if the forecast is about right: else it is wider.
+    # Half the 95 % interval of the accuracy on the rows of `splits`, by the labels of this batch
+    # and by those of all batches, if the scores are about right.
     half_width: float
     half_width_of_all: float
+    half_width_at_worst: float  # of all batches, if the scores tell nothing and half is right
     unreadable: Mapping[str, str]  # why an image is not on the page, by the row's id
 
     @property
     def mean_error(self) -> float:
-        """The mean error of the accuracy, below which no ECE of a T matched to it falls."""
+        """The mean error of the accuracy. No ECE of a T matched to the accuracy falls below it."""
         return self.half_width_of_all / Z * _MEAN_OF_SIZE
 
 
 def pick(
     path: str | Path,
     output: str | Path | None,
-    settings: PickSettings = _AS_IT_COMES,
+    settings: PickSettings = DEFAULTS,
     *,
     calibration: str | Path | None = None,
     networks: str | Path | None = None,
@@ -83,24 +97,24 @@ def pick(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Picked:
-    """Draw rows to be labelled and write their sheet; the same input and seed draw the same rows.
+    """Draw rows to label and write their sheet; the same input and seed draw the same rows.
 
     Parameters
     ----------
     path : str or Path
         A features or adapted file with a target.
     output : str or Path, optional
-        The CSV to write; None: `Picked.sheet` holds its rows.
+        The CSV to write. None: nothing is written, and `Picked.sheet` holds the rows.
     settings : PickSettings
     calibration : str or Path, optional
-        The cal.json whose confidence is leant on.
+        The cal.json whose confidence is the score of the rows.
     networks : str or Path, optional
         For a calibration of aligned logits on a features file: the adapted file with the networks.
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The images that the target's rows come from, as extract took them: for `page`, and for the
-        column ``path`` if they lie in a folder that the ids are relative to.
+        The images of the target, as given to extract: for `page`, and for the column ``path`` if
+        they are in a folder that the ids are relative to.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     force : bool
@@ -117,19 +131,18 @@ def pick(
     if networks is not None and calibration is None:
         raise UnusedOptionError("--networks", "only a calibration has a use for it")
     path, output = Path(path), None if output is None else Path(output)
-    read = [Path(one) for one in (calibration, networks, images, *earlier) if one is not None]
-    for one in (output, page):
-        if one is not None:
-            check_output(Path(one), force=force, inputs=[path, *read])
+    inputs = [Path(name) for name in (calibration, networks, images, *earlier) if name is not None]
+    for written in (output, page):
+        if written is not None:
+            check_output(Path(written), force=force, inputs=[path, *inputs])
     if page is not None and output is not None and Path(page).resolve() == output.resolve():
         raise CovcalError(f"{page} cannot be both the CSV and the page: give one another name")
     with FeatureFile(path) as file:
         target = file.require_target()
-        before = _before(file, [read_sheet(Path(one)) for one in earlier])
+        before = _before(file, [read_sheet(Path(name)) for name in earlier])
         splits = _splits(path, before, settings.splits)
-        frame = frame_rows(target, splits)
-        is_left = ~np.isin(frame, before.rows, assume_unique=True)
-        n, left = settings.rows, int(np.count_nonzero(is_left))
+        n, population = settings.rows, target.count(*splits)
+        left = population - len(before.rows)
         if left < n:
             others = f", and {len(before.rows)} were drawn before" if before.batches else ""
             raise CovcalError(
@@ -137,32 +150,30 @@ def pick(
                 f"for at most {left}"
             )
         given = None if calibration is None else _scaled(file, Path(calibration), networks)
-        found = score(file, frame, given, seed=settings.seed, progress=progress or silent)
-        # Probabilities first: they know nothing of the order, nor of chance.
-        rows, right = frame[is_left], found.right[is_left]
-        predictions = found.predictions[is_left]
-        probabilities = inclusion_probabilities(right, n)
+        forecasters = forecasters_of(file, given, settings.seed)
+        frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
+        probabilities = inclusion_rule(frame.score_parts, n)
+        # Probabilities first: they depend neither on the order nor on chance.
         rng = np.random.default_rng([settings.seed, len(before.batches)])
-        order = _order(right, predictions)
-        taken = order[drawn(probabilities[order], rng)]
-        ids = _ids(target, rows[taken])
-        batch = Batch(n, left, settings.seed, splits, found.score)
-        drawn_rows = [
-            DrawnRow(
-                id=ids[stratum],
-                path="" if images is None else _path(Path(images), ids[stratum]),
-                predicted=file.classes[predictions[row]],
-                confidence=float(right[row]),
-                inclusion=float(probabilities[row]),
-                stratum=stratum,
-            )
-            # Who stops early has then labelled some of every kind.
-            for stratum, row in sorted(enumerate(taken.tolist()), key=lambda _: rng.random())
-        ]
+        rows, predictions, right = frame.drawn(probabilities, rng)
+        batch = Batch(n, left, settings.seed, splits, in_words(forecasters))
+        # In a random order: if you stop early, every kind of row has been sampled.
+        strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
+        ids = _ids(target, rows)
+        paths = ["" if images is None else _path(Path(images), row_id) for row_id in ids]
         sheet = Sheet(
-            output or _UNWRITTEN,
-            SheetDraw(len(before.batches), batch, fingerprint(file)),
-            drawn_rows,
+            output or SHEET,
+            len(before.batches),
+            batch,
+            fingerprint(file),
+            [ids[row] for row in strata],
+            probabilities(right)[strata],
+            strata,
+            [file.classes[predictions[row]] for row in strata],
+            right[strata],
+            [""] * n,
+            np.arange(n),
+            [paths[row] for row in strata],
         )
         rows_of(target, sheet)  # refuses ids that are not unique, before anybody labels them
         classes = tuple(file.classes)
@@ -172,28 +183,109 @@ def pick(
                 write_text(output, sheet_text(sheet), force=force)
             if page is not None:
                 unreadable = write_page(Path(page), sheet, classes, images, force=force)
-        # No forecast is as sure as it may look, and the estimate by labels takes none to be.
-        doubtful = np.clip(found.right, NEAREST, 1 - NEAREST)
-        variance = _variance(doubtful[is_left], probabilities)
-        earlier_ones = _earlier_variances(before, frame, doubtful)
+        variance = frame.variance(probabilities)
+        of_before = score(file, before.rows, given, seed=settings.seed, progress=silent).right
+        batches = [*_variances_before(before, of_before), (n, variance)]
+        of_all = Z * _combined_deviation(batches) / population
+        at_worst = Z * math.sqrt((1 / (len(before) + n) - 1 / population) / 4)
         return Picked(
             sheet,
             classes,
             len(before.rows),
-            Z * float(np.sqrt(variance)) / len(frame),
-            Z * _combined_deviation([*earlier_ones, (n, variance)]) / len(frame),
+            Z * math.sqrt(variance) / population,
+            of_all,
+            max(of_all, at_worst),
             unreadable,
         )
 
 
+class _Frame:
+    """The rows that a batch is drawn from: their scores and predicted classes, in little memory."""
+
+    def __init__(
+        self,
+        file: FeatureFile,
+        splits: tuple[str, ...],
+        before: Rows,
+        left: int,
+        forecasters: Sequence[ScaledLogits],
+        progress: ProgressCallback,
+    ) -> None:
+        self._file, self._splits, self._before = file, splits, before
+        self._forecasters = forecasters
+        self._is_exact = left <= _EXACT_ROWS
+        # A score less 1 keeps its digits near 1, where most scores are.
+        self._less = 0.0 if self._is_exact else 1.0
+        self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
+        number = np.min_scalar_type(-len(file.classes))
+        self._predictions: NDArray[Any] = np.empty(left, dtype=number)
+        start = 0
+        for rows in self._row_blocks():
+            for predictions, right in score_blocks(file, rows, forecasters):
+                part = slice(start, start + len(right))
+                self._keys[part], self._predictions[part] = right - self._less, predictions
+                start = part.stop
+                progress(Progress("forecast", start, left))
+
+    def _row_blocks(self) -> Iterator[Rows]:
+        """Yield the numbers of the rows, ascending."""
+        for rows in self._file.require_target().split_blocks(*self._splits):
+            yield rows[~np.isin(rows, self._before)] if len(self._before) else rows
+
+    def _scores(self, places: AnyArray | slice) -> Float64s:
+        return self._keys[places].astype(np.float64) + self._less
+
+    def score_parts(self) -> Iterator[Float64s]:
+        """Yield the scores of all rows, some rows at a time."""
+        size = len(self._keys) if self._is_exact else _CHUNK
+        for start in range(0, len(self._keys), size):
+            yield self._scores(slice(start, start + size))
+
+    def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Labels, Float64s]:
+        """Return the drawn rows along the order, their predicted classes and their scores."""
+        bands: list[Integers] = []
+
+        def lengths() -> Iterator[Float64s]:
+            for places in order_of_likeness(self._keys, self._predictions):
+                bands.append(places)
+                yield probabilities(self._scores(places))
+
+        along = drawn_along(lengths(), rng)
+        places = np.concatenate(bands)[along].astype(np.int64)
+        rows, start = np.empty(len(places), dtype=np.int64), 0
+        for block in self._row_blocks():
+            inside = (places >= start) & (places < start + len(block))
+            rows[inside] = block[places[inside] - start]
+            start += len(block)
+        right = self._scores(places)
+        if not self._is_exact:
+            order = np.argsort(rows)
+            blocks = score_blocks(self._file, rows[order], self._forecasters)
+            right[order] = np.concatenate([scores for _, scores in blocks])
+        return rows, self._predictions[places].astype(np.int64), right
+
+    def variance(self, probabilities: Any) -> float:
+        """Return the variance that the estimate of a total has on average, if the scores are right.
+
+        That is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). What the order of
+        the rows gains is not in it.
+        """
+        total = 0.0
+        for scores in self.score_parts():
+            # No score is as sure as it may look, and the estimate by labels takes none to be.
+            doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
+            total += float(((1 / probabilities(scores) - 1) * doubtful * (1 - doubtful)).sum())
+        return total
+
+
 def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> ScaledLogits:
     given = None if networks is None else Path(networks)
-    (found,) = scaled_logits(file, read_named([document], given), [document], given).values()
-    return found
+    (scaled,) = scaled_logits(file, read_named([document], given), [document], given).values()
+    return scaled
 
 
 def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the splits to draw from: estimates are of the same rows in all batches."""
+    """Return the splits to draw from, which are the same for all batches of a file."""
     if not before.batches:
         return asked or _UNSEEN
     drawn_from = before.batches[0].splits
@@ -206,40 +298,22 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Draw:
-    """Return all that was drawn before: the marks of the file, and the rows of earlier sheets."""
+    """Return what was drawn before: the draw of the file, and the rows of earlier sheets."""
     draw = read_draw(file)
-    for sheet in sorted(sheets, key=lambda one: one.draw.number):
-        draw = with_batch(file, draw, sheet)
+    for sheet in sorted(sheets, key=lambda sheet: sheet.number):
+        draw, _ = with_batch(file, draw, sheet)
     return draw
 
 
-def _order(right: Float64s, predictions: Labels) -> Integers:
-    """Return rows in an order of likeness: bands of the forecast, predicted classes within.
-
-    Every other band runs backwards, so that neighbours are alike across its ends too.
-    """
-    band = np.argsort(np.argsort(right, kind="stable"), kind="stable") * _BANDS // len(right)
-    forth = np.where(band % 2, -1, 1)
-    return np.lexsort((forth * right, forth * predictions, band))
-
-
-def _variance(right: Float64s, probabilities: Float64s) -> float:
-    """Return the variance that the difference estimator of a total has on average.
-
-    That is sum (1 / pi - 1) s (1 - s) over all rows, if the forecast s is right (Isaki & Fuller
-    1982); what the order of the rows gains is not in it.
-    """
-    return float(((1 / probabilities - 1) * right * (1 - right)).sum())
-
-
-def _earlier_variances(before: Draw, frame: Rows, right: Float64s) -> list[tuple[int, float]]:
-    """Return size and `_variance` of each earlier batch, estimated from the rows that it drew."""
-    found = []
+def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
+    """Return size and variance of each earlier batch, estimated from the rows that it drew."""
+    variances = []
+    doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):
         held = before.batch == number
-        s, pi = right[np.searchsorted(frame, before.rows[held])], before.inclusion[held]
-        found.append((batch.drawn, float(((1 / pi - 1) / pi * s * (1 - s)).sum())))
-    return found
+        s, pi = doubtful[held], before.inclusion[held]
+        variances.append((batch.drawn, float(((1 / pi - 1) / pi * s * (1 - s)).sum())))
+    return variances
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
@@ -251,11 +325,11 @@ def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
 def _ids(target: Domain, rows: Rows) -> list[str]:
     """Return the ids of rows in any order."""
     order = np.argsort(rows)
-    found = np.empty(len(rows), dtype=object)
-    found[order] = target.ids(rows[order])
-    return list(found)
+    ids = np.empty(len(rows), dtype=object)
+    ids[order] = target.ids(rows[order])
+    return list(ids)
 
 
-def _path(images: Path, known: str) -> str:
+def _path(images: Path, row_id: str) -> str:
     """Return the file of an id below a folder, empty where there is none of that name."""
-    return str(images / known) if (images / known).is_file() else ""
+    return str(images / row_id) if (images / row_id).is_file() else ""

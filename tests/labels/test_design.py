@@ -1,11 +1,21 @@
 """The design of a draw, against brute force: what it promises of probabilities holds exactly."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from covcal_cli.labels.design import FLOOR, drawn, inclusion_probabilities
+from covcal_cli.labels import design
+from covcal_cli.labels.design import (
+    FLOOR,
+    drawn,
+    drawn_along,
+    inclusion_probabilities,
+    inclusion_rule,
+    order_of_likeness,
+)
 
 DRAWS = 2000
 
@@ -112,3 +122,42 @@ def test_a_seed_draws_the_same_rows() -> None:
     probabilities = inclusion_probabilities(forecast(50), 10)
     one, same, other = (drawn(probabilities, np.random.default_rng(s)) for s in (4, 4, 5))
     assert one.tolist() == same.tolist() != other.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("n", [1, 3, 5, 7, 40, 233])
+@pytest.mark.parametrize("kind", ["mixed", "ties", "all alike"])
+def test_neighbours_in_the_order_are_alike(
+    n: int, dtype: type, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifths of the score; classes within; forth and back: as one sort of all rows has it."""
+    monkeypatch.setattr(design, "_CHUNK", 16)
+    rng = np.random.default_rng(n)
+    s = {"mixed": rng.random(n), "ties": rng.integers(0, 4, n) / 4, "all alike": np.ones(n)}[kind]
+    scores: NDArray[Any] = s.astype(dtype)
+    predictions = rng.integers(0, 3, n).astype(np.int8)
+    rank = np.argsort(np.argsort(scores, kind="stable"), kind="stable")
+    band = rank * 5 // n
+    expected = []
+    for number in range(5):
+        rows = [row for row in range(n) if band[row] == number]
+        turn = -1 if number in (1, 3) else 1
+        expected += sorted(rows, key=lambda row: (turn * predictions[row], turn * scores[row]))
+    parts = list(order_of_likeness(scores, predictions))
+    assert np.concatenate(parts).tolist() == expected
+    assert len(parts) == 5
+
+
+@pytest.mark.parametrize("cut", [0, 1, 17, 60])
+def test_a_draw_in_parts_is_the_draw(cut: int) -> None:
+    """Probabilities and rows are the same whether or not all rows are there at once."""
+    s = forecast(60)
+    s[[5, 30, 31]] = 0.5
+    for n in (1, 7, 30, 59):
+        whole = inclusion_probabilities(s, n)
+        rule = inclusion_rule(lambda: (s[:cut], s[cut:]), n)
+        assert rule(s) == pytest.approx(whole, rel=1e-12)
+        for seed in range(20):
+            rngs = [np.random.default_rng(seed) for _ in range(2)]
+            rows = drawn_along((whole[:cut], whole[cut:]), rngs[1])
+            assert drawn(whole, rngs[0]).tolist() == rows.tolist()

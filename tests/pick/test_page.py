@@ -125,7 +125,7 @@ def test_pick_writes_it_beside_the_csv(adapted: Path, tmp_path: Path) -> None:
     arguments = ("pick", adapted, "-n", 4, "-o", tmp_path / "x.csv", "--page")
     run = covcal(*arguments, tmp_path / "x.html").require_success()
     assert "pass --images TARGET to show images" in run.err
-    assert f"wrote {tmp_path / 'x.html'}\nnext: open it in a browser, then covcal label" in run.err
+    assert f"wrote {tmp_path / 'x.html'}\nnext: open it in a browser, label, save" in run.err
     data = json.loads(Parsed((tmp_path / "x.html").read_text(encoding="utf-8")).scripts[0])
     lines = lines_of(tmp_path / "x.csv")
     assert [data["columns"], *data["rows"]] == [list(lines[0]), *(list(x.values()) for x in lines)]

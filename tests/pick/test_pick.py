@@ -11,6 +11,7 @@ import pytest
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.score import score
+from covcal_cli.labels.sheet import read_sheet
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.pick.pick import PickSettings, pick
 from covcal_cli.progress import silent
@@ -48,9 +49,9 @@ def test_the_sheet_says_what_a_person_and_label_need(picked: Path) -> None:
             assert line["predicted"] == file.classes[predictions[number]]
             assert line["label"] == ""
             assert 0 < float(line["inclusion"]) <= 1
-    # Whoever stops early has labelled rows of all kinds.
-    strata = [int(re.findall(r"row (\d+) of 40", line["draw"])[0]) for line in lines]
-    assert sorted(strata) == list(range(1, 41)) != strata
+    # If you stop early, every kind of row has been sampled.
+    strata = read_sheet(picked / "to-label.csv").stratum.tolist()
+    assert sorted(strata) == list(range(40)) != strata
 
 
 def test_doubtful_rows_are_likelier_to_be_drawn(picked: Path) -> None:
@@ -78,7 +79,7 @@ def test_the_confidence_is_the_mean_of_both_forecasters(picked: Path) -> None:
         )
     assert re.fullmatch(
         r"mean confidence of classifier \(T [\d.]+\) and aligned forecaster \(T [\d.]+\)",
-        both.score,
+        both.how,
     )
     assert ((both.right > 0) & (both.right < 1)).all()
     assert not np.allclose(one, other)
@@ -89,13 +90,13 @@ def test_a_calibration_takes_the_place_of_its_forecaster(
     picked: Path, small_files: Path, tmp_path: Path, method: str
 ) -> None:
     document = small_files / f"{method}.json"
-    done = covcal("pick", picked / "adapted.h5", "-c", document, "-o", tmp_path / "x.csv")
-    assert "classifier" in done.require_success().out
+    done = covcal("pick", picked / "adapted.h5", "-c", document, "-o", tmp_path / "x.csv", "-v")
+    assert "classifier" in done.require_success().err
     with FeatureFile(picked / "adapted.h5") as file:
         given = ScaledLogits(Scaling("aligned" if method == "fl+temp" else "original", 3.25))
         rows = file.require_target().rows("test")
         found = score(file, rows, given, seed=0, progress=silent)
-    assert "(T 3.25)" in found.score
+    assert "(T 3.25)" in found.how
 
 
 def test_networks_are_for_a_calibration_of_theirs(
@@ -111,8 +112,8 @@ def test_a_target_alone_is_drawn_by_its_own_confidence(tmp_path: Path) -> None:
     path = write_features(tmp_path / "features.h5")
     with h5py.File(path, "r+") as file:
         del file["source"]
-    done = covcal("pick", path, "-n", 9, "-o", tmp_path / "x.csv").require_success()
-    assert "confidence of classifier (T 1)" in done.out
+    done = covcal("pick", path, "-n", 9, "-o", tmp_path / "x.csv", "-v").require_success()
+    assert "confidence of classifier (T 1)" in done.err
 
 
 def test_no_label_moves_a_draw(picked: Path, tmp_path: Path) -> None:
@@ -145,7 +146,9 @@ def test_a_next_batch_leaves_the_earlier_ones_out(picked: Path, tmp_path: Path) 
     sheets = [first, folder / "more.csv"]
     after = ("--after", folder / "more.csv")
     done = covcal("pick", "-n", 200, *after, "-o", "rest.csv", cwd=folder).require_success()
-    assert "picked     200 rows of 200 (train and validation), after 70 drawn before" in done.out
+    assert "Label these 200 rows" in done.out
+    assert "drawn from 200 train and validation rows" in done.out
+    assert "with them and the 70 of earlier batches" in done.out
     assert sum(len(drawn_ids(one)) for one in (*sheets, folder / "rest.csv")) == 270
     line = covcal("pick", "adapted.h5", "-n", 201, *after, "-o", "x.csv", cwd=folder).error_line()
     assert "has 200 target train and validation rows left to label, and 70 were drawn" in line
@@ -163,10 +166,10 @@ def test_what_labels_buy_is_what_they_bring(tmp_path: Path) -> None:
         mean = score(file, rows, None, seed=0, progress=silent).right.mean()
     for seed in range(24):
         found = pick(path, tmp_path / "x.csv", PickSettings(rows=30, seed=seed), force=True)
-        residuals = [
-            (by_id[row.id.encode()] - row.confidence) / row.inclusion for row in found.sheet.rows
-        ]
-        errors.append(mean + sum(residuals) / 600 - truth)
+        sheet = found.sheet
+        right_rows = np.array([by_id[row_id.encode()] for row_id in sheet.ids])
+        residuals = (right_rows - sheet.confidence) / sheet.inclusion
+        errors.append(mean + residuals.sum() / 600 - truth)
         promises.append(found.half_width)
     assert np.std(promises) < 1e-12
     assert 1.96 * np.sqrt(np.mean(np.square(errors))) == pytest.approx(promises[0], rel=0.4)
@@ -212,3 +215,16 @@ def test_paths_stand_where_the_images_are(picked: Path, tmp_path: Path) -> None:
     paths = {line["id"]: line["path"] for line in lines_of(tmp_path / "x.csv")}
     assert paths.pop(some) == str(tmp_path / some)
     assert set(paths.values()) == {""}
+
+
+def test_many_rows_are_drawn_as_few_are(
+    picked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where scores are kept in 32 bits and computed in parts, the same rows are drawn."""
+    expected = pick(picked / "adapted.h5", None, PickSettings(rows=40)).sheet
+    monkeypatch.setattr("covcal_cli.pick.pick._EXACT_ROWS", 10)
+    monkeypatch.setattr("covcal_cli.pick.pick._CHUNK", 32)
+    sheet = pick(picked / "adapted.h5", tmp_path / "x.csv", PickSettings(rows=40)).sheet
+    assert list(sheet.ids) == list(expected.ids)
+    assert sheet.confidence == pytest.approx(expected.confidence, rel=1e-12)
+    assert sheet.inclusion == pytest.approx(expected.inclusion, rel=1e-6)

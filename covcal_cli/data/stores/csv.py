@@ -39,8 +39,9 @@ class CSVStore(Store):
     is_table = True
     is_typed = False
 
-    def __init__(self, path: Path, *, of_images: bool = True) -> None:
+    def __init__(self, path: Path, *, of_images: bool = True, as_texts: bool = False) -> None:
         self.path = path
+        self._as_texts = as_texts  # read no column as numbers
         self._of_images = of_images  # beside paths of images, all other columns are texts
         self._texts: dict[str, list[str]] = {}
         self.with_commas: dict[str, str] = {}
@@ -146,7 +147,7 @@ class CSVStore(Store):
         kinds = {
             name: "text"
             for name in self._names
-            if about_images or name in paths or is_reserved(name)
+            if self._as_texts or about_images or name in paths or is_reserved(name)
         }
         self._texts = {name: [] for name in kinds}
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
