@@ -376,6 +376,8 @@ def _inputs(inputs: Sequence[Input]) -> Lines:
 
 
 def _state(entry: Input) -> str:
+    if entry.is_outside:
+        return ", outside its folder, not opened"
     if not entry.path.is_file():
         return ", which is gone"
     return "" if is_unchanged(entry) else ", which has changed since"

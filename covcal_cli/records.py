@@ -19,7 +19,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -120,6 +120,13 @@ class Input:
     role: str  # "features", "adapted" or "calibration"
     path: Path  # relative to the document where it is written
     sha256: str
+    # Whether only a document names the file, and it is outside that document's folder. Such a file
+    # is never opened: the document may come from anywhere.
+    is_outside: bool = field(default=False, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a document holds."""
+        return {"role": self.role, "path": self.path, "sha256": self.sha256}
 
 
 @dataclass(frozen=True)
@@ -172,12 +179,12 @@ def encoded(value: Any, path: Path) -> Any:
         return encoded(value.to_json(), path)
     if is_dataclass(value):
         content: dict[str, Any] = {"schema": value.schema} if isinstance(value, Document) else {}
-        for field in fields(value):
+        for member in fields(value):
             place = content
-            *way, name = _keys(field)
+            *way, name = _keys(member)
             for key in way:
                 place = place.setdefault(key, {})
-            place[name] = encoded(getattr(value, field.name), path)
+            place[name] = encoded(getattr(value, member.name), path)
         return content
     if isinstance(value, Mapping):
         return {name: encoded(entry, path) for name, entry in value.items()}
@@ -420,18 +427,18 @@ def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
     hints = get_type_hints(kind, include_extras=True)
     return [
         (
-            field.name,
-            _keys(field),
-            hints[field.name],
-            field.default is MISSING and field.default_factory is MISSING,
+            member.name,
+            _keys(member),
+            hints[member.name],
+            member.default is MISSING and member.default_factory is MISSING,
         )
-        for field in fields(kind)
+        for member in fields(kind)
     ]
 
 
-def _keys(field: Field[Any]) -> list[str]:
+def _keys(member: Field[Any]) -> list[str]:
     """Return the keys that lead to the value of a field."""
-    return str(field.metadata.get("at", field.name)).split(".")
+    return str(member.metadata.get("at", member.name)).split(".")
 
 
 def _checked(kind: type, value: Any, place: str) -> Any:

@@ -1,10 +1,8 @@
 """The result of an evaluation, and metrics.json."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -160,7 +158,6 @@ def metrics_document(
     return {
         "schema": MetricsRecord.schema,
         "version": __version__,
-        "date": _today(),
         "name": evaluation.model,
         "split": evaluation.split,
         "predictions": evaluation.predictions,
@@ -218,13 +215,6 @@ def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:
         return group.n * abs((group.mean_confidence or 0.0) - (group.accuracy or 0.0))
 
     return max(classes, key=share)
-
-
-def _today() -> str:
-    """Return the day in UTC; that of SOURCE_DATE_EPOCH, as reproducible builds have it, if set."""
-    seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
-    now = datetime.fromtimestamp(int(seconds), UTC) if seconds.isdigit() else datetime.now(UTC)
-    return now.date().isoformat()
 
 
 def _nullable(values: Float64s) -> list[float | None]:

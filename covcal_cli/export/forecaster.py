@@ -9,6 +9,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import leaves_folder_of
 from covcal_cli.forecast.forecaster import AlignedNetworks, fitted_networks
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_FILE, FeatureFile
@@ -148,7 +149,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
         names = map(calibration.reading.get, _TENSORS)
         return Tensors(*(str(name) if name else None for name in names))
     path = networks or calibration.inputs[0].path
-    if not path.is_file():
+    if not path.is_file() or (networks is None and calibration.inputs[0].is_outside):
         return Tensors()
     with FeatureFile(path) as file:
         if file.model["sha256"] != calibration.model["sha256"]:
@@ -184,7 +185,9 @@ def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows |
     with FeatureFile(path) as file:
         if calibration.scaling.reads_aligned and file.is_adapted:
             path = path.parent / str(file.attributes.get(FEATURES_FILE, ""))
-            if not path.is_file() or not was_made_from(file, path):
+            if leaves_folder_of(path, file.path) or not path.is_file():
+                return None
+            if not was_made_from(file, path):
                 return None
     with FeatureFile(path) as file:
         domain = file.target or file.source

@@ -135,6 +135,11 @@ def fitted_networks(
 ) -> AlignedNetworks:
     """Return the networks that a calibration of aligned logits was fitted with, and no others."""
     path = networks or calibration.inputs[0].path
+    if networks is None and calibration.inputs[0].is_outside:
+        raise CovcalError(
+            f"{document} was fitted with the networks of {path}, which is outside its folder: pass "
+            f"--networks {path}"
+        )
     if networks is None and not path.is_file():
         raise CovcalError(
             f"{document} was fitted with the networks of {path}, which is gone: pass --networks "

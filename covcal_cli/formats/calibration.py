@@ -1,64 +1,86 @@
 """A fitted calibration, as cal.json holds it.
 
-The confidence that it makes is of the label which the ORIGINAL classifier predicted, whatever the
-forecaster's own would be (MATHEMATICS, section 6).
+The calibrated confidence is that of the label which the ORIGINAL classifier predicted, even if the
+forecaster would predict another (MATHEMATICS, section 6).
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import leaves_folder_of
 from covcal_cli.maths.scaling import Forecasters, Scaling
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.maths.weights import WeightHealth
-from covcal_cli.records import Document, Guard, Input, at, read_document
+from covcal_cli.records import (
+    Count,
+    Document,
+    Guard,
+    Input,
+    Number,
+    Positive,
+    Share,
+    Within,
+    at,
+    read_document,
+)
 
 _SHARES_TOLERANCE = 1e-6
-_LARGEST_OFFSET = 100.0  # of log odds: beyond it float32 knows certainty alone
+# The largest values of `WeightHealth`, where they have one.
+_LARGEST_WEIGHTS = {
+    "ess_share": 1.0,
+    "ess_fit_share": 1.0,
+    "clipped_share": 1.0,
+    "largest_share": 1.0,
+    "domain_auc": 1.0,
+    "discriminator_error": 1.0,
+}
+_LARGEST_OFFSET = 100.0  # of log odds: beyond it a float32 probability is 0 or 1
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method that ``auto`` looked at."""
+    """A method that ``auto`` considered."""
 
     method: str
-    temperature: float  # its T_f
-    target_confidence: float | None  # mean on target training and validation rows
-    estimated_accuracy: float | None  # of the target, the same for all candidates
-    expected_ece: float | None  # the distance between the two
+    temperature: Positive  # its T_f
+    target_confidence: Share | None  # mean on target training and validation rows
+    estimated_accuracy: Share | None  # of the target, the same for all candidates
+    expected_ece: Share | None  # the distance between the two
     chosen: bool
-    why: str  # it was chosen, or was not; a few words
-    # What the ECE is at least, if the estimate is right: that distance, but none where it is about
-    # 0 because T was matched to the estimate.
-    least_ece: float | None = None
+    why: str  # the reason why it was chosen or not, in a few words
+    # The least ECE if the estimate is right: that distance, but None if it is about 0 because T was
+    # matched to the estimate.
+    least_ece: Share | None = None
     matched: bool = False
-    aligned_temperature: float | None = None  # T_a of a blend
+    aligned_temperature: Positive | None = None  # T_a of a blend
 
 
 @dataclass(frozen=True)
 class LabelledRows:
     """The target rows whose labels a calibration was fitted to."""
 
-    n: int
+    n: Number
     seed: int
     sha256: str  # of the ids
     ids: tuple[str, ...]  # ascending
     design: str = "random"  # or "marked": drawn by ``pick``, batch by batch
-    population: int | None = None  # rows that they were drawn from
-    batches: tuple[int, ...] = ()  # how many of each
+    population: Number | None = None  # the number of rows that they were drawn from
+    batches: tuple[Count, ...] = ()  # the number of rows in each batch
 
 
 @dataclass(frozen=True)
 class TargetPrior:
-    """How frequent the classes are taken to be on the target."""
+    """The class frequencies that are assumed for the target."""
 
-    name: str  # as asked
-    shares: tuple[float, ...] | None  # in the order of the classes; None: as on the source
+    name: str  # as the user gave it
+    shares: tuple[Share, ...] | None  # in the order of the classes; None: as on the source
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
@@ -66,39 +88,41 @@ SOURCE_PRIOR = TargetPrior("source", None)
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(Document):
-    """Everything that ``covcal calibrate`` found; fields with a default are younger than others."""
+    """Everything that ``covcal calibrate`` found; a field with a default was added later."""
 
     schema: ClassVar[str] = "covcal.calibration/1"
 
-    method: str  # asked for
-    method_used: str  # in force, and why in one sentence
+    method: str  # as the user asked
+    method_used: str  # the method that was taken, and `reason`, why, in one sentence
     reason: str
-    forecaster: Forecasters  # whose logits are scaled, as `scaling` has it
+    forecaster: Forecasters  # whose logits are scaled
     # T_f of softmax(z / T_f + b + a 1[k = f]), with b the class offsets and a that of the
     # classifier's label f, where there are any.
-    forecaster_temperature: float = field(metadata=at("temperatures.forecaster"))
-    aligned_temperature: float | None = field(  # of a blend
+    forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
+    aligned_temperature: Positive | None = field(  # of a blend
         default=None, metadata=at("temperatures.aligned")
     )
-    # T_g per member; none where no weights were computed, and then no discriminator either.
-    discriminator_temperatures: tuple[float, ...] = field(metadata=at("temperatures.discriminator"))
+    # T_g per member; empty without weights, and then there is no discriminator either.
+    discriminator_temperatures: tuple[Positive, ...] = field(
+        metadata=at("temperatures.discriminator")
+    )
     discriminator: str | None  # "logistic" or "network"
-    max_weight: float  # U
+    max_weight: Annotated[float, Within(1)]  # U
     loss: str  # what T_f minimises, "brier" or "nll"
     fit: Mapping[str, Any]  # of T_f: rows, errors, loss before and after, limit
-    weights: Mapping[str, Any] | None  # `WeightHealth` and `BoundTerms` where there are weights
+    weights: Mapping[str, Any] | None  # `WeightHealth`, and `bound`, if there are weights
     bound: Mapping[str, Any] | None
-    # Mean confidence on target validation rows, before and after: without labels, what the
-    # accuracy there is taken to be.
+    # Mean confidence on target validation rows, before and after: without labels, also the
+    # accuracy that the calibration implies there.
     estimates: Mapping[str, Any]
     guards: tuple[Guard, ...] = ()  # what the method rests on
-    candidates: tuple[Candidate, ...] = ()  # what `auto` chose from
+    candidates: tuple[Candidate, ...] = ()  # the methods that `auto` chose from
     target_prior: TargetPrior = SOURCE_PRIOR
     # b, one per class: log(q_y / p_y) of the methods that correct for a prior, else none.
     class_offsets: tuple[float, ...] = ()
     # a, added to the log odds of the probability of the classifier's label.
     confidence_offset: float = 0.0
-    used_target_labels: bool = False  # those that the user marked, or said how many of
+    used_target_labels: bool = False  # of rows that the user labelled, or of N by --labels N
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -134,22 +158,26 @@ def read_calibration(path: str | Path) -> Calibration:
         If the file is missing, is not JSON, or is not a calibration that this version reads.
     """
     path = Path(path)
-    found = read_document(
+    calibration = read_document(
         Calibration, path, remedy="make it with covcal calibrate", again="calibrate again"
     )
-    fault = _fault(found)
+    fault = _fault(calibration)
     if fault is not None:
         raise CovcalError(f"{path} is damaged ({fault}): calibrate again")
-    return found
+    inputs = (
+        replace(entry, is_outside=leaves_folder_of(entry.path, path))
+        for entry in calibration.inputs
+    )
+    return replace(calibration, inputs=tuple(inputs))
 
 
 def _fault(calibration: Calibration) -> str | None:
-    """Return what no calibration can be like, though its fields are of the right kind."""
+    """Return what is impossible in a calibration whose fields have the right types and ranges."""
     aligned = calibration.aligned_temperature
     if (aligned is not None) != (calibration.forecaster == "blend"):
         return f"temperatures.aligned is {aligned} of the forecaster {calibration.forecaster}"
-    given = {"forecaster": calibration.forecaster_temperature, "aligned": aligned}
-    for name, temperature in given.items():
+    temperatures = {"forecaster": calibration.forecaster_temperature, "aligned": aligned}
+    for name, temperature in temperatures.items():
         if temperature is None:
             continue
         if not _LEAST_TEMPERATURE < temperature < 1 / _LEAST_TEMPERATURE:
@@ -171,11 +199,21 @@ def _fault(calibration: Calibration) -> str | None:
         for name in (entry.name for entry in fields(WeightHealth)):
             value = calibration.weights.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                return f"weights.{name} is no number"
+                return f"weights.{name} is not a number"
+            if not 0 <= value <= (_LARGEST_WEIGHTS.get(name, math.inf)) + _SHARES_TOLERANCE:
+                return f"weights.{name} is {value:g}"
+    for name, value in calibration.estimates.items():
+        if "confidence" in name and isinstance(value, int | float) and not 0 <= value <= 1.001:
+            return f"estimates.{name} is {value:g}"
     shares = calibration.target_prior.shares
     if shares is not None:
         if len(shares) != len(calibration.classes):
             return f"target_prior.shares has {len(shares)} entries"
         if min(shares) < 0 or not abs(sum(shares) - 1) < _SHARES_TOLERANCE:
-            return "target_prior.shares are no shares"
+            return "target_prior.shares are not shares that add up to 1"
+    rows = calibration.labelled_rows
+    if rows is not None and rows.n != len(rows.ids):
+        return f"labelled_rows has {len(rows.ids)} ids, not {rows.n}"
+    if not calibration.classes:
+        return "classes is empty"
     return None if calibration.inputs else "inputs is empty"

@@ -1,15 +1,19 @@
 """The lineage of files: which was made from which, and whether they still belong together.
 
-A file that a command picks by itself must still be what was made from the files beside it: else
-a new extraction would be judged by an earlier one's numbers. A file that is named stands for
-itself, and where it belongs to something else a note says so.
+If the user names no file, a command takes one of this folder, and only if it still belongs to the
+files beside it. Otherwise a new extraction would be evaluated with an earlier one's numbers. A file
+that the user names is taken as it is, with a note if it belongs to something else.
+
+A file that only a document names is opened only if it is in the document's own folder: a document
+may come from anywhere.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import sha256_of
+from covcal_cli.files import leaves_folder_of, sha256_of
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import (
     CONTENT,
@@ -23,7 +27,7 @@ from covcal_cli.formats.features import (
 from covcal_cli.hdf5 import File
 from covcal_cli.records import Input
 
-# What a command reads when no file is named, the first that is there.
+# The files that a command reads when none is named; the first that exists.
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
 
 
@@ -33,8 +37,8 @@ def file_here() -> Path:
     Raises
     ------
     CovcalError
-        If there is neither, or adapted.h5 was not made from the features.h5 beside it, or from the
-        features file that it names as that is now.
+        If there is neither; if adapted.h5 was not made from the features.h5 beside it, or not from
+        the features file that it names; or if that one is outside the folder.
     """
     for path in (_ADAPTED, _FEATURES):
         if path.is_file():
@@ -51,57 +55,81 @@ def file_to_judge(
     purpose: str,
     picked: bool,
 ) -> tuple[Path, list[str]]:
-    """Return the file to bring calibrations to: `path`, or else what the first was fitted on.
+    """Return the file to use calibrations on: `path`, else the file the first was fitted on.
 
-    Notes follow where files that were named do not belong together.
+    Also return notes on named files that do not belong together.
 
     Parameters
     ----------
     path : Path or None
-        The file that was named.
+        The file that the user named.
     calibrations, documents : sequences
         The calibrations and their files.
     purpose : str
-        What the file is for, such as "evaluate", for messages.
+        The command, such as "evaluate", for messages.
     picked : bool
-        Whether the calibration was picked, as cal.json of this folder, and not named.
+        Whether the user named no calibration, so that this folder's cal.json was taken.
 
     Raises
     ------
     CovcalError
-        If a file that was picked has changed, or what it was made from has.
+        If a file that the user did not name has changed, was made from a file that has changed, or
+        is outside the folder of the calibration that names it.
     """
     if path is None:
         return _fitted_file(calibrations[0], documents[0], purpose), []
     if picked:
-        require_current(calibrations[0], documents[0], purpose=purpose)
+        require_current(calibrations[0], documents[0], purpose=purpose, named=path)
     notes = notes_on_named(path)
     for calibration, document in zip(calibrations, documents, strict=True):
         fitted = calibration.inputs[0]
-        same = fitted.path.is_file() and path.is_file() and fitted.path.samefile(path)
-        if same and not is_unchanged(fitted):
+        if _is_same(fitted.path, path) and unmarked_sha256(path) != fitted.sha256:
             notes.append(f"{path} has changed since {document} was fitted on it")
     return path, notes
 
 
-def require_current(calibration: Calibration, document: Path, *, purpose: str) -> None:
-    """Refuse a calibration that nobody named where what it was fitted on is there and has changed.
+def require_current(
+    calibration: Calibration, document: Path, *, purpose: str, named: Path | None = None
+) -> None:
+    """Refuse a calibration that the user did not name if the file it was fitted on has changed.
 
-    Messages name the cal.json, `document`, and what it is for: `purpose`, such as "export".
+    A file that is gone is not refused. `named` is the file that the user named, if any. Messages
+    name the calibration's file, `document`, and the command, `purpose`, such as "export".
     """
     fitted = calibration.inputs[0]
+    otherwise = f"pass -c {document} to {purpose} with it"
+    if named is not None and _is_same(fitted.path, named):
+        fitted = replace(fitted, is_outside=False)
+    if fitted.is_outside:
+        raise CovcalError(
+            f"{document} was fitted on {fitted.path}, which is outside its folder and is not "
+            f"opened to see whether it has changed: {otherwise}"
+        )
     if fitted.path.is_file():
-        _require_unchanged(fitted, document, f"pass -c {document} to {purpose} with it")
+        _require_unchanged(fitted, document, otherwise)
 
 
 def notes_on_named(path: Path | None) -> list[str]:
-    """Return a note on a file that was named, where it is not of what lies beside it, or none."""
-    found = None if path is None else _other_origin(path)
-    return [] if found is None else [found]
+    """Return a note if a named file does not belong to the files beside it, else nothing."""
+    if path is None:
+        return []
+    with FeatureFile(path) as file:
+        origins = [origin for origin in _origins(file) if not leaves_folder_of(origin, path)]
+        return [text for text in [_other_origin(file, origins)] if text is not None]
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    return first.is_file() and second.is_file() and first.samefile(second)
 
 
 def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path:
-    path = calibration.inputs[0].path
+    fitted = calibration.inputs[0]
+    path = fitted.path
+    if fitted.is_outside:
+        raise CovcalError(
+            f"{document} was fitted on {path}, which is outside its folder: pass {path} "
+            f"-c {document} to {purpose} it"
+        )
     if not path.is_file():
         raise CovcalError(
             f"{document} was fitted on {path}, which is gone: name a file to {purpose}"
@@ -113,7 +141,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
 
 
 def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
-    """Refuse what a calibration was fitted on if it, or what it was made from, has changed."""
+    """Refuse the file of a calibration if it has changed, or the file it was made from has."""
     if not is_unchanged(fitted):
         raise CovcalError(
             f"{fitted.path} has changed since {document} was fitted on it: calibrate again, or "
@@ -123,25 +151,27 @@ def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
 
 
 def is_unchanged(entry: Input) -> bool:
-    """Return whether a file is still there as it was."""
-    return entry.path.is_file() and unmarked_sha256(entry.path) == entry.sha256
+    """Return whether a file still exists and has not changed; False for one not to be opened."""
+    if entry.is_outside or not entry.path.is_file():
+        return False
+    return unmarked_sha256(entry.path) == entry.sha256
 
 
 def unmarked_sha256(path: Path) -> str:
-    """Return the sha256 of a file, of one with marks as it was before it had any.
+    """Return the sha256 of a file, as it was before rows were labelled.
 
-    Labels that were put in later change nothing of what a file was made into, or stands for.
+    Adding labels to a file does not change its identity.
     """
     try:
         with File(path, remedy=REMEDY) as file:
             marked = file.attrs.get(UNMARKED_SHA256)
-    except CovcalError:  # no HDF5 file, or a damaged one: then it is its bytes that count
+    except CovcalError:  # not an HDF5 file, or a damaged one
         marked = None
     return sha256_of(path) if marked is None else str(marked)
 
 
 def was_made_from(adapted: FeatureFile, features: Path) -> bool:
-    """Return whether `adapted` was made from the features file; True where it does not say."""
+    """Return whether `adapted` was made from the features file; True if it does not say."""
     content = adapted.attributes.get(FEATURES_CONTENT)
     if content is not None:
         with FeatureFile(features) as file:
@@ -151,24 +181,36 @@ def was_made_from(adapted: FeatureFile, features: Path) -> bool:
 
 
 def _require_origin(path: Path, otherwise: str) -> None:
-    found = _other_origin(path)
-    if found is not None:
-        raise CovcalError(f"{found}: run covcal adapt --force, or {otherwise}")
-
-
-def _other_origin(path: Path) -> str | None:
-    """Return that an adapted file is not of its features file, or None.
-
-    That is the one it names and, where it goes by its usual name, a features.h5 beside it.
-    """
     with FeatureFile(path) as file:
-        if not file.is_adapted:
-            return None
-        named = str(file.attributes.get(FEATURES_FILE, ""))
-        origins = [path.parent / named] if named else []
-        if path.name == _ADAPTED.name:
-            origins.append(path.parent / _FEATURES)
-        for origin in origins:
-            if origin.is_file() and not was_made_from(file, origin):
-                return f"{path} was not made from {origin} as it is now"
+        origins = _origins(file)
+        text = _other_origin(file, [item for item in origins if not leaves_folder_of(item, path)])
+        outside = [origin for origin in origins if leaves_folder_of(origin, path)]
+    if text is not None:
+        raise CovcalError(f"{text}: run covcal adapt --force, or {otherwise}")
+    if outside:
+        raise CovcalError(
+            f"{path} was made from {outside[0]}, which is outside its folder and is not opened to "
+            f"see whether it has changed: {otherwise}"
+        )
+
+
+def _origins(file: FeatureFile) -> list[Path]:
+    """Return the features files that an adapted file must be of; those of others are none.
+
+    They are the one that it names and, if it goes by its usual name, the features.h5 beside it.
+    """
+    if not file.is_adapted:
+        return []
+    named = str(file.attributes.get(FEATURES_FILE, ""))
+    origins = [file.path.parent / named] if named else []
+    if file.path.name == _ADAPTED.name:
+        origins.append(file.path.parent / _FEATURES)
+    return origins
+
+
+def _other_origin(file: FeatureFile, origins: Sequence[Path]) -> str | None:
+    """Return a message if an adapted file was not made from one of these, as they are now."""
+    for origin in origins:
+        if origin.is_file() and not was_made_from(file, origin):
+            return f"{file.path} was not made from {origin} as it is now"
     return None

@@ -114,6 +114,7 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
         state = "has changed" if fitted.path.exists() else "is gone"
+        state = "is outside its folder" if fitted.is_outside else state
         raise CovcalError(
             f"{document} has no reference data for watch: {reference_path(document).name} of this "
             f"calibration is not beside it, and {fitted.path}, from which watch makes it, {state}: "

@@ -536,7 +536,7 @@ def test_a_damaged_cal_json_is_refused(tmp_path: Path, damage: str) -> None:
     for key in keys[:-1]:
         place = place[key]
     place[keys[-1]] = value
-    if isinstance(value, float) and not math.isfinite(value):
+    if any(word in json.dumps(content) for word in ("NaN", "Infinity")):
         path.write_text(json.dumps(content))  # which covcal never writes
     else:
         write_document(content, path, force=True)

@@ -323,7 +323,6 @@ class TestMetricsFile:
             "schema",
             "version",
             "content_sha256",
-            "date",
             "name",
             "split",
             "predictions",
