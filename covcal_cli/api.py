@@ -3,7 +3,7 @@
     import covcal_cli.api as covcal
 
     covcal.extract("model.onnx", "source", "target", "features.h5")
-    calibration = covcal.calibrate("features.h5", covcal.CalibrateSettings(method="cot"))
+    calibration = covcal.calibrate("features.h5", covcal.CalibrateSettings(labels=50))
     covcal.write_document(calibration, "cal.json", force=True)
 
     calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
@@ -18,10 +18,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from covcal_cli.adapt.adapt import adapt
     from covcal_cli.adapt.settings import AdaptSettings
     from covcal_cli.apply.apply import ApplySettings, apply
-    from covcal_cli.calibrate.calibrate import calibrate
+    from covcal_cli.calibrate.calibrated_classifier import calibrated
     from covcal_cli.calibrate.calibrator import Calibrator
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from covcal_cli.compare.runs import CompareSettings
     from covcal_cli.errors import CovcalError
     from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
+    from covcal_cli.evaluate.of_arrays import ece, reliability_diagram
     from covcal_cli.export.export import export
     from covcal_cli.extract.extract import extract
     from covcal_cli.extract.settings import ExtractSettings
-    from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.formats.calibration import Calibration, read_calibration
+    from covcal_cli.labels.draws import Draw
     from covcal_cli.labels.target_labels import random_labels
     from covcal_cli.pick.label import label
     from covcal_cli.pick.pick import PickSettings, pick
@@ -43,9 +47,11 @@ __all__ = [
     "AdaptSettings",
     "ApplySettings",
     "CalibrateSettings",
+    "Calibration",
     "Calibrator",
     "CompareSettings",
     "CovcalError",
+    "Draw",
     "EstimateSettings",
     "EvaluateSettings",
     "ExtractSettings",
@@ -53,7 +59,9 @@ __all__ = [
     "adapt",
     "apply",
     "calibrate",
+    "calibrated",
     "compare",
+    "ece",
     "estimate",
     "evaluate",
     "export",
@@ -62,6 +70,7 @@ __all__ = [
     "pick",
     "random_labels",
     "read_calibration",
+    "reliability_diagram",
     "report",
     "write_document",
 ]
@@ -70,17 +79,20 @@ _HOMES = {
     "AdaptSettings": "adapt.settings",
     "ApplySettings": "apply.apply",
     "CalibrateSettings": "calibrate.settings",
+    "Calibration": "formats.calibration",
     "Calibrator": "calibrate.calibrator",
     "CompareSettings": "compare.runs",
     "CovcalError": "errors",
+    "Draw": "labels.draws",
     "EstimateSettings": "calibrate.settings",
     "EvaluateSettings": "evaluate.evaluate",
     "ExtractSettings": "extract.settings",
     "PickSettings": "pick.pick",
     "adapt": "adapt.adapt",
     "apply": "apply.apply",
-    "calibrate": "calibrate.calibrate",
+    "calibrated": "calibrate.calibrated_classifier",
     "compare": "compare.compare",
+    "ece": "evaluate.of_arrays",
     "estimate": "calibrate.estimate",
     "evaluate": "evaluate.evaluate",
     "export": "export.export",
@@ -89,9 +101,42 @@ _HOMES = {
     "pick": "pick.pick",
     "random_labels": "labels.target_labels",
     "read_calibration": "formats.calibration",
+    "reliability_diagram": "evaluate.of_arrays",
     "report": "report.report",
     "write_document": "records",
 }
+
+
+def calibrate(
+    path: "str | Path",
+    settings: "CalibrateSettings | None" = None,
+    labels: "Draw | None" = None,
+) -> "Calibration":
+    """Fit a method on a features or adapted file.
+
+    No target label is read, except those that ``covcal label`` put in, or as many as
+    ``CalibrateSettings(labels=50)`` asks for.
+
+    Parameters
+    ----------
+    path : str or Path
+    settings : CalibrateSettings, optional
+    labels : Draw, optional
+        Labelled target rows to fit to, from `random_labels`.
+
+    Raises
+    ------
+    CovcalError
+        If the file lacks something that the method needs, or T is at a limit of its interval.
+    """
+    from covcal_cli.calibrate.calibrate import calibrate as fit
+    from covcal_cli.calibrate.settings import CalibrateSettings
+    from covcal_cli.labels.target_labels import random_labels
+
+    settings = settings or CalibrateSettings()
+    if labels is None and not isinstance(settings.labels, str):
+        labels = random_labels(path, settings.labels, settings.seed)
+    return fit(path, settings, labels)
 
 
 def __getattr__(name: str) -> Any:

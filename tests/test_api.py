@@ -1,10 +1,14 @@
 """The public Python API: its names, the commands on files, and the calibrator on arrays."""
 
 import ast
+import json
 import pickle
+import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +16,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.special import softmax
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.utils import estimator_checks
 
 import covcal_cli.api as covcal
 from covcal_cli.estimators.cot import cot
 from covcal_cli.maths.temperature import Loss
 from tests.cli_runner import covcal as command
-from tests.made_files import made_domain, write_features
+from tests.made_files import clusters_domain, made_domain, write_features
 
 LOSSES: tuple[Loss, ...] = ("brier", "nll")
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
@@ -129,13 +136,13 @@ class TestFiles:
             make(**wrong)
 
     def test_a_report_is_about_something(self, features: Path, tmp_path: Path) -> None:
-        with pytest.raises(covcal.CovcalError, match="give at least one"):
+        with pytest.raises(covcal.CovcalError, match="at least one calibration"):
             covcal.report(features, [], tmp_path / "r.html")
 
     def test_no_calibration_takes_the_place_of_none(self, features: Path) -> None:
         """The classifier as it came stands under that name in every evaluation."""
         calibration = covcal.calibrate(features, covcal.CalibrateSettings(method="temp"))
-        with pytest.raises(covcal.CovcalError, match="none is the classifier as it came"):
+        with pytest.raises(covcal.CovcalError, match="none is the uncalibrated classifier"):
             covcal.evaluate(features, {"none": calibration})
 
 
@@ -150,7 +157,7 @@ class TestCalibrator:
             target=only_validation("target", target),
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of witnesses that contradict each other by chance
+            warnings.simplefilter("ignore")  # of estimators that disagree by chance
             found = covcal.Calibrator(method).fit(source, labels, target)
         written = covcal.calibrate(path, covcal.CalibrateSettings(method=method))
         assert found.temperature_ == written.forecaster_temperature
@@ -226,7 +233,7 @@ class TestCalibrator:
         labels = source.argmin(axis=1)
         with pytest.raises(covcal.CovcalError, match=r"upper limit.*allow_limit"):
             covcal.Calibrator("temp").fit(source, labels, target)
-        with pytest.warns(UserWarning, match="guessing|above 10|do not trust") as said:
+        with pytest.warns(UserWarning, match="do not trust|no better|very large") as said:
             found = covcal.Calibrator("temp", allow_limit=True).fit(source, labels, target)
         assert any("do not trust" in str(warning.message) for warning in said)
         assert found.calibration_.fit["at_limit"] == "upper"
@@ -273,8 +280,8 @@ class TestCalibrator:
         with pytest.raises(ValueError, match="logits have 4 classes, not 3"):
             fitted.predict_proba(np.zeros((2, 4)))
         with pytest.raises(ValueError, match=r"as probabilities do: give np\.log of them"):
-            fitted.predict_proba(softmax(np.eye(8, 3), axis=1))
-        assert fitted.predict_proba([[0, 0, 1]]).argmax() == 2
+            fitted.predict_proba(softmax(np.eye(1, 3), axis=1))
+        assert fitted.predict_proba([[0, 0, 2]]).argmax() == 2
         binary = covcal.Calibrator("temp").fit(*arrays(k=2))
         assert binary.predict_proba(np.ones(20)).shape == (20, 2)
 
@@ -298,7 +305,7 @@ class TestCalibrator:
             seen.append(given)
             return cot(*given)
 
-        monkeypatch.setattr("covcal_cli.calibrate.problem.cot", counted)
+        monkeypatch.setattr("covcal_cli.estimators.consensus.cot", counted)
         calibrator = covcal.Calibrator("cot").fit(*arrays())
         assert calibrator.estimate_ is not None
         assert len(seen) == 1
@@ -308,3 +315,313 @@ class TestCalibrator:
         brier, nll = (covcal.Calibrator("temp", loss=loss).fit(*arrays()) for loss in LOSSES)
         assert brier.temperature_ != nll.temperature_
         assert brier.estimate_ == nll.estimate_
+
+
+def judged(kind: str) -> NDArray[Any]:
+    """Return outputs that are no logits, as other tools give them."""
+    source, _, _ = arrays(k=5, n=200)
+    probabilities: NDArray[Any] = softmax(source, axis=1)
+    outputs: dict[str, NDArray[Any]] = {
+        "probabilities": probabilities,
+        "noise of float32": np.where(probabilities == probabilities.min(), -1e-9, probabilities),
+        "rounded": probabilities.round(2),
+        "percentages": 100 * probabilities,
+        "sigmoids": 1 / (1 + np.exp(-source)),
+        "votes": np.random.default_rng(0).multinomial(50, probabilities).astype(float),
+        "one row": probabilities[:1],
+    }
+    if kind == "one bad row":
+        outputs[kind] = probabilities.copy()
+        outputs[kind][5, 0] = 2
+    return outputs[kind]
+
+
+class TestOutputForms:
+    KINDS = (
+        "probabilities",
+        "noise of float32",
+        "rounded",
+        "percentages",
+        "sigmoids",
+        "votes",
+        "one bad row",
+    )
+
+    @pytest.mark.parametrize("kind", [*KINDS, "one row"])
+    @pytest.mark.parametrize("where", ["source_logits", "target_logits", "predict_proba"])
+    def test_outputs_that_are_no_logits_are_refused(self, kind: str, where: str) -> None:
+        """The judge of extract decides in fit and in predict_proba, from the first row on."""
+        source, labels, target = arrays(k=5, n=200)
+        outputs = judged(kind)
+        data = {"source_logits": source, "source_labels": labels, "target_logits": target}
+        calibrator, name = covcal.Calibrator("temp"), where
+        call: Callable[[], Any]
+        if where == "predict_proba":
+            call, name = partial(calibrator.fit(**data).predict_proba, outputs), "logits"
+        else:
+            data |= {where: outputs}
+            data["source_labels"] = labels[: len(data["source_logits"])]
+            call = partial(calibrator.fit, *data.values())
+        with pytest.raises(ValueError, match=rf"^{name}: .*np\.log"):
+            call()
+
+    @pytest.mark.parametrize("offset", [1e6, 1e8, -1e10])
+    def test_a_common_offset_costs_no_digits(self, offset: float) -> None:
+        """Softmax does not see it, and neither does T, nor a probability."""
+        source, labels, target = arrays(k=5)
+        plain = covcal.Calibrator("temp").fit(source, labels, target)
+        shift = offset * np.random.default_rng(0).uniform(size=(len(source), 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of outputs that are never negative
+            moved = covcal.Calibrator("temp").fit(source + shift, labels, target + shift)
+        assert moved.temperature_ == pytest.approx(plain.temperature_, rel=1e-4)
+        expected = plain.predict_proba(target)
+        np.testing.assert_allclose(moved.predict_proba(target + shift), expected, atol=1e-4)
+
+    def test_equal_logits_are_no_probabilities(self) -> None:
+        fitted = covcal.Calibrator("temp").fit(*arrays(k=3))
+        assert fitted.predict_proba(np.zeros((9, 3))) == pytest.approx(np.full((9, 3), 1 / 3))
+
+
+class Frame:
+    """A data frame as far as the calibrator reads it: columns, and an array."""
+
+    def __init__(self, values: NDArray[Any], columns: list[str]) -> None:
+        self.values, self.columns = values, columns
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self.values, dtype=dtype)
+
+
+class TestDataFrames:
+    NAMES = ("pos", "neg", "odd")
+
+    def test_columns_name_the_classes(self) -> None:
+        """Labels that are columns stand for them, in the order of the columns and not sorted."""
+        source, labels, target = arrays(k=3)
+        named = np.array(self.NAMES)[labels]
+        fitted = covcal.Calibrator("temp").fit(Frame(source, list(self.NAMES)), named, target)
+        plain = covcal.Calibrator("temp").fit(source, labels, target)
+        assert fitted.temperature_ == plain.temperature_
+        assert fitted.classes_.tolist() == fitted.feature_names_in_.tolist() == list(self.NAMES)
+        assert fitted.n_features_in_ == 3
+
+    def test_reordered_columns_are_refused(self) -> None:
+        """In the target and in later rows, with scikit-learn's words."""
+        source, labels, target = arrays(k=3)
+        frame = Frame(source, list(self.NAMES))
+        other = Frame(target, ["odd", "neg", "pos"])
+        with pytest.raises(ValueError, match="feature names should match"):
+            covcal.Calibrator("temp").fit(frame, labels, other)
+        fitted = covcal.Calibrator("temp").fit(frame, labels, target)
+        with pytest.raises(ValueError, match="in the same order as they were in fit"):
+            fitted.predict_proba(other)
+        with pytest.raises(ValueError, match="unseen at fit time: new"):
+            fitted.predict(Frame(target, ["pos", "neg", "new"]))
+        same = fitted.predict_proba(Frame(target, list(self.NAMES)))
+        np.testing.assert_array_equal(same, fitted.predict_proba(target))
+        fitted.fit(source, labels, target)
+        assert not hasattr(fitted, "feature_names_in_")
+
+
+CHECKS = (
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_tags_renamed",
+    "check_estimators_unfitted",
+    "check_get_params_invariance",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_set_params",
+    "check_valid_tag_types",
+)
+
+
+class TestScikitLearn:
+    @pytest.mark.parametrize("name", CHECKS)
+    def test_the_estimator_checks_that_apply(self, name: str) -> None:
+        """Checks that pass features instead of logits do not apply."""
+        getattr(estimator_checks, name)("Calibrator", covcal.Calibrator("temp"))
+
+    def test_cross_validation_and_search(self) -> None:
+        """Both clone, fit, and score; the target rows are a parameter of fit."""
+        source, labels, target = arrays(k=3)
+        params = {"target_logits": np.concatenate([target, target])}
+        accuracy = cross_val_score(covcal.Calibrator("temp"), source, labels, params=params)
+        assert accuracy == pytest.approx((source.argmax(axis=1) == labels).mean(), abs=0.1)
+        search = GridSearchCV(
+            covcal.Calibrator("temp"), {"loss": ["brier", "nll"]}, scoring="neg_log_loss"
+        ).fit(source, labels)
+        assert search.best_params_["loss"] in ("brier", "nll")
+        assert is_classifier(covcal.Calibrator())
+
+    def test_a_calibrator_that_is_not_fitted_says_so(self) -> None:
+        with pytest.raises(NotFittedError, match="call fit first"):
+            covcal.Calibrator().predict(np.zeros((2, 3)))
+
+    def test_a_classifier_is_wrapped(self) -> None:
+        """A fitted classifier stays; an unfitted one is trained on a part of the rows."""
+        X, y = load_digits(return_X_y=True)
+        X = X / 16
+        target = np.roll(X[1200:], 1, axis=1)
+        model = LogisticRegression(max_iter=2000).fit(X[:600], y[:600])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = covcal.calibrated(model).fit(X[600:1200], y[600:1200], target)
+            trained = covcal.calibrated(LogisticRegression(max_iter=2000), method="temp")
+            trained.fit(X[:1200], y[:1200], target)
+        assert fitted.estimator_ is model
+        assert trained.estimator_ is not trained.estimator
+        assert not hasattr(trained.estimator, "classes_")
+        logits = (model.decision_function(rows) for rows in (X[600:1200], target))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            own = covcal.Calibrator().fit(next(logits), y[600:1200], next(logits))
+        assert fitted.calibrator_.temperature_ == pytest.approx(own.temperature_, rel=1e-3)
+        for wrapped in (fitted, trained):
+            probabilities = wrapped.predict_proba(target)
+            assert probabilities.sum(axis=1) == pytest.approx(np.ones(len(target)))
+            assert wrapped.score(X[:100], y[:100]) > 0.9
+
+
+OPTION_OR_COMMAND = re.compile(r"--|covcal (pick|label|extract|adapt|calibrate|estimate|evaluate)")
+
+
+class TestArguments:
+    @pytest.mark.parametrize("kind", ["dict", "array", "file"])
+    def test_a_prior_is_a_dict_an_array_or_a_file(self, kind: str, tmp_path: Path) -> None:
+        """All three give the same offsets."""
+        source, labels, target = arrays(k=3)
+        shares = [0.5, 0.3, 0.2]
+        path = tmp_path / "prior.json"
+        path.write_text(json.dumps(dict(zip("012", shares, strict=True))))
+        prior: dict[str, Any] = {
+            "dict": dict(enumerate(shares)),
+            "array": np.array(shares),
+            "file": str(path),
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = covcal.Calibrator("prior", target_prior=prior[kind]).fit(
+                source, labels, target
+            )
+        frequencies = (np.bincount(labels) + 0.5) / (len(labels) + 1.5)
+        expected = np.log(np.array(shares) / frequencies)
+        assert fitted.calibration_.class_offsets == pytest.approx(expected.tolist())
+        assert fitted.calibration_.target_prior.shares == pytest.approx(shares)
+
+    @pytest.mark.parametrize(
+        ("prior", "message"),
+        [
+            ([0.5, 0.5], "share of at least 0 for each of 3 classes"),
+            ([0.5, 0.6, -0.1], "share of at least 0"),
+            ([0.5, 0.3, 0.3], "sums to 1.1, not to 1"),
+            ({0: 0.5, 1: 0.5}, "has no share for 2"),
+            ({0: 0.5, 1: 0.3, 2: 0.1, 3: 0.1}, "has the class 3"),
+        ],
+    )
+    def test_a_prior_that_is_none(self, prior: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            covcal.Calibrator("prior", target_prior=prior).fit(*arrays(k=3))
+
+    def test_tensors_with_gradients_are_read(self) -> None:
+        torch = pytest.importorskip("torch")
+        source, labels, target = arrays(k=3)
+        tensors = (torch.tensor(values, requires_grad=True) for values in (source, target))
+        first, second = tensors
+        fitted = covcal.Calibrator("temp").fit(first, torch.tensor(labels), second)
+        plain = covcal.Calibrator("temp").fit(source, labels, target)
+        assert fitted.temperature_ == plain.temperature_
+        np.testing.assert_array_equal(fitted.predict_proba(second), plain.predict_proba(target))
+
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            (np.r_[np.nan, np.zeros(599)], "source_labels: row 0 is nan"),
+            (np.array([None, "a"] * 300, dtype=object), "of one type, not of NoneType, str"),
+            (np.array(["a", "b", "\udcff"] * 200), "no Unicode text"),
+        ],
+    )
+    def test_labels_that_are_none(self, labels: NDArray[Any], message: str) -> None:
+        source, _, target = arrays(k=3)
+        with pytest.raises(ValueError, match=message):
+            covcal.Calibrator("temp").fit(source, labels, target)
+
+    def test_a_seed_is_a_whole_number(self) -> None:
+        with pytest.raises(ValueError, match=r"seed must be a whole number, not 1\.5"):
+            covcal.Calibrator("temp", seed=1.5).fit(*arrays())  # type: ignore[arg-type]
+
+    def test_messages_name_arguments_of_python(self) -> None:
+        """No message or warning of the calibrator names an option of the command line."""
+        source, labels, target = arrays(k=3, shift=2.0)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            fitted = covcal.Calibrator().fit(source, labels, target)
+        texts = [*(str(warning.message) for warning in said), fitted.reason_, *fitted.notes_]
+        wrong: list[dict[str, Any]] = [
+            {"method": "prior"},
+            {"method": "temp", "target_prior": "uniform"},
+        ]
+        for parameters in wrong:
+            with pytest.raises(covcal.CovcalError) as refused:
+                covcal.Calibrator(**parameters).fit(source, labels, target)
+            texts.append(str(refused.value))
+        assert [text for text in texts if OPTION_OR_COMMAND.search(text)] == []
+
+    def test_labels_by_number(self, tmp_path: Path) -> None:
+        """As --labels 50 on the command line: random rows with known labels."""
+        source, target = (
+            clusters_domain(name, sizes=(300, 400, 100)) for name in ("source", "target")
+        )
+        path = write_features(tmp_path / "f.h5", source=source, target=target)
+        found = covcal.calibrate(path, covcal.CalibrateSettings(labels=50))
+        assert found.labelled_rows is not None
+        assert found.labelled_rows.n == 50
+        command("calibrate", path, "--labels", 50, "-o", tmp_path / "c.json").require_success()
+        read = covcal.read_calibration(tmp_path / "c.json")
+        assert read.forecaster_temperature == found.forecaster_temperature
+        for wrong in ({"labels": 0}, {"labels": 5, "method": "temp"}):
+            with pytest.raises(covcal.CovcalError, match="labels"):
+                covcal.CalibrateSettings(**wrong)
+
+
+class TestMetrics:
+    def test_ece_by_hand(self) -> None:
+        """Bins of equal width, closed on the right, of the most probable class."""
+        rng = np.random.default_rng(0)
+        probabilities = softmax(2 * rng.normal(size=(500, 3)), axis=1)
+        labels = rng.integers(3, size=500)
+        top, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+        bins = np.ceil(15 * top).astype(int)
+        expected = sum(abs((top - right)[bins == b].sum()) for b in range(1, 16)) / 500
+        assert covcal.ece(probabilities, labels) == pytest.approx(expected)
+        names = np.array(["c", "a", "b"])
+        assert covcal.ece(probabilities, names[labels], classes=names) == pytest.approx(expected)
+        second = probabilities[:, 1]
+        binary = covcal.ece(second, labels == 1)
+        both = np.stack([1 - second, second], axis=1)
+        assert binary == covcal.ece(both, (labels == 1).astype(int))
+
+    @pytest.mark.parametrize(
+        ("probabilities", "labels", "message"),
+        [
+            (np.full((4, 2), 0.7), np.zeros(4, int), "row 0 has 1.4"),
+            (np.full((4, 2), 0.5), np.full(4, 2), "row 0 is 2, which is no class"),
+            (np.full((4, 2), 0.5), np.zeros(3, int), r"labels must be of shape \(4,\)"),
+        ],
+    )
+    def test_what_is_no_probability_or_label(
+        self, probabilities: NDArray[Any], labels: NDArray[Any], message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            covcal.ece(probabilities, labels)
+
+    def test_the_diagram_is_a_figure_and_a_file(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(0)
+        probabilities = softmax(rng.normal(size=(60, 3)), axis=1)
+        labels = rng.integers(3, size=60)
+        figure = covcal.reliability_diagram(probabilities, labels, tmp_path / "r.svg")
+        share = f"{covcal.ece(probabilities, labels):.2%}"
+        titles = [axes.get_title() for axes in figure.axes]
+        assert any(f"ECE {share}, n = 60" in title for title in titles)
+        assert (tmp_path / "r.svg").read_text().startswith("<?xml")

@@ -54,7 +54,7 @@ MARKED_READERS = (
     "covcal_cli.calibrate.labelled",
     "covcal_cli.watch.measurement",
 )
-LABEL_READERS = ("covcal_cli.cli.calibrate", "covcal_cli.evaluate.evaluate")
+LABEL_READERS = ("covcal_cli.api", "covcal_cli.evaluate.evaluate")
 
 
 @dataclass

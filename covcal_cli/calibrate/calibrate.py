@@ -61,6 +61,10 @@ def calibrate(
         If the file lacks something that the method needs, or T is at a limit of its interval.
     """
     with FeatureFile(Path(path)) as file:
+        if labels is None and not isinstance(settings.labels, str):
+            raise CovcalError(
+                "labels=N needs the calibrate of covcal_cli.api, which draws the rows"
+            )
         if labels is not None:
             return _fit_to_labels(file, labels, settings, LABELLED)
         if settings.method == AUTO and (draw := labels_for(file, settings)) is not None:
@@ -285,7 +289,9 @@ def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]
 def _prior(problem: Problem, asked: str) -> TargetPrior:
     """Return the prior with its shares, because the JSON file of a prior may be deleted."""
     name, shares = problem.settings.target_prior, None
-    if name == SOURCE_PRIOR.name and problem.settings.prior_shares is None:
+    if problem.settings.prior_shares is not None:
+        return TargetPrior(name, problem.settings.prior_shares)
+    if name == SOURCE_PRIOR.name:
         return SOURCE_PRIOR
     if asked in TAKE_PRIOR and problem.missing_for_estimate is None:
         shares = problem.prior

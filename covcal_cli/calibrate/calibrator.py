@@ -1,14 +1,16 @@
-"""A calibrator of logits in memory, in scikit-learn's conventions, on the mathematics of the files.
+"""A calibrator of logits in memory that follows scikit-learn's conventions.
 
-The arrays become a features file in memory whose source rows are all validation rows, and whose
-target rows likewise; then the very functions behind ``covcal calibrate`` and ``covcal estimate``
-run on it, so that the numbers are those of the command line.
+The arrays become a features file in memory whose rows are all validation rows. Then the functions
+behind ``covcal calibrate`` and ``covcal estimate`` run on it, so the numbers are those of the
+command line. scikit-learn itself is imported only where scikit-learn asks for its own types.
 """
 
 import hashlib
 import inspect
 import io
+import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,56 +20,78 @@ from numpy.typing import ArrayLike
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrate import calibrate_file
-from covcal_cli.calibrate.estimate import estimate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
 from covcal_cli.calibrate.problem import Problem
 from covcal_cli.calibrate.settings import CalibrateSettings
+from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
 from covcal_cli.maths.masks import valid_rows
-from covcal_cli.maths.softmax import class_major
+from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
+from covcal_cli.maths.softmax import class_major, to_float32
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
-_SHOWS_PROBABILITIES = 8  # rows of logits do not all sum to 1 by chance
-_WHERE = Path("the arrays")  # the file, in messages
+_WHERE = Path("the arrays")  # the name of the file in messages
+_FEW_BOUNDED = {True: 8, False: 50}  # rows in [0, 1] that may be logits: of many columns, of one
+_PRIOR_TOLERANCE = 1e-3  # shares are often rounded
+# What the commands call by an option, and Python by an argument.
+_IN_PYTHON = (
+    ("with --force (allow_limit=True in Python)", "with allow_limit=True"),
+    (
+        "give --target-prior uniform, or a JSON file with a share per class (bbse estimates them)",
+        'give target_prior="uniform", or a share per class ("bbse" estimates them)',
+    ),
+    ("leave out --target-prior", "leave out target_prior"),
+    ("pass --target-prior", "pass target_prior"),
+    ("--target-prior", "target_prior"),
+    ("--labels", "labels"),
+    (": extract it together with the source", ": pass target_logits"),
+    (": extract the source from class folders, or give y", ": give source_labels"),
+    (" with covcal pick", ""),
+)
 
 
 class Calibrator:
-    """A temperature for a classifier's logits, to recalibrate its confidence on a shifted target.
+    """A temperature for a classifier's logits, which recalibrates confidence on a shifted target.
 
     Parameters
     ----------
     method : str
-        ``"auto"``, or one of `covcal_cli.calibrate.methods.METHODS` that needs logits alone.
+        ``"auto"``, or a method of `covcal_cli.calibrate.methods.METHODS` that needs only logits.
     loss : {"brier", "nll"}
-        What fitted temperatures minimise.
-    target_prior : str
-        Class frequencies on the target: ``source``, ``uniform``, ``bbse``, or a JSON file.
+        The loss that fitted temperatures minimise.
+    target_prior : str, dict or array of shape (K,)
+        Class frequencies on the target: ``"source"``, ``"uniform"``, ``"bbse"`` (estimated), the
+        path of a JSON file, a dict with a share per class, or the shares in the order of the
+        logits.
     max_weight : float
         The largest importance weight, at least 1.
     seed : int
         Chooses rows where there are more than the fits use.
     allow_limit : bool
-        Take a temperature at a limit of its search interval, which no data can justify, with a
-        warning instead of an error.
+        Accept a temperature at a limit of its search interval with a warning instead of an error.
 
     Attributes
     ----------
     temperature_ : float
         T; probabilities are softmax(z / T), plus b in the exponent for methods with a prior.
     method_ : str
-        The method in force, and `reason_` why in one sentence.
+        The method in force; `reason_` says why in one sentence.
     estimate_ : Estimate or None
-        The accuracy to expect on the target: ``accuracy``, ``low``, ``high``, ``trusted``. None
-        where the rows are too few for any.
+        The accuracy to expect on the target: ``accuracy``, ``low``, ``high``, ``trusted``. None if
+        there are too few rows for an estimate.
     classes_ : array, shape (K,)
         The classes in the order of the logits.
+    n_features_in_ : int
+        The number of logits in a row.
+    feature_names_in_ : array of str, shape (K,)
+        The columns of the data frame that `fit` read. Missing if it read none.
     notes_ : tuple of str
-        What to know; what to look into is warned of when fitting.
+        Notes. Warnings are issued by `fit`.
     calibration_ : Calibration
-        All that was found, as cal.json holds it.
+        The whole result, as cal.json holds it.
     """
 
     def __init__(
@@ -75,7 +99,7 @@ class Calibrator:
         method: str = AUTO,
         *,
         loss: Loss = "brier",
-        target_prior: str = SOURCE_PRIOR,
+        target_prior: str | Mapping[Any, float] | ArrayLike = SOURCE_PRIOR,
         max_weight: float = DEFAULT_MAX_WEIGHT,
         seed: int = 0,
         allow_limit: bool = False,
@@ -87,22 +111,24 @@ class Calibrator:
         self,
         source_logits: ArrayLike,
         source_labels: ArrayLike,
-        target_logits: ArrayLike,
+        target_logits: ArrayLike | None = None,
         *,
         classes: ArrayLike | None = None,
     ) -> Self:
-        """Fit T; no label of the target is asked for.
+        """Fit T without any target label.
 
         Parameters
         ----------
         source_logits : array, shape (n, K), or (n,) for the second of two classes
-            Of labelled rows that the classifier was not trained on; or logarithms of probabilities.
+            Logits, or logarithms of probabilities, of labelled rows that the classifier was not
+            trained on. A data frame, or a torch tensor, is read too.
         source_labels : array, shape (n,)
             Class numbers 0 to K-1, or names.
-        target_logits : array, shape (m, K) or (m,)
+        target_logits : array, shape (m, K) or (m,), optional
+            The logits of unlabelled target rows. Without them, ``"auto"`` is ``"temp"``.
         classes : array, shape (K,), optional
-            Names of the classes in the order of the logits; by default the sorted names that occur
-            among the labels, as scikit-learn orders them.
+            Names of the classes in the order of the logits. By default the columns of a data frame
+            if the labels are among them, else the sorted labels, as in scikit-learn.
 
         Raises
         ------
@@ -111,46 +137,41 @@ class Calibrator:
         CovcalError
             If there are too few rows, the prior cannot be read, or T is at a limit.
         """
-        source, target = (
-            _logits(source_logits, "source_logits"),
-            _logits(target_logits, "target_logits"),
-        )
+        columns = _columns(source_logits)
+        source = _logits(source_logits, "source_logits")
+        target = source[:0] if target_logits is None else _logits(target_logits, "target_logits")
         if source.shape[1] != target.shape[1]:
             raise ValueError(
                 f"source_logits have {source.shape[1]} classes and target_logits {target.shape[1]}"
             )
-        labels, names = _labels(source_labels, source.shape, classes)
-        settings = CalibrateSettings(
-            method=self.method,
-            loss=self.loss,
-            target_prior=self.target_prior,
-            max_weight=self.max_weight,
-            seed=self.seed,
-            allow_limit=self.allow_limit,
-        )
-        self._require_logits_alone()
-        with _ArrayFile(source, labels, target, [str(name) for name in names]) as file:
-            problem = Problem(file, settings, self.loss)
-            found = calibrate_file(problem, settings)
-            if self.loss != "brier":  # which an estimate's T_s always minimises
-                problem = Problem(file, settings)
-            readable = problem.missing_for_estimate is None
-            self.estimate_: Estimate | None = (
-                estimate_file(problem).estimates[0] if readable else None
-            )
-        self.calibration_: Calibration = found
-        self.temperature_: float = found.forecaster_temperature
-        self.method_, self.reason_ = found.method_used, found.reason
-        self.notes_: tuple[str, ...] = found.notes
+        _require_columns(columns, target_logits, "source_logits")
+        for values, name in ((source_logits, "source_logits"), (target_logits, "target_logits")):
+            if values is not None:
+                _require_logits(_plain(values), name)
+        labels, names = _labels(source_labels, source.shape, classes, columns)
+        try:
+            calibration, estimate = self._fitted(source, labels, target, names)
+        except CovcalError as error:
+            raise type(error)(_in_python(str(error))) from error
+        for array, name in ((source, "source_logits"), (target, "target_logits")):
+            for doubt in _form(array).doubts():
+                warnings.warn(f"{name}: {doubt}", stacklevel=2)
+        self.calibration_: Calibration = calibration
+        self.estimate_: Estimate | None = estimate
+        self.temperature_: float = calibration.forecaster_temperature
+        self.method_, self.reason_ = calibration.method_used, _in_python(calibration.reason)
+        self.notes_ = tuple(map(_in_python, calibration.notes))
         self.classes_: AnyArray = names
-        for text in found.warnings:
-            warnings.warn(text, stacklevel=2)
+        self.n_features_in_ = 1 if np.ndim(_plain(source_logits)) == 1 else source.shape[1]
+        self._set_columns(columns)
+        for text in calibration.warnings:
+            warnings.warn(_in_python(text), stacklevel=2)
         return self
 
     def predict_proba(self, logits: ArrayLike) -> Float64s:
         """Return calibrated probabilities, shape (n, K).
 
-        The largest stays where it was, unless the method corrects for a prior.
+        The most probable class stays the same, unless the method corrects for a prior.
         """
         rows = self._rows(logits)
         forecast = self.calibration_.scaling.forecast([class_major(rows)])
@@ -158,44 +179,103 @@ class Calibrator:
         return probabilities
 
     def predict(self, logits: ArrayLike) -> AnyArray:
-        """Return the classifier's own labels, shape (n,), which no calibration changes."""
-        labels: AnyArray = self.classes_[self._rows(logits).argmax(axis=1)]
+        """Return the classifier's own labels, shape (n,); calibration does not change them."""
+        numbers = self._rows(logits).argmax(axis=1)
+        labels: AnyArray = self.classes_[numbers]
         return labels
 
-    def _rows(self, logits: ArrayLike) -> Float64s:
-        """Return logits as (n, K); refuse them before a fit, or with other classes."""
-        if not hasattr(self, "temperature_"):
-            raise ValueError("this Calibrator is not fitted yet: call fit first")
-        rows = _logits(logits, "logits")
-        if rows.shape[1] != len(self.classes_):
-            raise ValueError(f"logits have {rows.shape[1]} classes, not {len(self.classes_)}")
-        return rows
+    def score(self, logits: ArrayLike, labels: ArrayLike) -> float:
+        """Return the accuracy, as the classifiers of scikit-learn do.
+
+        A temperature does not change it. To compare calibrations, pass ``scoring="neg_log_loss"``
+        to scikit-learn.
+        """
+        return float(np.mean(self.predict(logits) == np.asarray(labels)))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return what the calibrator was made with, as scikit-learn's ``clone`` asks."""
+        """Return the parameters, as scikit-learn's ``clone`` asks."""
         del deep
         return {name: getattr(self, name) for name in _parameters()}
 
-    def set_params(self, **given: Any) -> Self:
-        """Change what the calibrator was made with."""
-        unknown = sorted(set(given) - set(_parameters()))
+    def set_params(self, **values: Any) -> Self:
+        """Change parameters."""
+        unknown = sorted(set(values) - set(_parameters()))
         if unknown:
             raise ValueError(f"Calibrator has no {unknown[0]}: it has {', '.join(_parameters())}")
-        for name, value in given.items():
+        for name, value in values.items():
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        """Return the call that makes it, without what is as by default."""
-        usual = Calibrator().get_params()
-        changed = {n: value for n, value in self.get_params().items() if value != usual[n]}
-        return f"Calibrator({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        """Return the call that makes the calibrator, without default values."""
+        defaults, parameters = Calibrator().get_params(), self.get_params()
+        changed = [
+            f"{name}={value!r}"
+            for name, value in parameters.items()
+            if value is not defaults[name] and not (np.isscalar(value) and value == defaults[name])
+        ]
+        return f"Calibrator({', '.join(changed)})"
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether `fit` was called."""
         return hasattr(self, "temperature_")
 
-    def _require_logits_alone(self) -> None:
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags of a classifier; only scikit-learn calls this."""
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(),
+        )
+
+    def _fitted(
+        self, source: Float64s, labels: Labels, target: Float64s, names: AnyArray
+    ) -> tuple[Calibration, Estimate | None]:
+        """Return the calibration, and the estimate of the accuracy."""
+        if not isinstance(self.seed, int | np.integer):
+            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+        prior, shares = _prior(self.target_prior, names)
+        settings = CalibrateSettings(
+            method=self.method,
+            loss=self.loss,
+            target_prior=prior,
+            prior_shares=shares,
+            max_weight=self.max_weight,
+            seed=int(self.seed),
+            allow_limit=self.allow_limit,
+        )
+        self._require_only_logits()
+        with _ArrayFile(source, labels, target, _texts(names)) as file:
+            problem = Problem(file, settings, self.loss)
+            calibration = calibrate_file(problem, settings)
+            if self.loss != "brier":  # T_s of an estimate always minimises the Brier score
+                problem = Problem(file, settings)
+            lacking = problem.missing_for_estimate
+            return calibration, problem.accuracy if lacking is None else None
+
+    def _rows(self, logits: ArrayLike) -> Float64s:
+        """Return logits as (n, K); refuse them before a fit, or with other classes or columns."""
+        if not hasattr(self, "temperature_"):
+            raise _not_fitted("this Calibrator is not fitted yet: call fit first")
+        rows = _logits(logits, "logits")
+        if rows.shape[1] != len(self.classes_):
+            raise ValueError(f"logits have {rows.shape[1]} classes, not {len(self.classes_)}")
+        names: AnyArray | None = getattr(self, "feature_names_in_", None)
+        columns = None if names is None else names.tolist()
+        _require_columns(columns, logits, "the logits that were passed to fit")
+        _require_logits(_plain(logits), "logits")
+        return rows
+
+    def _set_columns(self, columns: list[Any] | None) -> None:
+        if columns and all(isinstance(name, str) for name in columns):
+            self.feature_names_in_: AnyArray = np.array(columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _require_only_logits(self) -> None:
         if self.method == AUTO:
             return
         method = METHODS[self.method]
@@ -207,7 +287,7 @@ class Calibrator:
 
 
 class _ArrayFile(FeatureFile):
-    """A features file that lies in memory."""
+    """A features file in memory."""
 
     def __init__(
         self, source: Float64s, labels: Labels, target: Float64s, classes: list[str]
@@ -215,10 +295,12 @@ class _ArrayFile(FeatureFile):
         handle = h5py.File(io.BytesIO(), "w")
         self._digest = hashlib.sha256()
         unknown = np.full(len(target), UNKNOWN_LABEL, dtype=np.int64)
-        for name, logits, known in (("source", source, labels), ("target", target, unknown)):
+        for name, logits, numbers in (("source", source, labels), ("target", target, unknown)):
+            if len(logits) == 0:
+                continue
             content: dict[str, AnyArray] = {
-                "logits": logits.astype(np.float32),
-                "labels": known,
+                "logits": to_float32(logits),
+                "labels": numbers,
                 "split": np.full(len(logits), SPLITS.index("validation"), dtype=np.uint8),
                 "ids": np.char.encode(np.arange(len(logits)).astype(str), "utf-8"),
             }
@@ -239,51 +321,181 @@ class _ArrayFile(FeatureFile):
         return self._digest.hexdigest()
 
 
+def _in_python(text: str) -> str:
+    """Return a message of the commands with the arguments of Python."""
+    for command, python in _IN_PYTHON:
+        text = text.replace(command, python)
+    return text
+
+
+def _not_fitted(text: str) -> Exception:
+    """Return scikit-learn's NotFittedError where it is loaded, else an error of its kind."""
+    if "sklearn" in sys.modules:
+        from sklearn.exceptions import NotFittedError
+
+        error: Exception = NotFittedError(text)
+        return error
+    return NotFittedYetError(text)
+
+
+class NotFittedYetError(ValueError, AttributeError):
+    """A calibrator was used before `fit`."""
+
+
+def _plain(values: Any) -> AnyArray:
+    """Return a NumPy array of an array, a list, a data frame, or a torch tensor with gradients."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        if "bfloat16" in str(values.dtype):
+            values = values.float()
+    return np.asarray(values)
+
+
+def _columns(values: Any) -> list[Any] | None:
+    """Return the columns of a data frame, else None."""
+    columns = getattr(values, "columns", None)
+    return None if columns is None else list(columns)
+
+
+def _require_columns(expected: list[Any] | None, values: Any, where: str) -> None:
+    """Refuse a data frame whose columns differ from the expected ones, as scikit-learn does."""
+    columns = _columns(values)
+    if values is None or expected is None or columns is None or columns == expected:
+        return
+    lines = [f"The feature names should match those of {where}."]
+    unseen = [name for name in columns if name not in expected]
+    missing = [name for name in expected if name not in columns]
+    for names, text in ((unseen, "Feature names unseen at fit time"), (missing, "missing")):
+        if names:
+            lines.append(f"{text}: {', '.join(map(str, names[:5]))}")
+    if len(lines) == 1:
+        lines.append("Feature names must be in the same order as they were in fit.")
+    raise ValueError("\n".join(lines))
+
+
+def _form(rows: Float64s) -> OutputEvidence:
+    """Return what rows of logits show of their form."""
+    evidence = OutputEvidence()
+    if len(rows):
+        evidence.add(rows)
+    return evidence
+
+
 def _logits(values: ArrayLike, name: str) -> Float64s:
-    """Return logits as (n, K) float64; of one number a row, the logits 0 and z of two classes."""
-    rows = np.asarray(values, dtype=np.float64)
-    if rows.ndim == 1:
-        rows = np.stack([np.zeros_like(rows), rows], axis=1)
-    if rows.ndim != 2 or rows.shape[1] < 2 or len(rows) == 0:
+    """Return logits as (n, K) float64; for one number z per row, the logits 0 and z."""
+    try:
+        rows = _plain(values).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numbers ({error})") from error
+    single = rows.ndim == 1
+    if single:
+        rows = rows[:, None]
+    if rows.ndim != 2 or len(rows) == 0 or (rows.shape[1] < 2 and not single):
         raise ValueError(f"{name} must be of shape (n, K) with K of at least 2, not {rows.shape}")
-    bad = np.flatnonzero(~valid_rows(rows))
+    both = np.concatenate([np.zeros_like(rows), rows], axis=1) if single else rows
+    bad = np.flatnonzero(~valid_rows(both))
     if len(bad):
         raise ValueError(f"{name}: row {bad[0]} is not finite")
-    # Of a few rows it may be chance, and of one number a row the logit 1 looks so.
-    sums_to_1 = rows.min() >= 0 and np.allclose(rows.sum(axis=1), 1, atol=1e-3)
-    if sums_to_1 and len(rows) >= _SHOWS_PROBABILITIES and np.ndim(values) == 2:
-        raise ValueError(f"{name}: every row sums to 1, as probabilities do: give np.log of them")
-    return rows
+    return both
+
+
+def _require_logits(values: AnyArray, name: str) -> None:
+    """Refuse probabilities in any form: the judge of ``covcal extract`` decides."""
+    rows = np.asarray(values[:, None] if values.ndim == 1 else values, dtype=np.float64)
+    evidence = _form(rows)
+    form, fact = evidence.form, evidence.fact
+    if form != "probabilities" and rows.min() == rows.max():  # equal logits say nothing
+        return
+    if form in DISTRIBUTIONS:
+        scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
+        raise ValueError(f"{name}: {fact}: {scaled}give np.log of them")
+    if form == "mixed":
+        row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
+        raise ValueError(
+            f"{name}: {fact}, but row {row} does not (it has {total:.6g}): correct it, and give "
+            "np.log of probabilities"
+        )
+    if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
+        raise ValueError(
+            f"{name}: {fact}, which logits do not: give np.log of probabilities, or "
+            "np.log(p / (1 - p)) of sigmoids"
+        )
 
 
 def _labels(
-    values: ArrayLike, shape: tuple[int, ...], classes: ArrayLike | None
+    values: ArrayLike,
+    shape: tuple[int, ...],
+    classes: ArrayLike | None,
+    columns: Sequence[Any] | None,
 ) -> tuple[Labels, AnyArray]:
     """Return the class number of every row, and the classes in the order of the logits."""
-    given, (n, k) = np.asarray(values), shape
-    if given.shape != (n,):
-        raise ValueError(f"source_labels must be of shape ({n},), not {given.shape}")
-    names = None if classes is None else np.asarray(classes)
-    if names is None and given.dtype.kind in "iub":
+    labels, (n, k) = _plain(values), shape
+    if labels.shape != (n,):
+        raise ValueError(f"source_labels must be of shape ({n},), not {labels.shape}")
+    if labels.dtype.kind == "O" and len(kinds := {type(label) for label in labels}) > 1:
+        names_of_kinds = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(f"source_labels must be of one type, not of {names_of_kinds}")
+    if labels.dtype.kind == "f":
+        damaged = np.flatnonzero(~np.isfinite(labels))
+        if len(damaged):
+            raise ValueError(f"source_labels: row {damaged[0]} is {labels[damaged[0]]}")
+        if (labels == np.rint(labels)).all():
+            labels = labels.astype(np.int64)
+    names = None if classes is None else _plain(classes)
+    if names is None and columns and set(np.unique(labels).tolist()) <= set(columns):
+        names = np.array(columns)
+    elif names is None and labels.dtype.kind in "iub":
         names = np.arange(k)
     elif names is None:
-        names = np.unique(given)
+        names = np.unique(labels)
     if names.shape != (k,) or len(np.unique(names)) < k:
         raise ValueError(
             f"there are {k} logits a row and {len(np.unique(names))} classes: give classes, in the "
             "order of the logits"
         )
     order = np.argsort(names)
-    places = np.searchsorted(names[order], given).clip(0, k - 1)
-    found: Labels = order[places].astype(np.int64)
-    strange = np.flatnonzero(names[found] != given)
+    places = np.searchsorted(names[order], labels).clip(0, k - 1)
+    numbers: Labels = order[places].astype(np.int64)
+    strange = np.flatnonzero(names[numbers] != labels)
     if len(strange):
-        known = ", ".join(map(str, names[:5])) + (", ..." if k > 5 else "")
+        listed = ", ".join(map(str, names[:5])) + (", ..." if k > 5 else "")
         raise ValueError(
-            f"source_labels: row {strange[0]} is {given[strange[0]]!s}, which is none of the "
-            f"classes {known}: give classes, in the order of the logits"
+            f"source_labels: row {strange[0]} is {labels[strange[0]]!s}, which is none of the "
+            f"classes {listed}: give classes, in the order of the logits"
         )
-    return found, names
+    return numbers, names
+
+
+def _texts(names: AnyArray) -> list[str]:
+    """Return the classes as texts; refuse a name that is no Unicode text."""
+    texts = [str(name) for name in names]
+    for text in texts:
+        if not text.isprintable() and any(0xD800 <= ord(letter) < 0xE000 for letter in text):
+            raise ValueError(f"class {text!r} is no Unicode text: rename it")
+    return texts
+
+
+def _prior(
+    value: str | Mapping[Any, float] | ArrayLike, names: AnyArray
+) -> tuple[str, tuple[float, ...] | None]:
+    """Return the name of a prior, and its shares where they are given as a dict or an array."""
+    if isinstance(value, str | Path):
+        return str(value), None
+    if isinstance(value, Mapping):
+        missing = [name for name in names.tolist() if name not in value]
+        unknown = [name for name in value if name not in names.tolist()]
+        if missing or unknown:
+            text = f"has no share for {missing[0]}" if missing else f"has the class {unknown[0]}"
+            raise ValueError(f"target_prior {text}: give a share for each of the classes")
+        value = [value[name] for name in names.tolist()]
+    shares = np.asarray(_plain(value), dtype=np.float64)
+    if shares.shape != names.shape or not (shares >= 0).all():
+        raise ValueError(
+            f"target_prior must hold a share of at least 0 for each of {len(names)} classes"
+        )
+    if not abs(shares.sum() - 1) < _PRIOR_TOLERANCE:
+        raise ValueError(f"target_prior sums to {shares.sum():.6g}, not to 1")
+    return "given", tuple((shares / shares.sum()).tolist())
 
 
 def _parameters() -> tuple[str, ...]:

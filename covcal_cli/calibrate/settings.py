@@ -27,8 +27,9 @@ class EstimateSettings:
     """The settings of ``covcal estimate``, which every method reads too."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
-    # Labels to fit to: "marked" (put in by covcal label), "none", or "auto": marked ones if any.
-    labels: str = AUTO_LABELS
+    # Labels to use: "marked" (put in by covcal label), "none", or "auto": marked ones if any.
+    # A number stands for as many random target rows with known labels (calibrate only).
+    labels: str | int = AUTO_LABELS
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
     target_prior: str = SOURCE_PRIOR
     # The shares themselves, where they are known. They take the place of a file.
@@ -39,9 +40,17 @@ class EstimateSettings:
         if not 1 <= self.max_weight <= 1e100:
             raise CovcalError(f"max_weight must be a number from 1 to 1e100, not {self.max_weight}")
         require_at_least("seed", self.seed, 0)
-        require_one_of("labels", self.labels, LABELS)
-        if self.labels == MARKED_LABELS and self.target_prior != SOURCE_PRIOR:
+        if isinstance(self.labels, str):
+            require_one_of("labels", self.labels, LABELS)
+        else:
+            require_at_least("labels", self.labels, 1)
+        if self.fits_labels and self.target_prior != SOURCE_PRIOR:
             raise CovcalError("use either --labels or --target-prior, not both")
+
+    @property
+    def fits_labels(self) -> bool:
+        """Whether the user asked for labels."""
+        return self.labels == MARKED_LABELS or not isinstance(self.labels, str)
 
     @property
     def takes_labels(self) -> bool:
@@ -68,7 +77,7 @@ class CalibrateSettings(EstimateSettings):
                 f"method {self.method} does not use a target prior: leave out --target-prior, or "
                 f"choose one of {', '.join(TAKE_PRIOR)}"
             )
-        if self.labels == MARKED_LABELS and self.method != AUTO:
+        if self.fits_labels and self.method != AUTO:
             raise CovcalError(
                 f"method {self.method} does not use labels: leave out --labels, or choose {AUTO}"
             )

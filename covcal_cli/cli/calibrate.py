@@ -74,19 +74,17 @@ def calibrate(
       covcal calibrate features.h5 --labels 50 -o labelled.json
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
-    from covcal_cli.calibrate.calibrate import calibrate as fit
+    from covcal_cli import api
     from covcal_cli.calibrate.settings import CalibrateSettings
     from covcal_cli.cli.calibration_screen import answer, details
-    from covcal_cli.errors import CovcalError
     from covcal_cli.files import as_word, check_output
     from covcal_cli.formats.lineage import notes_on_named
-    from covcal_cli.labels.target_labels import random_labels
     from covcal_cli.records import document_text, write_document
 
     count = _count(labels)
     with usage():
         settings = CalibrateSettings(
-            labels=labels if count is None else "none",
+            labels=labels if count is None else count,
             method=method.value,
             loss=loss.value,
             max_weight=max_weight,
@@ -94,15 +92,12 @@ def calibrate(
             seed=seed,
             allow_limit=force,
         )
-        if count is not None and (method != MethodName.auto or target_prior != "source"):
-            raise CovcalError("--labels N needs method auto, and no --target-prior")
     console = Console(quiet=quiet, verbose=verbose)
     path = file_to_read(file, console)
     to_stdout = str(output) == "-"
     if not to_stdout:
         check_output(output, force=force, inputs=[path, Path(target_prior)])
-    draw = None if count is None else random_labels(path, count, seed)
-    calibration = fit(path, settings, draw)
+    calibration = api.calibrate(path, settings)
     notes = (*notes_on_named(file), *calibration.notes)
     if to_stdout:
         console.result(document_text(calibration, Path("cal.json")))

@@ -35,7 +35,7 @@ def check_diagram(path: Path) -> None:
 def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, force: bool) -> None:
     """Draw one row of panels per calibration and write the picture, whole or not at all."""
     check_diagram(path)
-    write_figure(lambda: _figure(metrics, title), path, force=force)
+    write_figure(lambda: figure_of(metrics, title), path, force=force)
 
 
 def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
@@ -52,7 +52,8 @@ def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
         drawn().savefig(partial, format=kind, metadata={_DATES[kind]: None}, dpi=110)
 
 
-def _figure(metrics: Mapping[str, Metrics], title: str) -> Any:
+def figure_of(metrics: Mapping[str, Metrics], title: str) -> Any:
+    """Return a Matplotlib figure with one row of panels per calibration."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.0, 0.6 + 3.9 * len(metrics)), layout="constrained")
