@@ -6,7 +6,7 @@ is judged by a linear probe fitted from scratch: D-bar can be fooled while a new
 them apart at 99 % (MATHEMATICS, section 5).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 PROBE_ROWS = 3000
 _PURPOSE = 1  # of the random streams of this stage
-_EVALUATION_BLOCK = 16384
+EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200
 _MEAN_WEIGHT_TOLERANCE = 0.1
 
@@ -191,7 +191,7 @@ class Aligner:
     def _training_domain_error(self) -> Tensor:
         def errors(rows: Tensor, truth: float) -> Tensor:
             total = torch.zeros(self._settings.members, device=self._device)
-            for block in torch.split(rows, _EVALUATION_BLOCK):
+            for block in torch.split(rows, EVALUATION_BLOCK):
                 chance = torch.sigmoid(self.discriminator(self.psi(block[None])).squeeze(2))
                 total += (chance - truth).square().sum(dim=1)
             return (total / len(rows)).cpu()
@@ -224,33 +224,37 @@ def diverged() -> CovcalError:
 
 @torch.no_grad()
 def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
-    """Fit a fresh linear probe on psi of training rows and judge it on validation rows.
+    """Fit a fresh linear probe on psi of training rows, and measure it on validation rows.
 
     Return ``probe_accuracy``, ``ess_share`` and ``mean_weight``, each of shape (M,).
     """
-
-    def aligned(inputs: Tensor) -> Float32s:
-        values: Float32s = psi(inputs[None]).cpu().numpy()
-        return values
-
     domains = (rows.source, rows.target)
-    train = [aligned(spread_rows(domain.train, PROBE_ROWS)) for domain in domains]
-    validation = [aligned(domain.validation) for domain in domains]
+    train = [psi(spread_rows(domain.train, PROBE_ROWS)[None]).cpu().numpy() for domain in domains]
+    probes = [fit_probe(source, target) for source, target in zip(*train, strict=True)]
+    # psi of all validation rows and members would not fit into memory: keep only the logits.
+    logits: list[Float64s] = []
+    for domain in domains:
+        blocks = [
+            np.stack([probe(x) for probe, x in zip(probes, aligned, strict=True)])
+            for aligned in (
+                psi(block[None]).cpu().numpy()
+                for block in torch.split(domain.validation, EVALUATION_BLOCK)
+            )
+        ]
+        logits.append(np.concatenate(blocks, axis=1))
     checks: list[tuple[float, float, float]] = []
-    for *fitted, source, target in zip(*train, *validation, strict=True):
-        logits = probe_logits(fitted[0], fitted[1], np.concatenate([source, target]))
-        of_source, of_target = np.split(logits, [len(source)])
-        health = importance_weights(of_source[None], of_target[None]).health
-        accuracy = balanced_accuracy(of_source, of_target)
+    for source, target in zip(*logits, strict=True):
+        health = importance_weights(source[None], target[None]).health
+        accuracy = balanced_accuracy(source, target)
         checks.append((accuracy, health.ess_share, health.mean_weight))
     names = ("probe_accuracy", "ess_share", "mean_weight")
     return dict(zip(names, torch.tensor(checks).unbind(dim=1), strict=True))
 
 
-def probe_logits(source: Float32s, target: Float32s, rows: Float32s) -> Float64s:
-    """Return the logits of "came from the source", shape (r,), of `rows`, shape (r, p).
+def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
+    """Return a function from rows (r, p) to the logits, (r,), of "came from the source".
 
-    A class-balanced logistic regression is fitted on `source`, (n, p), and `target`, (m, p).
+    It is a class-balanced logistic regression, fitted on `source`, (n, p), and `target`, (m, p).
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)
@@ -263,7 +267,11 @@ def probe_logits(source: Float32s, target: Float32s, rows: Float32s) -> Float64s
     weights = fit_logistic(blocks, len(centre))
     if weights is None:  # the objective is convex, so the inputs are not finite
         raise diverged()
-    return np.asarray((rows - centre) / spread @ weights[:-1] + weights[-1])
+
+    def probe(rows: Float32s) -> Float64s:
+        return np.asarray((rows - centre) / spread @ weights[:-1] + weights[-1])
+
+    return probe
 
 
 def balanced_accuracy(source: Float64s, target: Float64s) -> float:

@@ -14,7 +14,14 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from covcal_cli.adapt.alignment import Aligner, Alignment, MemberTrace, diverged, probe_overlap
+from covcal_cli.adapt.alignment import (
+    EVALUATION_BLOCK,
+    Aligner,
+    Alignment,
+    MemberTrace,
+    diverged,
+    probe_overlap,
+)
 from covcal_cli.adapt.perceptrons import (
     Dropout,
     Perceptrons,
@@ -142,8 +149,7 @@ def train_discriminators(
 
     domains = (rows.source, rows.target)
     fitted = [mapped(spread_rows(domain.train, MAX_ROWS)[None]) for domain in domains]
-    held_out = [mapped(domain.validation[None]) for domain in domains]
-    widths = (held_out[0].shape[2], settings.hidden, 1)
+    widths = (fitted[0].shape[2], settings.hidden, 1)
     network = Perceptrons.create(widths, generators, device, xavier=True)
     best, least = network.copy(), torch.full((members,), torch.inf)
     stale = torch.zeros(members, dtype=torch.int64)
@@ -164,7 +170,16 @@ def train_discriminators(
             loss = domain_loss(logits[:, : schedule.batch], logits[:, schedule.batch :], "squared")
             optimiser.step(loss.sum(), start + step)
         with torch.no_grad():
-            scores = [network(inputs).squeeze(2) for inputs in held_out]
+            scores = [
+                torch.cat(
+                    [
+                        network(mapped(block[None])).squeeze(2)
+                        for block in torch.split(domain.validation, EVALUATION_BLOCK)
+                    ],
+                    dim=1,
+                )
+                for domain in domains
+            ]
             error = domain_loss(scores[0], scores[1], "squared").cpu()
         # A member that has run out of patience keeps its best weights whatever the others do.
         better = (error < least) & (stale < settings.patience)

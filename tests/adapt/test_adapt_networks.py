@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from covcal_cli.adapt.alignment import balanced_accuracy, domains_overlap, probe_logits
+from covcal_cli.adapt.alignment import balanced_accuracy, domains_overlap, fit_probe
 from covcal_cli.adapt.perceptrons import (
     Dropout,
     Perceptrons,
@@ -210,7 +210,7 @@ def test_probe_equals_scikit_learns_regression() -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     source, target = draws(300, 3), draws(120, 3, seed=1) + 0.7
     held_out = draws(20, 3, seed=2)
-    ours = probe_logits(source.numpy(), target.numpy(), held_out.numpy())
+    ours = fit_probe(source.numpy(), target.numpy())(held_out.numpy())
     both = torch.cat([source, target]).double()
     centre, spread = both.mean(0), both.std(0)
     weights = np.repeat([0.5 / 300, 0.5 / 120], [300, 120])
