@@ -1,12 +1,13 @@
 """The history of a watch: a file of JSON lines that only grows.
 
-A run appends its lines in one write, under a lock, and waits until they are on the disk: a process
-that is killed leaves the lines before it as they were. A line that cannot be read, such as the
-beginning of one, is passed over and named; what is appended after it begins on a line of its own.
-A file that holds lines, but no period, is another file, and stays as it is.
+A run appends its lines in one write, under a lock, and waits until they are on the disk. If a
+process is killed, the lines before stay as they were. Each line holds one period and its digest. A
+line that was cut off or changed is ignored with a warning, and the next line starts below it. A
+file without any line that begins like a period is not a history, and is never changed.
 """
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,80 +15,92 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError, OutputExistsError
+from covcal_cli.files import open_plain
 from covcal_cli.records import document_of, line_text, parsed_json
 from covcal_cli.watch.period import Period
 
 if sys.platform != "win32":
     import fcntl
 
+_START = f'{{"schema": "{Period.schema}"'.encode()  # of every line
+_PADDING = b" \t\r\0"  # a power cut may leave NULs
+
 
 @dataclass(frozen=True)
 class History:
-    """What a history holds: every period once, by its latest line, in the order of the first."""
+    """The content of a history: every period once, by its latest line, at its first place."""
 
     path: Path
     periods: tuple[Period, ...] = ()
-    damaged: tuple[str, ...] = ()  # sentences, a line each
-    size: int = 0  # bytes of the whole lines that were read
-    lines: int = 0  # how many those are
+    damaged: tuple[str, ...] = ()  # a sentence per damaged line
+    size: int = 0  # bytes of the lines that were read and end
+    lines: int = 0  # the number of these lines
 
     def of(self, calibration_sha256: str) -> list[Period]:
-        """Return the periods that were held against one calibration."""
-        return [one for one in self.periods if one.calibration.sha256 == calibration_sha256]
+        """Return the periods that were compared with one calibration."""
+        return [
+            period for period in self.periods if period.calibration.sha256 == calibration_sha256
+        ]
 
     def require_new(self, keys: Sequence[tuple[str, str]], *, force: bool) -> None:
-        """Refuse periods that are there already, unless they are to be superseded."""
-        there = {one.key for one in self.periods}
-        twice = next((period for period, sha256 in keys if (period, sha256) in there), None)
+        """Refuse periods that the history has already, unless `force` lets them be superseded."""
+        known = {period.key for period in self.periods}
+        twice = next((name for name, sha256 in keys if (name, sha256) in known), None)
         if twice is not None and not force:
             raise OutputExistsError(
                 f"{self.path} has the period {twice} already: pass --force to append a line that "
-                "supersedes it, or name the period otherwise, as NAME=FILE"
+                "supersedes it, or give the period another name: NAME=FILE"
             )
 
 
 def read_history(path: Path) -> History:
-    """Read a history; one that does not exist is empty.
+    """Read a history; a file that does not exist is an empty one.
 
     Raises
     ------
     CovcalError
-        If the file cannot be read, or is none of a watch.
+        If the file cannot be read, or is not a history.
     """
     try:
-        with path.open("rb") as handle:
-            return _grown(History(path), handle.read())
+        with open_plain(path) as handle:
+            return _extended(History(path), handle.readall())
     except FileNotFoundError:
         return History(path)
+    except ValueError as error:  # a pipe or device, which might not end
+        raise _not_plain(path) from error
     except OSError as error:
         raise _unwritable(path, error) from error
 
 
 def append(known: History, lines: Callable[[History], Sequence[Period]]) -> list[Period]:
-    """Append what `lines` makes of the history as it is, all of it or, if it raises, nothing.
+    """Append the periods that `lines` makes from the current history; nothing if it raises.
 
-    Of the file only what came after what is `known` is read.
+    Only the part of the file after the `known` history is read.
 
     Raises
     ------
     CovcalError
-        If the file cannot be read or written, or is none of a watch.
+        If the file cannot be read or written, or is not a history.
     """
     path = known.path
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
     try:
         descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666)
     except OSError as error:
         raise _unwritable(path, error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_plain(path)
     with os.fdopen(descriptor, "r+b", buffering=0) as handle:
         _lock(descriptor)
         size = os.fstat(descriptor).st_size
-        if size < known.size:  # it was written anew
+        if size < known.size:  # another process replaced the file
             known = History(path)
         handle.seek(known.size)
         content = handle.readall()
-        found = list(lines(_grown(known, content)))
-        text = "".join(f"{line_text(one, path)}\n" for one in found).encode("ascii")
+        periods = list(lines(_extended(known, content)))
+        text = "".join(f"{line_text(period, path)}\n" for period in periods).encode("ascii")
         if content and not content.endswith(b"\n"):
             text = b"\n" + text
         try:
@@ -99,7 +112,7 @@ def append(known: History, lines: Callable[[History], Sequence[Period]]) -> list
         if written != len(text):  # the disk is full
             os.ftruncate(descriptor, size)
             raise CovcalError(f"no space left to write {path}: free some space")
-    return found
+    return periods
 
 
 def _lock(descriptor: int) -> None:
@@ -109,27 +122,37 @@ def _lock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def _grown(known: History, content: bytes) -> History:
-    """Return a history with what follows it in the file."""
-    path, found, damaged = known.path, {one.key: one for one in known.periods}, [*known.damaged]
+def _extended(known: History, content: bytes) -> History:
+    """Return a history with the lines that follow it in the file."""
+    path = known.path
+    periods, damaged = {period.key: period for period in known.periods}, [*known.damaged]
+    is_history = bool(periods or damaged)
     *whole, rest = content.split(b"\n")
     for number, line in enumerate((*whole, rest), start=known.lines + 1):
-        if not line.strip():
+        text = line.strip(_PADDING)
+        if not text and b"\0" not in line:
             continue
+        is_cut_off = number == known.lines + len(whole) + 1
+        is_history |= text.startswith(_START) or (is_cut_off and _START.startswith(text))
         try:
-            one = document_of(Period, parsed_json(line.decode("utf-8"), names_paths=True), path)
+            period = document_of(Period, parsed_json(line.decode("utf-8"), names_paths=True), path)
         except (ValueError, OverflowError) as error:
-            damaged.append(f"{path}: line {number} is damaged and passed over ({error})")
+            reason = "it was cut off" if is_cut_off else error
+            damaged.append(f"{path}: line {number} is damaged and ignored ({reason})")
             continue
-        found[one.key] = one  # which keeps the place of an earlier one
-    if damaged and not found:  # as where --history names the calibration
+        periods[period.key] = period  # keeps the place of an earlier line
+    if damaged and not is_history:  # such as a calibration
         raise CovcalError(
-            f"{path} is no history of a watch, as no line of it holds a period: pass another "
+            f"{path} is not a history of watch, as no line of it holds a period: pass another "
             "--history"
         )
     size = known.size + len(content) - len(rest)
     lines = known.lines + len(whole)
-    return History(path, tuple(found.values()), tuple(dict.fromkeys(damaged)), size, lines)
+    return History(path, tuple(periods.values()), tuple(dict.fromkeys(damaged)), size, lines)
+
+
+def _not_plain(path: Path) -> CovcalError:
+    return CovcalError(f"{path} is not a plain file (a pipe or device?): pass another --history")
 
 
 def _unwritable(path: Path, error: OSError) -> CovcalError:

@@ -1,32 +1,33 @@
-"""What is measured of a period, and said of it: a line of the history.
+"""A period with its numbers and its verdict: one line of the history.
 
-Labels are none of it, but for those that were marked to be used.
+The numbers use no labels except those that `covcal label` put in.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from covcal_cli.records import Document
+from covcal_cli.records import (
+    Count,
+    Difference,
+    Document,
+    NonNegative,
+    Number,
+    Positive,
+    Share,
+    Within,
+    require_ascending,
+)
 from covcal_cli.watch.cuts import Every
 
 Verdict = Literal["as before", "shifted but the calibration holds", "recalibrate", "cannot tell"]
-
-
-_ROUNDING = 1e-4  # of means of 32-bit numbers
-
-
-def _require_within(low: float, high: float, values: Mapping[str, float | None]) -> None:
-    for name, value in values.items():
-        if value is not None and not low - _ROUNDING <= value <= high + _ROUNDING:
-            raise ValueError(f"{name} is {value:g}, beyond {low:g} to {high:g}")
+_LARGEST = 1e15  # evidence that a shift of 10 million rows can give
 
 
 @dataclass(frozen=True)
 class WatchedCalibration:
-    """The calibration that a period is held against."""
+    """The calibration whose reference data a period is compared with."""
 
     path: Path
     sha256: str
@@ -35,62 +36,62 @@ class WatchedCalibration:
 
 @dataclass(frozen=True)
 class PeriodAccuracy:
-    """An accuracy of a period; ValueError where it is none."""
+    """The accuracy of a period, with its interval."""
 
-    accuracy: float
-    low: float
-    high: float
-    of: str  # what it rests on, in words
-    contradicted: bool = False  # whether what it rests on contradicts itself
+    accuracy: Share
+    low: Share
+    high: Share
+    of: str  # the rows or labels behind it, in words
+    contradicted: bool = False  # whether the estimators disagree
 
     def __post_init__(self) -> None:
-        _require_within(0, 1, {"accuracy": self.accuracy, "low": self.low, "high": self.high})
+        require_ascending(low=self.low, high=self.high)
 
 
 @dataclass(frozen=True)
 class RaisedAlarm:
-    """The evidence for a change so far: natural logarithms of R and of what raises the alarm."""
+    """The evidence for a change so far: logarithms of R and of the threshold of the alarm."""
 
-    log_evidence: float
-    log_threshold: float
+    log_evidence: Annotated[float, Within(-_LARGEST, _LARGEST)]
+    log_threshold: Annotated[float, Within(0, 100)]
     raised: bool
     since: str  # the period in which a change most likely began
-    signal: str  # that says most
+    signal: str  # the signal with the strongest evidence
+
+    def __post_init__(self) -> None:
+        if self.raised != (self.log_evidence >= self.log_threshold):
+            raise ValueError("raised does not fit the evidence")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The numbers of one period; ValueError where one is beyond what it can be."""
+    """The numbers of one period."""
 
     period: str
     file: Path
     file_sha256: str
-    rows: int
-    read: int  # rows that the numbers are of, drawn by the seed where there are more
-    confidence_before: float  # mean, of the classifier as it came
-    confidence: float  # mean, calibrated
-    predicted: tuple[float, ...]  # how often each class is predicted
+    rows: Number
+    read: Number  # rows that the numbers use; the seed draws them where there are more
+    confidence_before: Share  # mean, of the classifier itself
+    confidence: Share  # mean, calibrated
+    predicted: tuple[Share, ...]  # how often each class is predicted
     estimate: PeriodAccuracy | None  # without labels
-    measured: PeriodAccuracy | None  # of labels that were marked to be used
-    auc_target: float | None  # of the domains, against the calibration's own target
-    auc_source: float | None
-    effective_rows: float | None  # source rows that are worth as much on the period
-    # Where rows stand among the reference's, by signal: mean rank less that of the reference's own.
-    signals: Mapping[str, float]
-    signal_rows: int  # that signals and domains are compared by
+    measured: PeriodAccuracy | None  # by labels that `covcal label` put in
+    auc_target: Share | None  # of the domains, against the calibration's own target
+    auc_source: Share | None
+    effective_rows: NonNegative | None  # effective sample size of the source for the period
+    # Position of the rows among the reference rows, by signal: mean rank less the reference's own.
+    signals: Mapping[str, Difference]
+    signal_rows: Number  # rows that signals and domains use
 
     def __post_init__(self) -> None:
-        shares = ("confidence", "confidence_before", "auc_target", "auc_source")
-        _require_within(0, 1, {name: getattr(self, name) for name in shares})
-        _require_within(-1, 1, self.signals)
-        counts = ("rows", "read", "signal_rows")
-        _require_within(1, math.inf, {name: getattr(self, name) for name in counts})
+        require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
 
     @property
     def distance(self) -> float | None:
-        """Mean confidence less the accuracy that is known best."""
-        known = self.measured or self.estimate
-        return None if known is None else self.confidence - known.accuracy
+        """Mean confidence less the accuracy, by labels if there are any."""
+        best = self.measured or self.estimate
+        return None if best is None else self.confidence - best.accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,28 +103,28 @@ class Period(Document):
     version: str  # of covcal
     calibration: WatchedCalibration
     measured: Measured
-    distance: float | None
+    distance: Difference | None
     alarm: RaisedAlarm
     verdict: Verdict
     why: str
-    supersedes: bool = False  # an earlier line of the same period and calibration
+    supersedes: bool = False  # whether an earlier line has the same period and calibration
 
     @property
     def key(self) -> tuple[str, str]:
-        """What may be in a history once."""
+        """The name and the calibration, which identify a period in a history."""
         return self.measured.period, self.calibration.sha256
 
 
 @dataclass(frozen=True)
 class Watched(Document):
-    """What one run found: periods with their verdicts."""
+    """The result of one watch: periods with their verdicts."""
 
     schema: ClassVar[str] = "covcal.watch/1"
 
     periods: tuple[Period, ...]
     classes: tuple[str, ...]
     every: Every
-    false_alarms: float
-    earlier: int  # periods of the history that the alarm rests on too
+    false_alarms: Positive
+    earlier: Count  # periods of the history that the alarm uses too
     notes: tuple[str, ...]
     warnings: tuple[str, ...]

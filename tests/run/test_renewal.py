@@ -19,6 +19,7 @@ from covcal_cli.cli.extract_options import (
     ResampleName,
 )
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.records import write_document
 from covcal_cli.run import renewal
 from covcal_cli.run.journal import finish_placing, place
 from covcal_cli.watch.history import read_history
@@ -448,8 +449,9 @@ def gone_model(folder: Path) -> str:
 
 
 def named_code(folder: Path) -> str:
-    text = (folder / "out" / "run.json").read_text()
-    (folder / "out" / "run.json").write_text(text.replace("../digits.onnx", "os:getcwd"))
+    content = json.loads((folder / "out" / "run.json").read_text())
+    content["given"]["model"]["name"] = "os:getcwd"
+    write_document(content, folder / "out" / "run.json", force=True)
     return "out says to run os:getcwd, which is code: pass --trust-model if it is yours"
 
 

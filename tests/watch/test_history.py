@@ -129,6 +129,14 @@ def test_a_damaged_line_is_named_and_survived(damage: str, tmp_path: Path) -> No
         ('"confidence": 0.8', '"confidence": 7'),
         ('"class 1": 0.01', '"class 1": 1e9'),
         ('"signal_rows": 100', '"signal_rows": -5'),
+        ('"signal_rows": 100', '"signal_rows": 101'),
+        ('"log_evidence": 1.0', '"log_evidence": 1e308'),
+        ('"log_evidence": 1.0', '"log_evidence": 99'),
+        ('"raised": false', '"raised": true'),
+        ('"log_threshold": 6.9', '"log_threshold": -1'),
+        ('"effective_rows": 10.0', '"effective_rows": -1'),
+        ('"distance": null', '"distance": 2'),
+        ('"estimate": null', '"estimate": {"accuracy": 0.5, "low": 0.6, "high": 0.5, "of": ""}'),
     ],
 )
 def test_what_no_period_can_measure_is_damage(written: str, instead: str, tmp_path: Path) -> None:
@@ -144,8 +152,44 @@ def test_what_no_period_can_measure_is_damage(written: str, instead: str, tmp_pa
     assert "line 1 is damaged" in edited
     assert "content_sha256 does not match" in edited
     assert "line 1 is damaged" in damaged
-    assert ", beyond " in damaged
+    assert "content_sha256" not in damaged
     assert names(path) == ["w2"]
+
+
+@pytest.mark.parametrize("length", [1, 10, 26, 400, -1])
+@pytest.mark.parametrize("padding", ["", "\0", "\0" * 600])
+def test_a_line_that_was_cut_off_is_unfinished_even_if_it_is_the_only_one(
+    length: int, padding: str, tmp_path: Path
+) -> None:
+    """As a power cut leaves the first append; the next one goes on below it."""
+    path = tmp_path / "watch.jsonl"
+    line = line_text(period("w1"), path)
+    path.write_text(line[:length] + padding)
+    (damaged,) = read_history(path).damaged
+    assert damaged == f"{path}: line 1 is damaged and ignored (it was cut off)"
+    append(History(path), lambda _history: [period("w2")])
+    append(read_history(path), lambda _history: [period("w3")])
+    assert names(path) == ["w2", "w3"]
+    assert len(read_history(path).damaged) == 1
+
+
+def test_only_a_cut_line_that_ends_is_unfinished_too(tmp_path: Path) -> None:
+    path = tmp_path / "watch.jsonl"
+    path.write_text(line_text(period("w1"), path)[:400] + "\n")
+    append(History(path), lambda _history: [period("w2")])
+    assert names(path) == ["w2"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "/dev/full", "/dev/zero", "/dev/null", "link"])
+@pytest.mark.parametrize("how", ["read", "append"])
+def test_a_pipe_or_device_is_refused_at_once(kind: str, how: str, tmp_path: Path) -> None:
+    path = Path(kind) if kind.startswith("/") else tmp_path / "watch.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    with pytest.raises(CovcalError, match=r"is not a plain file .*: pass another --history"):
+        read_history(path) if how == "read" else append(History(path), lambda _: [period("w")])
 
 
 def test_what_raises_appends_nothing(tmp_path: Path) -> None:

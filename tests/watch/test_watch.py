@@ -190,7 +190,7 @@ class TestHistory:
         with (folder / "h.jsonl").open("a") as handle:
             handle.write('{"schema"')
         done = covcal("watch", "w1.h5", "--history", "h.jsonl", cwd=folder).require_success()
-        assert "warning: h.jsonl: line 2 is damaged and passed over" in done.err
+        assert "warning: h.jsonl: line 2 is damaged and ignored (it was cut off)" in done.err
 
     @pytest.mark.parametrize("file", ["cal.json", "features.h5", "table.csv"])
     def test_another_file_is_refused_and_stays(self, file: str, folder: Path) -> None:
@@ -200,7 +200,7 @@ class TestHistory:
         for more in ((), ("w0.h5",), ("w0.h5", "--force")):
             arguments = (*more, "--history", file, "--plot", "trend.html")
             done = covcal("watch", *arguments, cwd=folder)
-            assert f"{file} is no history of a watch" in done.error_line()
+            assert f"{file} is not a history of watch" in done.error_line()
         assert (folder / file).read_bytes() == before
         assert not (folder / "trend.html").exists()
 
