@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from covcal_cli.records import write_document
@@ -57,10 +58,14 @@ def commands(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def write_week(path: Path, week: int, moved: float = 0.0) -> None:
-    """Write features of new target rows, moved so far from the source's."""
+def write_week(path: Path, week: int, moved: float = 0.0, sharper: float = 1.0) -> None:
+    """Write features of new target rows, moved so far from the source's.
+
+    A model that broke gives logits that are `sharper` by a factor.
+    """
     source = clusters_domain("source", sizes=SIZES)
     target = clusters_domain("target", sizes=SIZES, moved=moved, seed=week)
+    target["logits"] *= np.float32(sharper)
     write_features(path, source=source, target=target)
 
 
@@ -171,16 +176,23 @@ class Nights:
         self.features = folder / "night.h5"
         self.number = 0
 
-    def night(self, *, moved: float = 0.0, most: str = "0.2", method: str = "auto") -> int:
-        """Run a night on rows moved so far, and return the exit code."""
+    def night(
+        self,
+        *words: str,
+        moved: float = 0.0,
+        sharper: float = 1.0,
+        most: str = "0.2",
+        method: str = "auto",
+    ) -> int:
+        """Run a night on rows of a kind, and return the exit code."""
         self.number += 1
-        write_week(self.features, self.number, moved)
-        return self.again(MAX_ECE=most, METHOD=method)
+        write_week(self.features, self.number, moved, sharper)
+        return self.again(*words, MAX_ECE=most, METHOD=method)
 
-    def again(self, **env: str) -> int:
+    def again(self, *words: str, **env: str) -> int:
         """Run the night on its rows as they are."""
         return subprocess.run(
-            ["bash", str(NIGHTLY), str(self.features), str(self.folder)],
+            ["bash", str(NIGHTLY), str(self.features), str(self.folder), *words],
             env={**os.environ, "PERIOD": f"2026-11-{self.number:02}", **env},
             check=False,
         ).returncode
@@ -209,36 +221,46 @@ class TestNightly:
         assert not (nights.folder / "cal.json").exists()
         assert not (nights.folder / "reference.json").exists()
 
-    @pytest.mark.campaign
-    def test_many_nights(self, tmp_path: Path) -> None:
-        """The calibration changes when the rows do; what nights are compared with stays."""
+    @pytest.mark.parametrize("broken", [{"sharper": 2.5}, {"moved": 1.2}])
+    def test_a_week_that_breaks_on_night_5(self, broken: dict[str, float], tmp_path: Path) -> None:
+        """The job fails every night until somebody acts, and nothing takes over by itself."""
         nights = Nights(tmp_path)
-        used = []
-        for week in range(9):
-            assert nights.night(moved=1.2 if 3 <= week < 6 else 0.0, most="1") in (0, 3)
+        codes, used = [], []
+        for number in range(1, 8):
+            kind = broken if number >= 5 else {}
+            codes.append(nights.night(most="1", **kind))  # type: ignore[arg-type]
             used.append(nights.text("cal.json"))
-            if week == 0:
-                reference = nights.text("reference.json")
-        changes = [week for week in range(1, 9) if used[week] != used[week - 1]]
-        assert changes == [3, 6]
-        assert [nights.text(f"cal.{number}.json") for number in (1, 2)] == [used[2], used[5]]
-        assert nights.text("reference.json") == reference
-        (change,) = json.loads(nights.text("metrics.json"))["regressions"]
-        assert change["before"] == json.loads(reference)["metrics"]["nightly"]["ece"]
-        assert not change["same_rows"]
-        assert "8 periods, 3 calibrations, 2 alarms" in nights.text("trend.html")
+        assert codes == [0, 0, 0, 0, 3, 3, 3]
+        assert set(used) == {used[0]}
+        assert nights.text("candidate.json") != used[0]
+        assert "candidate" in nights.text("report.html")
+        assert not (nights.folder / "cal.1.json").exists()
+        # Somebody acts: the new rows are normal, and the job passes on such rows from then on.
+        baseline = nights.text("reference.json")
+        (nights.folder / "reference.json").unlink()
+        assert nights.again("accept", MAX_ECE="1") == 0
+        assert nights.text("cal.1.json") == used[0]
+        assert nights.text("cal.json") == nights.text("candidate.json")
+        assert nights.text("reference.json") != baseline
+        assert nights.night(most="1", **broken) == 0  # type: ignore[arg-type]
+        assert "7 periods, 2 calibrations, 3 alarms" in nights.text("trend.html")
+
+    def test_a_candidate_that_fails_is_not_accepted(self, tmp_path: Path) -> None:
+        nights = Nights(tmp_path)
+        assert nights.night(most="1") == 0
+        used = nights.text("cal.json")
+        assert nights.night("accept", moved=1.2, method="none", most="0.05") == 3
+        assert nights.text("cal.json") == used
 
     def test_another_method_is_compared_all_the_same(self, tmp_path: Path) -> None:
-        """Its name is the job's, so a night on which auto changes its mind is judged, not stuck."""
+        """Its name is the job's, so a calibration of another method has the same baseline."""
         nights = Nights(tmp_path)
-        for number, method in enumerate(("temp", "cot", "temp")):
-            assert nights.night(moved=1.2 * (number % 2), method=method, most="1") in (0, 3)
-            assert json.loads(nights.text("candidate.json"))["method_used"] == method
-            content = json.loads(nights.text("metrics.json"))
-            assert set(content["metrics"]) == {"none", "nightly"}
-            assert len(content["regressions"]) == (0 if number == 0 else 1)
-            # Whatever became of it, the next night meets other rows.
-            shutil.copy(nights.folder / "candidate.json", nights.folder / "cal.json")
+        assert nights.night(method="temp", most="1") == 0
+        assert nights.night("accept", method="cot", most="1") == 0
+        assert json.loads(nights.text("cal.json"))["method_used"] == "cot"
+        content = json.loads(nights.text("metrics.json"))
+        assert set(content["metrics"]) == {"none", "nightly"}
+        assert len(content["regressions"]) == 1
 
     def test_bad_input_leaves_no_metrics_of_another_night(self, tmp_path: Path) -> None:
         nights = Nights(tmp_path)
