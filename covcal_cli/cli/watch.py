@@ -1,5 +1,7 @@
-"""``covcal watch``: later periods against what a calibration was made on."""
+"""``covcal watch``: compare later periods with the reference data of a calibration."""
 
+import math
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,30 +36,31 @@ def watch(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME=]NEW.H5...",
-            help="Features files with a target, each of one period, in the order of time; may be "
+            help="Features files with a target, in the order of time, each with one period. May be "
             "left out with --plot.",
             show_default=False,
         ),
     ] = None,
-    calibration: Annotated[Path, calibration("What the rows are held against.")] = Path("cal.json"),
+    calibration: Annotated[Path, calibration("The calibration to watch.")] = Path("cal.json"),
     history: Annotated[
         Path | None,
         typer.Option(
-            metavar="WATCH.JSONL", help="Append the periods there; earlier ones count too."
+            metavar="WATCH.JSONL",
+            help="Append the periods there. Its earlier periods count for the alarm.",
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Cut each file by the dates of a column (2026-11-28)."),
+        typer.Option(metavar="COLUMN", help="Cut each file by a column of dates (2026-11-28)."),
     ] = None,
-    every: Annotated[EveryName, typer.Option(help="How long a period is.")] = EveryName.week,
+    every: Annotated[EveryName, typer.Option(help="Length of a period.")] = EveryName.week,
     false_alarms: Annotated[
         float,
-        typer.Option(min=1e-6, max=1, help="How many alarms a year may be false, at most."),
+        typer.Option(min=1e-6, max=1, help="Maximum number of false alarms per year."),
     ] = 0.05,
     fail_on: Annotated[
         list[FailOnName] | None,
-        typer.Option(help="Exit with 3 if a period is shifted, or calls for recalibration."),
+        typer.Option(help="Exit with 3 if the rows have changed, or a new calibration is due."),
     ] = None,
     junit: Annotated[Path | None, typer.Option(help="Write the gates as a JUnit report.")] = None,
     output: Annotated[
@@ -77,19 +80,22 @@ def watch(
         typer.Option(
             "--force",
             "-f",
-            help="Replace outputs; supersede periods of the history by another line.",
+            help="Replace outputs, and let new lines supersede periods of the history.",
         ),
     ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say of later periods whether a calibration still holds; reads no label but marked ones.
+    """Tell whether a calibration is still good for later rows; needs no labels.
 
-    An alarm says that rows have changed since the calibration was made. It looks at confidence,
-    at the classes' margins and at what tells source from target, counts what chance does to the
-    calibration's own rows, and is false no more often than --false-alarms a year, however often
-    it is looked at. Whether the calibration holds all the same is what the accuracy says,
-    estimated or by the labels that covcal label marked in a file of one period.
+    The alarm tells whether rows have changed since the calibration was made. It follows the
+    confidence, the classes' margins and the features, and allows for sampling noise in the
+    calibration's own rows. It is false at most --false-alarms times per year, however often
+    you look. The accuracy then tells whether the confidence is still right: estimated, or by
+    labels that covcal label put into a file with one period.
+
+    The first watch writes the calibration's reference data beside it (cal.reference.json), from
+    the features file that it was fitted on. After that the features file is not needed.
 
     \b
     Examples:
@@ -103,7 +109,7 @@ def watch(
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
     from covcal_cli.watch.watch import WatchSettings, gate_results
-    from covcal_cli.watch.watch import watch as hold
+    from covcal_cli.watch.watch import watch as compare
 
     console = Console(quiet=quiet, verbose=verbose)
     report = GatedOutput(
@@ -136,7 +142,7 @@ def watch(
         )
     with report.errors_in_report():
         report.check([*files, calibration])
-        found = hold(
+        watched = compare(
             files,
             calibration,
             settings,
@@ -145,18 +151,18 @@ def watch(
             force=force,
             wrote=console.wrote,
         )
-    for text in found.notes:
+    for text in watched.notes:
         console.note(text)
-    console.warn(found.warnings)
-    gates = gate_results(found, [name.value for name in fail_on or []])
+    console.warn(watched.warnings)
+    gates = gate_results(watched, [name.value for name in fail_on or []])
 
     def write() -> None:
         if report.document is not None:
-            write_document(found, report.document, force=force)
+            write_document(watched, report.document, force=force)
         if plot is not None and history is not None:
             write_trend(read_history(history), plot, force=force)
 
-    report.publish(console, lambda kind: _rendered(found, kind), gates, write=write)
+    report.publish(console, lambda kind: _rendered(watched, kind), gates, write=write)
 
 
 def _rendered(watched: "Watched", kind: str) -> str:
@@ -167,50 +173,48 @@ def _rendered(watched: "Watched", kind: str) -> str:
     if kind == "json":
         return document_text(watched, Path("watch.json"))
     draw: Callable[[Table], str] = tables.text if kind == "table" else tables.markdown
-    parts = [draw(_numbers(watched)), draw(_verdicts(watched))]
-    return "\n\n".join(parts)
+    return "\n\n".join([_answer(watched), draw(_numbers(watched))])
+
+
+def _answer(watched: "Watched") -> str:
+    """Return the verdict on the last period with its reason, and what the others say."""
+    last = watched.periods[-1]
+    lines = [f"{last.measured.period}: {last.verdict}: {last.why}"]
+    if len(watched.periods) > 1:
+        counts = Counter(period.verdict for period in watched.periods)
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        lines.append(f"{len(watched.periods)} periods: {verdicts}")
+    if last.alarm.raised:
+        odds = (last.alarm.log_evidence - last.alarm.log_threshold) / math.log(10)
+        lines.append(
+            f"Alarm: raised since {last.alarm.since}"
+            + (f"; a false alarm is 10^{odds:.0f} times rarer than allowed" if odds >= 1 else "")
+        )
+    return "\n".join(lines)
 
 
 def _numbers(watched: "Watched") -> "Table":
     from covcal_cli.report.tables import Table
 
     rows = []
-    for one in (period.measured for period in watched.periods):
-        known = one.measured or one.estimate
+    for period in watched.periods:
+        numbers = period.measured
+        best = numbers.measured or numbers.estimate
+        evidence = period.alarm.log_evidence / period.alarm.log_threshold
         rows.append(
             [
-                one.period,
-                str(one.rows),
-                f"{one.confidence_before:.1%}",
-                f"{one.confidence:.1%}",
-                "-" if known is None else f"{known.accuracy:.1%}",
-                "-" if known is None else "labels" if one.measured else "estimate",
-                "-" if known is None else f"{known.low:.1%} to {known.high:.1%}",
-                "-" if one.distance is None else f"{100 * one.distance:+.1f}",
-                *(_decimal(auc, 3) for auc in (one.auc_target, one.auc_source)),
-                _decimal(one.effective_rows, 0),
+                numbers.period,
+                str(numbers.rows),
+                f"{numbers.confidence_before:.1%}",
+                f"{numbers.confidence:.1%}",
+                "-" if best is None else f"{best.accuracy:.0%} ({best.low:.0%} to {best.high:.0%})",
+                "-" if best is None else "labels" if numbers.measured else "estimate",
+                "ALARM" if period.alarm.raised else f"{max(0.0, evidence):.0%}",
+                period.verdict,
             ]
         )
     columns = (
-        *("period", "rows", "conf. before", "after", "accuracy", "by", "interval", "gap"),
-        *("AUC, target", "AUC, source", "eff. rows"),
+        *("period", "rows", "confidence", "calibrated", "accuracy", "by"),
+        *("evidence", "verdict"),
     )
-    return Table(columns, rows)
-
-
-def _verdicts(watched: "Watched") -> "Table":
-    from covcal_cli.report.tables import Table
-
-    rows = [
-        [
-            one.measured.period,
-            f"{one.alarm.log_evidence:.1f} of {one.alarm.log_threshold:.1f}",
-            f"{one.verdict}: {one.why}",
-        ]
-        for one in watched.periods
-    ]
-    return Table(("period", "evidence", "verdict"), rows, texts=(0, 2))
-
-
-def _decimal(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    return Table(columns, rows, texts=(0, 4, 5, 7))

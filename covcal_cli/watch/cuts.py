@@ -1,4 +1,4 @@
-"""Where a period begins and ends: a file of its own, or the dates of a column."""
+"""Cut files into periods: a whole file, or the days, weeks or months of a column of dates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class Cut:
 
 
 def cuts(target: Domain, name: str, by: str | None, every: Every) -> Iterator[Cut]:
-    """Yield the periods of a file's target in order: all rows, or those of each period of a column.
+    """Yield the periods of a file's target in order: all rows, or the rows of each period.
 
     Raises
     ------
     CovcalError
-        If there is no such column, or a value of it is no date.
+        If there is no such column, or one of its values is not a date.
     """
     if target.n == 0:
         raise CovcalError(f"{target.path} has no target rows: extract it again")
@@ -40,10 +40,11 @@ def cuts(target: Domain, name: str, by: str | None, every: Every) -> Iterator[Cu
         yield Cut(name, rows)
         return
     if by not in target.columns:
-        known = ", ".join(target.columns) or "none"
+        columns = ", ".join(target.columns) or "none"
+        word = by.removeprefix(GROUP_PREFIX)
         raise CovcalError(
-            f"{target.path} has no column {by} (it has {known}; {GROUP_PREFIX}NAME of a table is "
-            "NAME here): extract it with --keep-columns of a table, or watch a file per period"
+            f"{target.path} has no column {by} (columns: {columns}): give the table a column "
+            f"{GROUP_PREFIX}{word}, which is called {word} here, or watch one file per period"
         )
     names = _names(target, by, target.column(by, rows), every)
     for period in sorted(set(names.tolist())):
@@ -53,24 +54,24 @@ def cuts(target: Domain, name: str, by: str | None, every: Every) -> Iterator[Cu
 def _names(target: Domain, by: str, values: AnyArray, every: Every) -> AnyArray:
     """Return the name of every row's period, shape (n,)."""
     texts = values.astype(f"S{_DATE}") if values.dtype.kind in "SU" else values
-    found, places = np.unique(texts, return_inverse=True)
+    values, places = np.unique(texts, return_inverse=True)
     names = []
-    for value in found:
+    for value in values:
         try:
             day = date.fromisoformat(value.decode("ascii"))
         except (ValueError, AttributeError) as error:
-            plain = value.item()  # which texts are bytes of
-            held = plain.decode(errors="replace") if isinstance(plain, bytes) else plain
+            content = value.item()
+            text = content.decode(errors="replace") if isinstance(content, bytes) else content
             raise CovcalError(
-                f"{target.path}: column {by} holds {shown(held)}, which is no date such as "
-                "2026-11-28: write dates as ISO 8601 texts, or watch a file per period"
+                f"{target.path}: column {by} holds {shown(text)}, which is not a date such as "
+                "2026-11-28: write dates as ISO 8601 texts, or watch one file per period"
             ) from error
         names.append(_named(day, every))
     return np.array(names)[places]
 
 
 def _named(day: date, every: Every) -> str:
-    """Return the name of the period that a day belongs to; names sort in the order of time."""
+    """Return the name of the period that contains a day; names sort in the order of time."""
     if every == "week":
         year, week, _ = day.isocalendar()
         return f"{year:04d}-W{week:02d}"

@@ -1,9 +1,8 @@
-"""``covcal watch``: whether last month's calibration is still good for this week's rows.
+"""``covcal watch``: tell whether last month's calibration is still good for this week's rows.
 
-Each period is measured without labels, held against what the calibration keeps of its own rows,
-and given a verdict. A *shift* is what the alarm says; whether the calibration still holds is what
-the estimate of the accuracy says of its confidence: of many rows the alarm sees shifts that matter
-to nobody.
+Each period is measured without labels, compared with the reference data of the calibration, and
+given a verdict. The alarm tells whether the rows have changed. The estimate of the accuracy tells
+whether the confidence is still right: with many rows the alarm finds shifts that do not matter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +36,7 @@ FailOn = Literal["shift", "recalibrate"]
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings:
-    """What ``covcal watch`` can be told."""
+    """The settings of ``covcal watch``."""
 
     by: str | None = None  # a column of dates
     every: Every = "week"
@@ -46,49 +45,49 @@ class WatchSettings:
 
     def __post_init__(self) -> None:
         if self.every not in EVERY:
-            raise CovcalError(f"there is no period {self.every!r}: take {', '.join(EVERY)}")
+            raise CovcalError(f"there is no period {self.every!r}: use {', '.join(EVERY)}")
         if not 0 < self.false_alarms <= 1:
             raise CovcalError(
-                f"false_alarms is a rate per year above 0 and at most 1, not {self.false_alarms}"
+                f"false_alarms must be above 0 and at most 1 per year, not {self.false_alarms}"
             )
 
     @property
     def threshold(self) -> float:
-        """What the evidence must reach: `alarm`'s c."""
+        """The evidence that raises the alarm, c in `alarm`."""
         return PER_YEAR[self.every] / self.false_alarms
 
 
-_USELESS = 0.5  # width of an interval that leaves half of all accuracies
-_AS_IT_COMES = WatchSettings()
+_USELESS = 0.5  # width of an interval that is too wide for a verdict
+DEFAULTS = WatchSettings()
 
 
 def watch(
     files: Sequence[Path],
     document: Path,
-    settings: WatchSettings = _AS_IT_COMES,
+    settings: WatchSettings = DEFAULTS,
     *,
     history: Path | None = None,
     networks: Path | None = None,
     force: bool = False,
     wrote: Callable[[Path], None] = lambda _: None,
 ) -> Watched:
-    """Hold periods against a calibration, and append them to a history.
+    """Compare periods with the reference data of a calibration, and append them to a history.
 
     Parameters
     ----------
     files : sequence of Path
-        Features or adapted files with a target, each a period or, by a column, several; as
-        ``NAME=FILE`` a period has that name, else its file's.
+        Features or adapted files with a target. Each is one period, or several with
+        `settings.by`. ``NAME=FILE`` names a period, which else has the name of its file.
     document : Path
         The calibration.
     settings : WatchSettings
-        How periods are cut and how often an alarm may be false.
+        The length of periods and the rate of false alarms.
     history : Path, optional
-        A file of JSON lines that the periods are appended to; those in it count for the alarm.
+        A file of JSON lines. Its periods count for the alarm, and the new ones are appended.
     networks : Path, optional
-        The adapted file with the networks of an fl method, if it has moved.
+        The adapted file with the networks of an fl method, if it was moved.
     force : bool
-        Whether periods that the history has already are superseded.
+        Whether new lines may supersede periods that the history has already.
     wrote : callable
         Called with the file of the reference data where this watch wrote it.
 
@@ -99,11 +98,11 @@ def watch(
     CovcalError
         If a file does not fit the calibration, or two periods have one name.
     UnusedOptionError
-        If `networks` are given and the calibration has no use for any.
+        If `networks` are given and the calibration does not need them.
     """
     calibration = read_calibration(document)
     if networks is not None and not calibration.scaling.reads_aligned:
-        raise UnusedOptionError("--networks", "the calibration has no use for it")
+        raise UnusedOptionError("--networks", "the calibration does not need it")
     standard = standard_of(
         calibration,
         document,
@@ -118,9 +117,9 @@ def watch(
         stems = [name or path.stem for path, name in zip(paths, names, strict=True)]
         before.require_new([(stem, used.sha256) for stem in stems], force=force)
 
-    found: list[Measured] = []
+    measurements: list[Measured] = []
     for path, name in zip(paths, names, strict=True):
-        found += measured(
+        measurements += measured(
             path,
             name or path.stem,
             standard,
@@ -128,50 +127,67 @@ def watch(
             every=settings.every,
             false_alarms=1 / settings.threshold,
         )
-    _require_different(found)
+    _require_different(measurements)
 
     def judged(so_far: History) -> list[Period]:
-        so_far.require_new([(one.period, used.sha256) for one in found], force=force)
-        return _judged(found, so_far, used, standard.reference, settings)
+        so_far.require_new([(entry.period, used.sha256) for entry in measurements], force=force)
+        return _judged(measurements, so_far, used, standard.reference, settings)
 
     earlier = before or History(Path("watch.jsonl"))
     periods = judged(earlier) if history is None else append(earlier, judged)
-    untold = (one for one in periods if one.verdict == "cannot tell")
-    doubts = (
-        f"whether the calibration holds on {one.measured.period} cannot be told: {one.why}"
-        for one in untold
-    )
     return Watched(
         periods=tuple(periods),
         classes=calibration.classes,
         every=settings.every,
         false_alarms=settings.false_alarms,
         earlier=len(earlier.of(used.sha256)),
-        notes=(*standard.notes, *_notes(calibration, standard.reference, found)),
-        warnings=(*earlier.damaged, *doubts),
+        notes=(*standard.notes, *_notes(calibration, standard.reference, measurements)),
+        warnings=(*earlier.damaged, *_warnings(periods)),
     )
 
 
-def _require_different(found: Sequence[Measured]) -> None:
-    names = [one.period for one in found]
+def _require_different(measurements: Sequence[Measured]) -> None:
+    names = [entry.period for entry in measurements]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise CovcalError(f"two periods are called {twice}: name one otherwise, as NAME=FILE")
+        raise CovcalError(f"two periods are called {twice}: give one another name, as NAME=FILE")
+
+
+def _warnings(periods: Sequence[Period]) -> list[str]:
+    """Return one warning on the periods that cannot be judged."""
+    unknown = [period for period in periods if period.verdict == "cannot tell"]
+    if not unknown:
+        return []
+    names = [period.measured.period for period in (unknown[0], unknown[-1])]
+    if len(unknown) == 1:
+        return [f"{names[0]} cannot be judged: {unknown[0].why}"]
+    return [
+        f"{len(unknown)} of {len(periods)} periods cannot be judged ({names[0]} to {names[1]}; -o "
+        f"has every reason). The last: {unknown[-1].why}"
+    ]
 
 
 def _notes(
-    calibration: Calibration, reference: Reference, found: Sequence[Measured]
+    calibration: Calibration, reference: Reference, measurements: Sequence[Measured]
 ) -> tuple[str, ...]:
     notes = []
-    thinned = [one for one in found if one.read < one.rows]
-    if thinned:
-        notes.append(f"of {thinned[0].period} {thinned[0].read} of {thinned[0].rows} rows are read")
+    drawn = [entry for entry in measurements if entry.read < entry.rows]
+    if drawn:
+        first = drawn[0]
+        notes.append(f"{first.period}: a sample of {first.read} of {first.rows} rows is used")
     if reference.baseline == "source":
-        notes.append("the calibration has no target rows: periods are held against its source")
-    if any(one.auc_source is None for one in found):
         notes.append(
-            "the domains are not compared, as the periods lack the features that "
-            f"{calibration.inputs[0].path.name} has: extract them with features"
+            "the calibration has no target rows, so periods are compared with its source rows"
+        )
+    if reference.is_carried_over:
+        notes.append(
+            "the reference data are those of an earlier calibration, since the rows of this one "
+            "raised the alarm; if these rows are normal, delete the file .reference.json"
+        )
+    if any(entry.auc_source is None for entry in measurements):
+        notes.append(
+            "the domains are not compared, because the periods lack the features of "
+            f"{calibration.inputs[0].path.name}: extract the periods with features"
         )
     return tuple(notes)
 
@@ -180,23 +196,23 @@ def _notes(
 
 
 def _judged(
-    found: Sequence[Measured],
+    measurements: Sequence[Measured],
     history: History,
     used: WatchedCalibration,
     reference: Reference,
     settings: WatchSettings,
 ) -> list[Period]:
-    """Return the periods with their alarms, each after all those before it."""
+    """Return the periods with their alarms, each after all periods before it."""
     earlier = history.of(used.sha256)
-    sequence = [one.measured for one in earlier]
-    places = {one.period: place for place, one in enumerate(sequence)}
-    judged = []
-    for one in found:
-        place = places.get(one.period, len(sequence))
-        sequence[place : place + 1] = [one]
+    sequence = [period.measured for period in earlier]
+    places = {entry.period: place for place, entry in enumerate(sequence)}
+    periods = []
+    for entry in measurements:
+        place = places.get(entry.period, len(sequence))
+        sequence[place : place + 1] = [entry]
         so_far = sequence[: place + 1]
         found_alarm, signal = alarm_of(
-            [(one.signal_rows, one.signals) for one in so_far], reference, settings.threshold
+            [(known.signal_rows, known.signals) for known in so_far], reference, settings.threshold
         )
         raised = RaisedAlarm(
             found_alarm.log_evidence,
@@ -205,99 +221,98 @@ def _judged(
             so_far[found_alarm.start].period,
             signal,
         )
-        verdict, why = _verdict(one, raised)
-        judged.append(
+        verdict, why = verdict_on(entry, raised)
+        periods.append(
             Period(
                 version=__version__,
                 calibration=used,
-                measured=one,
-                distance=one.distance,
+                measured=entry,
+                distance=entry.distance,
                 alarm=raised,
                 verdict=verdict,
                 why=why,
-                supersedes=one.period in places,
+                supersedes=entry.period in places,
             )
         )
-    return judged
+    return periods
 
 
 def alarm_of(
     signals: Sequence[tuple[int, Mapping[str, float]]], reference: Reference, threshold: float
 ) -> tuple[Alarm, str]:
-    """Return the alarm after the last of some periods, and the signal that says most.
+    """Return the alarm after the last period, and the signal with the strongest evidence.
 
     Parameters
     ----------
     signals : sequence of pairs
-        Of every period in order its rows, and its signals as `signals_of` gives them.
+        The rows and the signals of every period in order, as `signals_of` gives them.
     reference : Reference
-        What the calibration keeps.
+        The reference data of the calibration.
     threshold : float
         `WatchSettings.threshold`.
     """
-    # A signal of equal values has no rank to move.
-    kept = [one for one in reference.signals if one.variance > 0]
-    if not kept:
+    # A signal with equal values has no rank that could move.
+    moving = [signal for signal in reference.signals if signal.variance > 0]
+    if not moving:
         return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
-    rows = np.zeros((len(signals), len(kept)))
+    rows = np.zeros((len(signals), len(moving)))
     means = np.zeros_like(rows)
     for place, (count, period) in enumerate(signals):
-        for number, one in enumerate(kept):
-            if (mean := period.get(one.name)) is not None:
+        for number, signal in enumerate(moving):
+            if (mean := period.get(signal.name)) is not None:
                 rows[place, number], means[place, number] = count, mean
-    found = alarm(
+    found_alarm = alarm(
         rows,
         means,
-        np.array([float(one.rows) for one in kept]),
-        np.array([one.variance for one in kept]),
+        np.array([float(signal.rows) for signal in moving]),
+        np.array([signal.variance for signal in moving]),
         threshold,
         None if reference.joint is None else reference.joint.values.astype(np.float64),
     )
-    most = kept[found.signal]
+    strongest = moving[found_alarm.signal]
     together = f"the {reference.coordinates.of} together"
-    return found, most.name if most.axis is None else together
+    return found_alarm, strongest.name if strongest.axis is None else together
 
 
-def _verdict(one: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
-    """Return what to think of a period, and why."""
-    known = one.measured or one.estimate
-    shift = f"rows have changed since {raised.since}, most of all by {raised.signal}"
-    if known is None and raised.raised:
-        return "cannot tell", f"{shift}; too few rows to estimate the accuracy: label some"
-    if known is None:
-        return "cannot tell", f"{one.rows} rows are too few: watch longer periods, or label some"
-    labelled, within = one.measured is not None, known.low <= one.confidence <= known.high
-    interval = f"{known.low:.1%} to {known.high:.1%}"
-    said = f"the mean confidence {one.confidence:.1%} is {'within' if within else 'outside'} "
-    said += f"{interval}, which {known.of} allow" if labelled else f"the accuracy's {interval}"
-    if labelled and not within:
-        return "recalibrate", said
+def verdict_on(entry: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
+    """Return the verdict on a period, and its reason."""
+    best = entry.measured or entry.estimate
+    shift = f"the rows have changed since {raised.since} (largest change: {raised.signal})"
+    if best is None:
+        few = f"{entry.rows} rows are too few: watch longer periods, or label some rows"
+        return "cannot tell", f"{shift}; {few}" if raised.raised else few
+    is_labelled, is_within = entry.measured is not None, best.low <= entry.confidence <= best.high
+    interval = f"{best.low:.0%} to {best.high:.0%}"
+    source = f"by {best.of}" if is_labelled else "estimated"
+    numbers = f"confidence {entry.confidence:.0%}, accuracy {interval} {source}"
+    if is_labelled and not is_within:
+        return "recalibrate", numbers
     if not raised.raised:
-        alike = "its rows look like those that the calibration was made on"
-        return "as before", f"{alike}; {said}" if labelled else alike
-    if not within:
-        return "recalibrate", f"{shift}; {said}"
-    if known.contradicted:
-        return "cannot tell", f"{shift}; estimates contradict each other: label some rows"
-    if known.high - known.low >= _USELESS:
-        return "cannot tell", f"{shift}; the accuracy may be {interval}: give more rows or labels"
-    return "shifted but the calibration holds", f"{shift}; {said}"
+        alike = "the rows look like those of the calibration"
+        return "as before", f"{alike}; {numbers}" if is_labelled else alike
+    if not is_within:
+        return "recalibrate", f"{shift}; {numbers}"
+    if best.contradicted:
+        return "cannot tell", f"{shift}; the estimators disagree: label some rows with covcal pick"
+    if best.high - best.low >= _USELESS:
+        return "cannot tell", f"{shift}; accuracy {interval} is too wide: give more rows or labels"
+    return "shifted but the calibration holds", f"{shift}; {numbers}"
 
 
 def gate_results(watched: Watched, fail_on: Sequence[FailOn]) -> list[GateResult]:
-    """Return what each gate found of each period."""
-    return [_gate(one, gate) for one in watched.periods for gate in fail_on]
+    """Return the result of each gate on each period."""
+    return [_gate(period, gate) for period in watched.periods for gate in fail_on]
 
 
-_KEPT: Mapping[FailOn, str] = {"shift": "no shift", "recalibrate": "no recalibration is due"}
+_NAMES: Mapping[FailOn, str] = {"shift": "no shift", "recalibrate": "no recalibration is due"}
 
 
-def _gate(one: Period, gate: FailOn) -> GateResult:
-    failed = one.alarm.raised if gate == "shift" else one.verdict == "recalibrate"
+def _gate(period: Period, gate: FailOn) -> GateResult:
+    failed = period.alarm.raised if gate == "shift" else period.verdict == "recalibrate"
     outcome: Outcome = (
-        "failed" if failed else "skipped" if one.verdict == "cannot tell" else "passed"
+        "failed" if failed else "skipped" if period.verdict == "cannot tell" else "passed"
     )
-    name = one.measured.period
+    name = period.measured.period
     state = {"failed": "FAILED by", "passed": "passed by", "skipped": "skipped on"}[outcome]
-    sentence = f'gate "{_KEPT[gate]}" {state} {name}: {one.verdict}: {one.why}'
-    return GateResult(name, _KEPT[gate], sentence, outcome)
+    sentence = f'gate "{_NAMES[gate]}" {state} {name}: {period.verdict}: {period.why}'
+    return GateResult(name, _NAMES[gate], sentence, outcome)

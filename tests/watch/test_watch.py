@@ -5,6 +5,7 @@ import re
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.odds import confidences
+from covcal_cli.watch.period import PeriodAccuracy, RaisedAlarm
 from covcal_cli.watch.reference import read_reference
-from covcal_cli.watch.watch import WatchSettings, watch
+from covcal_cli.watch.watch import WatchSettings, verdict_on, watch
 from tests.cli_runner import covcal
 from tests.made_files import clusters_domain, made_domain, only_rows, write_adapted, write_features
 from tests.pick.labelling import fill
+from tests.watch.test_history import period
 from tests.watch.weeks import SIZES, WEEK, alone, calibrated, week
 
 PRIOR = [0.6, 0.1, 0.1, 0.1, 0.1]
@@ -108,7 +111,7 @@ class TestNumbers:
         one = found["periods"][0]["measured"]
         assert one["auc_target"] is None
         assert "density ratio" not in one["signals"]
-        assert "extract them with features" in found["notes"][0]
+        assert "extract the periods with features" in found["notes"][0]
 
 
 class TestVerdicts:
@@ -122,7 +125,7 @@ class TestVerdicts:
         assert [one["alarm"]["raised"] for one in before] == [False, False]
         assert last["alarm"]["raised"]
         assert last["alarm"]["since"] == last["measured"]["period"]
-        assert f"rows have changed since {file[:-3]}" in last["why"]
+        assert f"the rows have changed since {file[:-3]} (largest change: " in last["why"]
 
     def test_a_calibration_that_broke_is_to_be_made_again(self, made: Path, tmp_path: Path) -> None:
         """Without T the classifier is far too sure of rows that all look like one class."""
@@ -142,7 +145,7 @@ class TestVerdicts:
         assert one["verdict"] == verdict
         untold = verdict == "cannot tell"
         assert (one["measured"]["estimate"] is None) == (one["distance"] is None) == untold
-        expected = f"on few cannot be told: {rows} rows are too few" if untold else ""
+        expected = f"few cannot be judged: {rows} rows are too few" if untold else ""
         assert expected in " ".join(found["warnings"])
 
     def test_fewer_false_alarms_need_more_evidence(self, made: Path) -> None:
@@ -151,6 +154,39 @@ class TestVerdicts:
             for more in (("--false-alarms", "1"), (), ("--every", "day"))
         ]
         assert thresholds == sorted(thresholds)
+
+    def test_an_interval_of_half_of_all_accuracies_is_no_verdict(self) -> None:
+        """At exactly one half; a narrower one that holds the confidence is a verdict."""
+        raised = RaisedAlarm(9.0, 6.9, True, "w", "confidence")
+        estimate = PeriodAccuracy(0.7, 0.4, 0.9, "source rows")
+        entry = replace(period("w").measured, confidence=0.8, estimate=estimate)
+        verdict, why = verdict_on(entry, raised)
+        assert verdict == "cannot tell"
+        assert "accuracy 40% to 90% is too wide: give more rows or labels" in why
+        narrower = replace(entry, estimate=replace(estimate, high=0.899))
+        assert verdict_on(narrower, raised)[0] == "shifted but the calibration holds"
+
+    def test_many_periods_that_cannot_be_judged_are_one_warning(self, folder: Path) -> None:
+        for number in range(3):
+            rows = only_rows(clusters_domain("later", sizes=WEEK), np.arange(number + 1))
+            alone(folder / f"few{number}.h5", rows)
+        files = ("few0.h5", "w0.h5", "few1.h5", "few2.h5")
+        (warning,) = watched(folder, *files)["warnings"]
+        assert warning.startswith("3 of 4 periods cannot be judged (few0 to few2; -o has every")
+        assert warning.endswith(
+            "The last: 3 rows are too few: watch longer periods, or label some rows"
+        )
+
+    def test_the_screen_begins_with_the_answer(self, made: Path) -> None:
+        """The verdict on the last period, the counts, the alarm; then the numbers."""
+        done = covcal("watch", "w0.h5", "w1.h5", "moved.h5", cwd=made).require_success()
+        answer, table = done.out.split("\n\n", 1)
+        text = " ".join(answer.split())
+        assert text.startswith("moved: ")
+        assert "3 periods: 2 as before, 1 " in text
+        assert "Alarm: raised since moved" in text
+        assert len(answer.splitlines()) <= 6
+        assert "ALARM" in table
 
 
 class TestHistory:
@@ -233,10 +269,10 @@ class TestPeriodsOfOneFile:
         [
             (
                 "group_when",
-                "has no column group_when (it has count, when; group_NAME of a table is",
+                "no column group_when (columns: count, when): give the table a column group_when,",
             ),
-            ("when", "column when holds 'monday', which is no date such as 2026-11-28"),
-            ("count", "column count holds 7, which is no date"),
+            ("when", "column when holds 'monday', which is not a date such as 2026-11-28"),
+            ("count", "column count holds 7, which is not a date"),
         ],
     )
     def test_what_is_no_date_is_refused(self, column: str, says: str, folder: Path) -> None:
@@ -277,7 +313,7 @@ class TestGates:
         done = covcal("watch", *arguments, "--format", "github", cwd=folder).require_success()
         said = 'gate "no recalibration is due" skipped on few: cannot tell: '
         assert f"::warning::covcal: {said}" in done.out
-        assert "warning: whether the calibration holds on few cannot be told" in done.err
+        assert "warning: few cannot be judged: 3 rows are too few" in done.err
         (suite,) = ET.parse(folder / "watch.xml").getroot()
         assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
         (skipped,) = suite.iter("skipped")
@@ -376,13 +412,11 @@ class TestMarkedLabels:
     def test_it_is_said_that_they_are(self, labelled: Path) -> None:
         """In the table, and in the sentence whatever the verdict, with what they allow."""
         done = covcal("watch", "moved.h5", "w0.h5", "--format", "markdown", cwd=labelled)
-        assert [line.split(" | ")[5] for line in done.out.splitlines()[2:4]] == [
-            "labels",
-            "estimate",
-        ]
-        assert re.search(
-            r"% is (with|out)[a-z]+ [0-9.]+% to .*, which the labels of 80 r", done.out
-        )
+        rows = [line.split(" | ") for line in done.out.splitlines() if line.startswith("| ")]
+        assert [row[5] for row in rows[-2:]] == ["labels", "estimate"]
+        shown = json.loads(covcal("watch", "moved.h5", "-o", "-", cwd=labelled).out)
+        why = shown["periods"][0]["why"]
+        assert re.search(r"accuracy [0-9]+% to [0-9]+% by the labels of 80 rows", why)
 
     @pytest.mark.parametrize(("wrong", "verdict"), [(0, "as before"), (1, "recalibrate")])
     def test_they_judge_without_any_alarm(self, wrong: int, verdict: str, labelled: Path) -> None:
@@ -397,4 +431,4 @@ class TestMarkedLabels:
         (found,) = watched(labelled, "wrong.h5")["periods"]
         assert not found["alarm"]["raised"]
         assert found["verdict"] == verdict
-        assert "which the labels of 40 rows (99.9 % interval) allow" in found["why"]
+        assert "by the labels of 40 rows (99.9 % interval)" in found["why"]
