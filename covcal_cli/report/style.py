@@ -32,7 +32,7 @@ pre { background: #f5f7fa; padding: .7rem; overflow-x: auto; font-size: .85rem; 
 figure.wide { max-width: 40rem; }
 details { margin: 2rem 0 .5rem; } summary { font-weight: 600; cursor: pointer; }
 @media screen and (max-width: 40rem) {
-  .stack thead { position: absolute; clip-path: inset(50%); }
+  .stack thead { display: none; }
   .stack table, .stack tbody { display: block; }
   .stack tr { display: block; padding: .4rem 0; border-bottom: 1px solid #d9dee4; }
   .stack td { display: grid; grid-template-columns: 8.5rem 1fr; gap: .5rem; border: 0;
