@@ -39,6 +39,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 MAX_ROWS = 50_000  # training rows of a domain that a discriminator sees: psi of them is in memory
 _ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes of random streams; alignment has the first
 _REPORT_PRECISION = 6
+_BLOCK_VALUES = 1 << 22  # logits of a member at a time
 
 
 @dataclass(frozen=True)
@@ -203,16 +204,32 @@ def _reports(
     discriminator: Perceptrons,
     domain_errors: Tensor,
 ) -> tuple[MemberReport, ...]:
-    source, target = (aligned.psi(d.validation[None]) for d in (rows.source, rows.target))
     probe = probe_overlap(aligned.psi, rows)
-    on_source, on_target = (discriminator(x).squeeze(2).cpu().numpy() for x in (source, target))
-    source_logits = aligned.head(source).cpu().numpy()
-    agreement = (aligned.head(target).argmax(dim=2).cpu() == predictions.cpu()).double().mean(dim=1)
     labels = rows.validation_labels.cpu().numpy()
+    # The networks see the validation rows in blocks, as K logits a row and member can be many.
+    on_source: list[Float32s] = []
+    errors: list[Float64s] = []
+    size = max(1, _BLOCK_VALUES // rows.n_classes)
+    for start in range(0, len(labels), size):
+        psi = aligned.psi(rows.source.validation[None, start : start + size])
+        on_source.append(discriminator(psi).squeeze(2).cpu().numpy())
+        logits = aligned.head(psi).cpu().numpy()
+        known = labels[start : start + size]
+        errors.append(np.stack([brier_errors(member, known) for member in logits]))
+    on_target: list[Float32s] = []
+    agrees: list[Tensor] = []
+    for start in range(0, len(predictions), size):
+        psi = aligned.psi(rows.target.validation[None, start : start + size])
+        on_target.append(discriminator(psi).squeeze(2).cpu().numpy())
+        own = aligned.head(psi).argmax(dim=2).cpu()
+        agrees.append(own == predictions[start : start + size].cpu())
+    source_domain, target_domain = (np.concatenate(x, axis=1) for x in (on_source, on_target))
+    source_errors = np.concatenate(errors, axis=1)
+    agreement = torch.cat(agrees, dim=1).double().mean(dim=1)
     reports = []
     for member, trace in enumerate(aligned.traces):
-        found = importance_weights(on_source[[member]], on_target[[member]])
-        plain, controlled = weighted_brier(source_logits[member], labels, found.weights)
+        importance = importance_weights(source_domain[[member]], target_domain[[member]])
+        plain, controlled = weighted_brier(source_errors[member], importance.weights)
         last = trace.losses[-1]
         reports.append(
             MemberReport(
@@ -221,8 +238,8 @@ def _reports(
                 forecaster_loss=_rounded(last["forecaster"]),
                 discriminator_loss=_rounded(last["discriminator"]),
                 probe_accuracy=_rounded(float(probe["probe_accuracy"][member])),
-                ess_share=_rounded(found.health.ess_share),
-                mean_weight=_rounded(found.health.mean_weight),
+                ess_share=_rounded(importance.health.ess_share),
+                mean_weight=_rounded(importance.health.mean_weight),
                 domain_error=_rounded(float(domain_errors[member])),
                 weighted_brier=_rounded(plain),
                 weighted_brier_control=_rounded(controlled),
@@ -232,20 +249,25 @@ def _reports(
     return tuple(reports)
 
 
-def weighted_brier(logits: Float32s, labels: Labels, weights: Float64s) -> tuple[float, float]:
+def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
+    """Return the Brier score of every row, shape (n,), and NaN where the label is unknown."""
+    probabilities = np.exp(log_softmax(class_major(logits), 1.0))
+    truth = np.eye(logits.shape[1])[labels].T
+    return np.where(labels >= 0, ((probabilities - truth) ** 2).sum(axis=0), np.nan)
+
+
+def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
     """Return the importance-weighted Brier score of source rows, and its control-variate form.
 
-    The second adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which takes away the noise
-    of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows with label
-    -1 are left out; without labelled rows both results are NaN.
+    The second adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which removes the noise of
+    the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows whose error
+    is NaN are left out; without labelled rows both results are NaN.
     """
-    known = labels >= 0
+    known = np.isfinite(errors)
     if not known.any():
         return math.nan, math.nan
-    chances = np.exp(log_softmax(class_major(logits[known]), 1.0))
-    truth = np.eye(logits.shape[1])[labels[known]].T
     weights = weights[known]
-    products = weights * ((chances - truth) ** 2).sum(axis=0)
+    products = weights * errors[known]
     plain, variance = float(products.mean()), float(weights.var())
     if variance == 0.0:
         return plain, plain

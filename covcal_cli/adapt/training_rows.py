@@ -1,10 +1,11 @@
-"""The rows that training may see, in memory: read, projected, and drawn in batches.
+"""The rows that training may see: read, projected, kept in memory, and drawn in batches.
 
-The projection is to principal components of phi, fitted on both domains with equal weight: the
-domains overlap in far fewer steps on 64 components than on raw features, and the gradient penalty
-keeps one meaning whatever the classifier's width and scale.
+The projection is to principal components of phi, fitted on both domains with equal weight. On 64
+components the domains overlap in far fewer steps than on raw features, and the gradient penalty
+means the same for every width and scale of phi.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,12 +15,14 @@ from torch import Generator, Tensor
 
 from covcal_cli.adapt.settings import Settings
 from covcal_cli.arrays import Float32s
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 200_000  # of one split of one domain; of a larger one a seeded sample
+MAX_ROWS = 200_000  # of one split of one domain; a larger split is sampled with the seed
+_BLOCK = 8192  # rows of features in memory at a time
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12
+Blocks = Callable[[], Iterator[Tensor]]  # features (n, d) float32 on the CPU; called once a pass
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,12 @@ class DomainRows:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Both domains, and the source's labels: nothing here knows a label of the target."""
+    """The rows of both domains, and labels of the source only."""
 
     source: DomainRows
     target: DomainRows
-    labels: Tensor  # of the source's rows, (n,) and (m,) int64; -1 where unknown
-    validation_labels: Tensor
+    labels: Tensor  # of the source's train rows, (n,) int64; -1 where unknown
+    validation_labels: Tensor  # of its validation rows, (m,)
     n_classes: int
 
     @property
@@ -51,7 +54,7 @@ class TrainingRows:
 
     @property
     def larger(self) -> int:
-        """Training rows of the larger domain, which define an epoch."""
+        """Number of training rows of the larger domain, which define an epoch."""
         return max(len(self.source.train), len(self.target.train))
 
     def counts(self) -> dict[str, int]:
@@ -81,8 +84,8 @@ class Projection:
     """An affine map ``(x - mean) @ components / scale``."""
 
     mean: Tensor  # (d,)
-    components: Tensor | None  # (d, k), orthonormal columns; None leaves the features' own axes
-    scale: float  # one for all directions, so that their mean variance is 1: relative sizes stay
+    components: Tensor | None  # (d, k), orthonormal columns; None keeps the features' own axes
+    scale: float  # the same for all directions, whose mean variance becomes 1
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return the projected features, shape (n, k) float32, of features of shape (n, d)."""
@@ -90,6 +93,11 @@ class Projection:
         if self.components is not None:
             centred = centred @ self.components
         return centred / self.scale
+
+    @property
+    def width(self) -> int:
+        """Number k of projected features."""
+        return len(self.mean) if self.components is None else int(self.components.shape[1])
 
     def to(self, device: torch.device) -> Self:
         """Return the same map on another device."""
@@ -110,10 +118,14 @@ class Projection:
 def read_rows(
     file: FeatureFile, settings: Settings, *, seed: int, progress: ProgressCallback
 ) -> tuple[TrainingRows, Projection, Tensor]:
-    """Read what training may see, and fit the projection on the training rows.
+    """Read the rows that training may see, and fit the projection on the training rows.
 
-    Return the rows projected, on the CPU; the projection; and the classifier's labels (not the true
-    ones) of the target's validation rows, shape (m,) int64.
+    Features are read block by block, and each block is kept only after it is projected. So memory
+    does not grow with the width of phi. The price: training rows are read three times, for their
+    mean, for their covariance and for the projection.
+
+    Return the projected rows, on the CPU; the projection; and the classifier's labels (not the true
+    labels) of the target's validation rows, shape (m,) int64.
     """
     source, target = file.require_source(), file.require_target()
     chosen = {
@@ -121,22 +133,38 @@ def read_rows(
         for domain in (source, target)
         for split in ("train", "validation")
     }
-    total, done = sum(map(len, chosen.values())), 0
-    tensors: dict[tuple[str, str], Tensor] = {}
-    for (name, split), numbers in chosen.items():
-        domain = source if name == "source" else target
-        tensors[name, split] = torch.from_numpy(domain.features(numbers))
-        done += len(numbers)
-        progress(Progress("read", done, total))
+    counts = {key: len(numbers) for key, numbers in chosen.items()}
+    passes = 1 if settings.components is None else 3
+    total = sum(count * (passes if key[1] == "train" else 1) for key, count in counts.items())
+    done = 0
+
+    def blocks(domain: Domain, split: str) -> Iterator[Tensor]:
+        nonlocal done
+        numbers = chosen[domain.name, split]
+        for start in range(0, len(numbers), _BLOCK):
+            block = torch.from_numpy(domain.features(numbers[start : start + _BLOCK]))
+            yield block
+            done += len(block)
+            progress(Progress("read", done, total))
+
     if settings.components is None:
-        projection = identity(tensors["source", "train"].shape[1])
+        projection = identity(source.n_features or 0)
     else:
         projection = principal_components(
-            tensors["source", "train"], tensors["target", "train"], settings.components
+            lambda: blocks(source, "train"), lambda: blocks(target, "train"), settings.components
         )
+
+    def projected(domain: Domain, split: str) -> Tensor:
+        rows = torch.empty((counts[domain.name, split], projection.width))
+        start = 0
+        for block in blocks(domain, split):
+            rows[start : start + len(block)] = projection(block)
+            start += len(block)
+        return rows
+
     domains = [
-        DomainRows(*(projection(tensors.pop((name, split))) for split in ("train", "validation")))
-        for name in ("source", "target")
+        DomainRows(*(projected(domain, split) for split in ("train", "validation")))
+        for domain in (source, target)
     ]
     rows = TrainingRows(
         domains[0],
@@ -145,44 +173,57 @@ def read_rows(
         torch.from_numpy(source.labels(chosen["source", "validation"])),
         source.n_classes,
     )
-    predictions = target.logits(chosen["target", "validation"]).argmax(axis=1)
-    return rows, projection, torch.from_numpy(predictions)
+    predictions = [
+        target.logits(block).argmax(axis=1)
+        for block in target.blocks(chosen["target", "validation"], "logits")
+    ]
+    return rows, projection, torch.from_numpy(np.concatenate(predictions))
 
 
 def identity(n_features: int) -> Projection:
-    """Return the map that changes nothing."""
+    """Return the identity map."""
     return Projection(torch.zeros(n_features), None, 1.0)
 
 
-def principal_components(source: Tensor, target: Tensor, components: int) -> Projection:
-    """Fit a projection on training rows, shapes (n, d) and (m, d), float32 on the CPU.
+def principal_components(source: Blocks, target: Blocks, components: int) -> Projection:
+    """Fit a projection on the training rows of both domains, each read twice.
 
-    `components` are its directions at most; directions without variance are left out.
+    `components` is the largest number of directions. Directions without variance are left out.
     """
-    mean = (source.mean(dim=0, dtype=torch.float64) + target.mean(dim=0, dtype=torch.float64)) / 2
+    mean = (_mean(source) + _mean(target)) / 2
     covariance = (_second_moment(source, mean) + _second_moment(target, mean)) / 2
     values, directions = _leading(covariance, min(components, len(mean)))
-    kept = values > values[0] * 1e-9
-    if not bool(kept.any()):
+    vary = values > values[0] * 1e-9
+    if not bool(vary.any()):
         return Projection(mean.float(), None, 1.0)
-    values, directions = values[kept], directions[:, kept]
+    values, directions = values[vary], directions[:, vary]
     scale = float(values.mean().sqrt())
     return Projection(mean.float(), directions.float().contiguous(), scale)
 
 
-def _second_moment(rows: Tensor, mean: Tensor) -> Tensor:
-    total = torch.zeros((len(mean), len(mean)), dtype=torch.float64)
-    for block in torch.split(rows, 8192):
+def _mean(blocks: Blocks) -> Tensor:
+    """Return the mean row, shape (d,) float64."""
+    sums, rows = torch.zeros((), dtype=torch.float64), 0
+    for block in blocks():
+        sums, rows = sums + block.sum(dim=0, dtype=torch.float64), rows + len(block)
+    return sums / rows
+
+
+def _second_moment(blocks: Blocks, mean: Tensor) -> Tensor:
+    """Return the mean of (x - mean) (x - mean)^T, shape (d, d) float64."""
+    total, rows = torch.zeros((len(mean), len(mean)), dtype=torch.float64), 0
+    for block in blocks():
         centred = (block - mean.float()).double() if len(mean) <= 256 else block - mean.float()
         total += (centred.T @ centred).double()
-    return total / len(rows)
+        rows += len(block)
+    return total / rows
 
 
 def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest eigenvalues and their vectors, by orthogonal iteration.
 
-    A full decomposition of 2048 features costs seconds; this costs milliseconds, and is exact when
-    all directions fit.
+    A full decomposition of 2048 features takes seconds, this takes milliseconds. It is exact when
+    `count` is the number of features.
     """
     width = len(covariance)
     started = torch.Generator().manual_seed(0)
@@ -192,14 +233,14 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
         basis = torch.linalg.qr(covariance @ basis).Q
     values, rotation = torch.linalg.eigh(basis.T @ covariance @ basis)
     vectors = (basis @ rotation).flip(1)[:, :count]
-    # An eigenvector's sign is arbitrary: make the largest entry positive.
+    # The sign of an eigenvector is arbitrary: make the largest entry positive.
     largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
     return values.flip(0)[:count].clamp(min=0.0), vectors * torch.sign(largest)
 
 
 # Batches, and samples.
 class RowStream:
-    """Endless row numbers for M members: seeded permutations, a new one whenever one is used up."""
+    """Endless row numbers for M members: seeded permutations, one after another."""
 
     def __init__(self, n_rows: int, generators: list[Generator]) -> None:
         self._n_rows, self._generators = n_rows, generators
@@ -224,5 +265,5 @@ class RowStream:
 
 
 def spread_rows(rows: Tensor, most: int) -> Tensor:
-    """Return at most `most` of `rows`, evenly spaced: files are often sorted by class."""
+    """Return at most `most` rows, evenly spaced, since files are often sorted by class."""
     return rows[:: max(1, -(-len(rows) // most))]

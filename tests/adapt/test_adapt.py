@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,8 @@ from covcal_cli.adapt.settings import (
     default_settings,
     paper_settings,
 )
-from covcal_cli.adapt.training import weighted_brier
-from covcal_cli.adapt.training_rows import read_rows
+from covcal_cli.adapt.training import brier_errors, weighted_brier
+from covcal_cli.adapt.training_rows import Projection, TrainingRows, read_rows
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
@@ -42,6 +43,7 @@ from covcal_cli.maths.networks import (
     read_networks,
 )
 from covcal_cli.progress import Progress, silent
+from tests import made_files
 
 CPU = torch.device("cpu")
 CLASSES, WIDTH = 3, 12
@@ -270,17 +272,47 @@ def test_large_files_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert report.counts["source train"] == report.counts["target validation"] == 100
 
 
+def test_features_are_never_in_memory_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are projected as they are read; the rows and the projection do not depend on them."""
+    source, target = (
+        made_files.made_domain(name, sizes=(4000, 1000, 10), width=300)
+        for name in ("source", "target")
+    )
+    path = made_files.write_features(tmp_path / "features.h5", source=source, target=target)
+    settings = AdaptSettings().training(300)
+
+    def rows_of(block: int) -> tuple[TrainingRows, Projection, int]:
+        monkeypatch.setattr("covcal_cli.adapt.training_rows._BLOCK", block)
+        with FeatureFile(path) as file:
+            tracemalloc.start()
+            rows, projection, _ = read_rows(file, settings, seed=0, progress=silent)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        return rows, projection, peak
+
+    whole, expected, _ = rows_of(10**6)
+    rows, projection, peak = rows_of(400)
+    assert peak < source["features"].nbytes / 3
+    assert projection.scale == pytest.approx(expected.scale, rel=1e-5)
+    for domain_rows, whole_rows in ((rows.source, whole.source), (rows.target, whole.target)):
+        lengths = domain_rows.validation.norm(dim=1)
+        assert torch.allclose(lengths, whole_rows.validation.norm(dim=1), rtol=1e-3)
+        assert len(domain_rows.train) == len(whole_rows.train)
+
+
 def test_weighted_brier_and_its_control_variate() -> None:
     """With constant errors the control variate gives the error itself, whatever the weights."""
     rng = np.random.default_rng(0)
     logits, labels = np.zeros((50, 2), dtype=np.float32), rng.integers(2, size=50)
-    plain, controlled = weighted_brier(logits, labels, np.full(50, 3.0))
+    plain, controlled = weighted_brier(brier_errors(logits, labels), np.full(50, 3.0))
     assert (plain, controlled) == pytest.approx((1.5, 1.5))
     weights = rng.exponential(size=50)
-    plain, controlled = weighted_brier(logits, labels, weights)
+    plain, controlled = weighted_brier(brier_errors(logits, labels), weights)
     assert plain == pytest.approx(0.5 * weights.mean())
     assert controlled == pytest.approx(0.5)
-    assert np.isnan(weighted_brier(logits, np.full(50, -1), weights)[0])
+    assert np.isnan(weighted_brier(brier_errors(logits, np.full(50, -1)), weights)[0])
 
 
 def one_class(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -187,7 +187,7 @@ def test_impossible_settings_are_refused(options: dict[str, Any], words: str) ->
 def test_projection_finds_the_directions_of_most_variance() -> None:
     scales = torch.linspace(5.0, 0.1, 60)
     source, target = draws(4000, 60) * scales, draws(900, 60, seed=1) * scales + 1.0
-    projection = principal_components(source, target, 4)
+    projection = principal_components(lambda: iter([source]), lambda: iter([target]), 4)
     assert projection.components is not None
     pooled = np.cov(source.numpy().T, bias=True) + np.cov(target.numpy().T, bias=True)
     gap = (source.mean(0) - target.mean(0)).double().numpy() / 2
@@ -199,9 +199,10 @@ def test_projection_finds_the_directions_of_most_variance() -> None:
 
 def test_projection_drops_directions_without_variance() -> None:
     flat = torch.cat([draws(50, 2), torch.ones(50, 3)], dim=1)
-    projection = principal_components(flat, flat, 4)
+    projection = principal_components(lambda: iter([flat]), lambda: iter([flat[:20], flat[20:]]), 4)
     assert projection.arrays()["components"].shape == (5, 2)
-    constant = principal_components(torch.ones(5, 3), torch.ones(4, 3), 2)
+    ones = torch.ones(5, 3)
+    constant = principal_components(lambda: iter([ones]), lambda: iter([ones]), 2)
     assert torch.equal(constant(torch.ones(1, 3)), torch.zeros(1, 3))
 
 
