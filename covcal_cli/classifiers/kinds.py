@@ -1,6 +1,6 @@
-"""The kinds of models, told apart by their names alone.
+"""The kinds of models, told apart by file names.
 
-A new kind is an entry here, its opener in ``open.py`` and a module of its own.
+A new kind needs an entry here, an opener in ``open.py``, and a module.
 """
 
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-# What Git LFS leaves in the place of a file that was not downloaded starts so.
+# The start of the small text that Git LFS leaves in place of a file that was not downloaded.
 LFS_POINTER = b"version https://git-lfs"
 
 
@@ -18,9 +18,9 @@ class Kind:
     """One kind of model."""
 
     words: str  # for messages
-    usual: tuple[str, ...]  # the endings that help and messages name
-    others: tuple[str, ...]
-    exported: str  # the ending of what export writes
+    usual: tuple[str, ...]  # endings that help and messages name
+    others: tuple[str, ...]  # further endings
+    exported: str  # the ending of files that export writes
 
 
 ONNX = Kind("an ONNX model", usual=(".onnx",), others=(), exported=".onnx")
@@ -40,14 +40,14 @@ MODEL_HELP = f"A classifier: {', '.join(ENDINGS)} or module:function."
 
 
 def kind_of(model: str | Path) -> Kind:
-    """Return the kind of a model; ``module:function`` returns a torch module."""
+    """Return the kind of a model, a file or ``module:function``."""
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # A file by any other name may hold ONNX, or its reader says what it holds.
+    # Any other file is read as ONNX, whose reader says what else it is.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 
 def names_a_function(model: str | Path) -> bool:
-    """Return whether `model` reads ``module:function`` and is no existing file."""
+    """Return whether `model` has the form ``module:function`` and is not an existing file."""
     return _FUNCTION.fullmatch(str(model)) is not None and not Path(model).exists()

@@ -1,4 +1,4 @@
-"""The one way to open a classifier, of whatever kind."""
+"""Open a classifier of any kind."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,33 +18,33 @@ def open_classifier(
     providers: Sequence[str] = (),
     trusted: bool = False,
 ) -> OpenedClassifier:
-    """Open a classifier by the kind of its file.
+    """Open a classifier; the name of the file decides its kind.
 
     Parameters
     ----------
     model : str or Path
-        Path of an ONNX file or a torch file, or ``module:function`` that returns a torch module.
+        An ONNX file, a torch file, or ``module:function`` that returns a torch module.
     weights : Path, optional
         Weights to load into the module that ``module:function`` returns.
     output : str, optional
-        Name of the output that holds the classes, where the model has several.
+        Name of the output that holds the classes, if the model has several.
     phi : str, optional
-        ``"input"``, ``"none"`` or the name of a tensor, instead of the layer that is found.
+        The features: ``"input"``, ``"none"`` or a tensor. Default: the last layer's input.
     threads : int
         Threads within one operation.
     providers : sequence of str
-        Where to compute, in order of preference: execution providers of ONNX Runtime, for a torch
-        model ``cpu`` or ``cuda``; the CPU when empty.
+        Where to compute, in order of preference: execution providers of ONNX Runtime, or ``cpu``
+        and ``cuda`` for a torch model. Default: the CPU.
     trusted : bool
-        Open a file that is a program and may run code of its own, as torch files can.
+        Open a file that can run code, as torch files can.
 
     Raises
     ------
     CovcalError
-        If the file is not a model that covcal can use, with the reason.
+        If covcal cannot use the file as a model; the message gives the reason.
     """
     open_model: Callable[..., OpenedClassifier]
-    if kind_of(model) is TORCH:  # only the package that is needed is loaded
+    if kind_of(model) is TORCH:  # import only the package that is needed
         from covcal_cli.classifiers.torch.classifier import open_torch
 
         open_model = partial(open_torch, trusted=trusted)

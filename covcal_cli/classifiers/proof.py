@@ -1,10 +1,11 @@
-"""The numerical proof that the right layer was found: nothing here knows of graphs or frameworks.
+"""Prove by numbers that the right layer was found. This module knows no graphs or frameworks.
+
+The proof has three parts:
 
 1. phi W^T + b gives the logits (`Proof`, which grows with every batch).
-2. The model's output is the logits, their softmax, log-softmax or sigmoids, or the largest's index
-   (`tail_error`).
-3. The model with the two tensors exposed gives the same output as the unmodified one
-   (`relative_error`).
+2. The model's output is the logits, their softmax, log-softmax or sigmoids, or the index of the
+   highest logit (`tail_error`).
+3. Reading phi and the logits does not change the output of the model (`relative_error`).
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from covcal_cli.maths.masks import masked
 from covcal_cli.maths.odds import sigmoid
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
-ARGMAX = "argmax"  # its output has another shape, so it is tried where the output holds integers
+ARGMAX = "argmax"  # a tail for outputs of integers, which have another shape
 TAIL_TEXT = {
     "none": "logits",
     "softmax": "softmax(logits)",
@@ -26,64 +27,64 @@ TAIL_TEXT = {
     "sigmoid": "sigmoid(logits)",
     ARGMAX: "argmax(logits)",
 }
-# Relative to the largest magnitude in the batch. Half precision keeps eleven bits, and sums of
-# hundreds of products lose some of them.
+# Errors relative to the largest magnitude in the batch. Half precision keeps eleven bits, and sums
+# of hundreds of products lose some of them.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 ONE_NUMBER = (
-    "the model gives one number per row, read as the logit z of the second of two classes: the "
-    "logits are 0 and z"
+    "the model gives one number z per row, which is read as the logit of the second of two "
+    "classes: the logits are 0 and z"
 )
 _SIGMOIDS = (
-    "the model prints a sigmoid per class, so its confidences are not those of method none, which "
-    "are the softmax of the same logits"
+    "the model's output is one sigmoid per class. covcal uses the softmax of the same logits, so "
+    "the confidences of method none differ from the model's"
 )
-_LABELS_ONLY = "the model prints labels alone; confidences are the softmax of its logits"
+_LABELS_ONLY = "the model's output is only a label; confidences are the softmax of its logits"
 Number = TypeVar("Number", bound=np.generic)
 
 
 def tolerance(dtype: np.dtype[np.generic]) -> float:
-    """Return the relative error that rounding in `dtype` explains: 1e-5, for float16 5e-3."""
+    """Return the relative error that rounding in `dtype` explains: 1e-5, or 5e-3 for float16."""
     return _TOLERANCE.get(dtype, _TOLERANCE[np.dtype(np.float32)])
 
 
 def rounding(logits: Floats) -> float:
-    """Return by how much float32 may have rounded the largest logits, masked classes apart."""
-    return float(np.finfo(np.float32).eps) * held(logits, logits)[1]
+    """Return the possible rounding of the largest logit in float32, masked classes left out."""
+    return float(np.finfo(np.float32).eps) * difference(logits, logits)[1]
 
 
-def largest_difference(found: Floats, expected: Floats) -> float:
-    """Return max ``|found - expected|``, compared in float64; infinite where shapes differ.
+def largest_difference(values: Floats, expected: Floats) -> float:
+    """Return max ``|values - expected|`` in float64; infinite if the shapes differ.
 
-    Equal infinities (the log of a vanished probability) count as equal.
+    Equal infinities (the logarithm of a probability of 0) count as equal.
     """
-    if found.shape != expected.shape:
+    if values.shape != expected.shape:
         return float("inf")
-    if found.size == 0 or np.array_equal(found, expected):
+    if values.size == 0 or np.array_equal(values, expected):
         return 0.0
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+    a, b = values.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         return float(np.where(a == b, 0.0, np.abs(a - b)).max())
 
 
-def relative_error(found: Floats, expected: Floats) -> float:
-    """Return max ``|found - expected|`` over max ``|expected|``, masks apart as in `held`.
+def relative_error(values: Floats, expected: Floats) -> float:
+    """Return max ``|values - expected|`` over max ``|expected|``, with masks as in `difference`.
 
-    Infinite where shapes differ.
+    Infinite if the shapes differ.
     """
-    worst, largest = held(found, expected)
+    worst, largest = difference(values, expected)
     return worst / largest if largest > 0 else worst
 
 
-def held(found: Floats, expected: Floats) -> tuple[float, float]:
-    """Return max ``|found - expected|`` and max ``|expected|``, masked classes apart.
+def difference(values: Floats, expected: Floats) -> tuple[float, float]:
+    """Return max ``|values - expected|`` and max ``|expected|``, masked classes left out.
 
-    Beside a mask of 3.4e38 everything would be equal. A mask is held to its own size instead: the
-    part that it is off by counts as the same part of the largest other value, and -inf must be
-    -inf.
+    Beside a mask of 3.4e38 all other values would look equal. So a mask is compared with its own
+    size: an error of 1 % of the mask counts as 1 % of the largest other value. A mask of -inf must
+    be -inf in both.
     """
-    if found.shape != expected.shape or found.size == 0:
-        return largest_difference(found, expected), 0.0
-    a, b = (values.reshape(len(values), -1).astype(np.float64) for values in (found, expected))
+    if values.shape != expected.shape or values.size == 0:
+        return largest_difference(values, expected), 0.0
+    a, b = (array.reshape(len(array), -1).astype(np.float64) for array in (values, expected))
     out, sizes = masked(b), np.abs(b)
     with np.errstate(invalid="ignore"):
         differences = np.where(a == b, 0.0, np.abs(a - b))
@@ -95,24 +96,24 @@ def held(found: Floats, expected: Floats) -> tuple[float, float]:
 
 
 def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
-    """Return phi W^T + b in float64, (m, K), of phi (m, d), W (K, d) and b (K,)."""
-    result: Float64s = features.astype(np.float64) @ weight.astype(np.float64).T + bias
-    return result
+    """Return phi W^T + b in float64, shape (m, K); phi is (m, d), W is (K, d) and b is (K,)."""
+    logits: Float64s = features.astype(np.float64) @ weight.astype(np.float64).T + bias
+    return logits
 
 
 @dataclass
 class Proof:
-    """What all batches so far have shown of a classifier; it grows with every batch.
+    """What all batches so far show about a classifier; it grows with every batch.
 
-    The two numbers are kept apart so that they can be merged over shards of the rows: the largest
-    of each, and their ratio afterwards, whatever the batches were.
+    The two numbers are stored apart, so that shards can be merged: the largest of each is taken
+    first, then their ratio. So the result does not depend on the batches.
     """
 
-    # Largest |phi W^T + b - logits|. Three significant digits: the others depend on how many rows
-    # were multiplied at once.
+    # The largest |phi W^T + b - logits|, with three significant digits. Further digits depend on
+    # how many rows are multiplied at once.
     largest_difference: float = 0.0
-    largest_logit: float = 0.0  # largest |logit|, masked classes apart
-    remarks: tuple[str, ...] = ()  # what a user should know that some batch was the first to show
+    largest_logit: float = 0.0  # the largest |logit|, masked classes left out
+    remarks: tuple[str, ...] = ()  # notes that came up with some batch
 
     @property
     def error(self) -> float:
@@ -130,34 +131,34 @@ class Proof:
         limit: float,
         step: float,
     ) -> float | None:
-        """Hold a batch to phi W^T + b; return the relative error where it is too large.
+        """Compare phi W^T + b with the logits of a batch; return the relative error if too large.
 
-        The batch is then not counted. `limit` is the largest error allowed, relative to the largest
-        logit or bias seen, and `step` what quantised logits may be off beyond that: the distance
-        between two of them.
+        A batch with too large an error is not counted. `limit` is the largest allowed error,
+        relative to the largest logit or bias so far. Quantised logits may be off by `step` more:
+        the distance between two stored values.
         """
-        difference, largest = held(affine(features, weight, bias), logits)
+        worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)
-        # Logits near zero may be the difference of large numbers, each rounded.
+        # Logits near zero may be differences of large numbers, each of which is rounded.
         offsets = bias[~masked(logits).all(axis=0)]
         scale = max(largest, float(np.abs(offsets).max(initial=0)))
-        if not difference <= limit * scale + step:
-            return difference / scale if scale > 0 else difference
-        self.largest_difference = max(self.largest_difference, float(f"{difference:.2e}"))
+        if not worst <= limit * scale + step:
+            return worst / scale if scale > 0 else worst
+        self.largest_difference = max(self.largest_difference, float(f"{worst:.2e}"))
         self.largest_logit = largest
         return None
 
 
 def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
-    """Return which of `TAILS` makes the output of the logits, both (m, K); None if none does."""
+    """Return which of `TAILS` turns the logits into the output, both (m, K); None if none does."""
     return next((tail for tail in TAILS if tail_error(tail, logits, output) <= limit), None)
 
 
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     """Return the relative error of the model's output against `tail` of the logits, (m, K).
 
-    The output is (m, K), too; (m, 1) where it holds labels for `ARGMAX`, or z or its sigmoid where
-    the logits are those of `two_logits`.
+    The output has shape (m, K). It has shape (m, 1) if it holds labels (`ARGMAX`), or if it holds z
+    or its sigmoid and the logits come from `two_logits`.
     """
     z = logits.astype(np.float64)
     if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and _has_two_logits(z):
@@ -167,7 +168,7 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     if tail == "sigmoid":
         z = sigmoid(z)
     elif tail != "none":
-        with np.errstate(invalid="ignore"):  # of rows that are no logits
+        with np.errstate(invalid="ignore"):  # rows may hold infinities
             z -= z.max(axis=1, keepdims=True)
         total = np.exp(z).sum(axis=1, keepdims=True)
         z = np.exp(z) / total if tail == "softmax" else z - np.log(total)
@@ -175,15 +176,15 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
 
 
 def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
-    """Return the logits 0 and z of two classes, shape (m, 2), of single numbers z, shape (m, 1).
+    """Return the logits 0 and z of two classes, shape (m, 2), for numbers z of shape (m, 1).
 
-    The softmax of the two is the sigmoid of z, which makes z the logit of the second class.
+    Their softmax is the sigmoid of z, so z is the logit of the second class.
     """
     return np.concatenate([np.zeros_like(scores), scores], axis=1)
 
 
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
-    """Return what follows from a tail; `is_single`: one number per row stands for two classes."""
+    """Return notes on a tail; `is_single` says that one number per row stands for two classes."""
     if tail == "sigmoid" and not is_single:
         return (_SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()
@@ -194,7 +195,7 @@ def _has_two_logits(z: Float64s) -> bool:
 
 
 def _argmax_error(z: Float64s, output: AnyArray) -> float:
-    """Return by how much the largest logit exceeds the one that the model chose, relatively."""
+    """Return the relative difference of the highest logit and the logit that the model chose."""
     chosen = output.reshape(-1).astype(np.int64)
     if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
         return float("inf")

@@ -1,8 +1,8 @@
-"""What a model's own output is taken for, settled once every row has been seen.
+"""Decide whether a model's outputs are logits or probabilities, after all rows have been run.
 
-Where a model prints what it has computed with no softmax or sigmoid in sight, that may be logits
-or probabilities, and no first batch tells for sure. So such outputs are kept as they are until
-`covcal_cli.maths.output_form.OutputEvidence` has seen all rows.
+If no softmax or sigmoid shows in a model, its output may be logits or probabilities, and a first
+batch cannot decide for sure. Such outputs are stored unchanged until
+`covcal_cli.maths.output_form.OutputEvidence` has counted all rows.
 """
 
 import numpy as np
@@ -19,35 +19,35 @@ from covcal_cli.maths.softmax import to_float32
 
 _MOST_SHARE = 1 << 16  # votes, percentages and scores of 8 or 16 bits are at most so large
 _FAR = 1 << 12  # half of float32's digits are lost to such an offset
-PLAIN, LOGGED = "none", "softmax"  # the tails that an open output is settled on
+PLAIN, LOGGED = "none", "softmax"  # the two possible tails of undecided outputs
 _LOGARITHMS = (
-    "the model prints probabilities alone, so logits are their logarithms: float32 holds nothing "
-    "below 1e-38, and what was smaller counts as that"
+    "the model's output is probabilities, so their logarithms are used as logits. A probability "
+    "below 1e-38, the smallest float32, counts as 1e-38"
 )
 _NO_HEAD = (
-    "every row of the last linear layer sums to 1, as probabilities do, so its output is no "
-    "logits, and what it reads are features without a linear head"
+    "every row of the last linear layer sums to 1, so it gives probabilities and no logits. Its "
+    "inputs are kept as features without a linear layer"
 )
 
 
 class Outputs:
-    """Outputs of a classifier, shape (m, K), on their way to logits.
+    """The form of a classifier's outputs, shape (m, K), and how they become logits.
 
-    One number z per row is kept as the pair 0 and z.
+    One number z per row is stored as the pair 0 and z.
     """
 
     def __init__(
         self,
         where: str,  # the model, for errors
-        tail: str | None,  # what makes the output of what is read, as far as it is known
+        tail: str | None,  # what turns the numbers that are read into the output, if known
         *,
         is_single: bool,  # whether the model gives one number per row
-        has_layer: bool,  # whether what is read comes from a linear layer
+        has_layer: bool,  # whether the numbers come from a linear layer
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # whether all rows must tell what they are
-        self.notes: tuple[str, ...] = ()  # on what they turned out to be
+        self.is_open = tail == PLAIN  # whether all rows are needed to decide the form
+        self.notes: tuple[str, ...] = ()  # on the form, once it is decided
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
@@ -62,67 +62,74 @@ class Outputs:
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the numbers that the model itself gives, as evidence of what they are."""
+        """Return the model's own numbers, which are the evidence of their form."""
         return outputs[:, 1:] if self.is_single else outputs
 
-    def settle(self, seen: OutputEvidence) -> None:
-        """Take them for what all rows show.
+    def settle(self, evidence: OutputEvidence) -> None:
+        """Decide the form of the outputs by all rows.
 
         Raises
         ------
         CovcalError
-            If one number per row, which no layer explains, is no probability.
+            If the model gives one number per row without a layer before it, and some number is no
+            probability.
         """
         if not self.is_open:
-            if seen.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
+            if evidence.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
                 self.warnings = (
-                    f"softmax is applied twice: in what the last softmax reads, {seen.fact}; this "
-                    "makes every confidence low, so export the model without the second softmax",
+                    f"softmax is applied twice: in what the last softmax reads, {evidence.fact}; "
+                    "this makes every confidence low, so export the model without the second "
+                    "softmax",
                 )
             return
         alone = self.is_single and not self._has_layer
-        if alone and seen.form != "bounded":
+        if alone and evidence.form != "bounded":
             raise CovcalError(
-                f"{self._where} gives one number per row, from {seen.low:g} to {seen.high:g}, and "
-                "no layer before it tells what it means: return one probability or logit per class"
+                f"{self._where} gives one number per row, from {evidence.low:g} to "
+                f"{evidence.high:g}, and no layer before it shows what it means: return one "
+                "probability or logit per class"
             )
-        if seen.form not in DISTRIBUTIONS and not alone:
+        if evidence.form not in DISTRIBUTIONS and not alone:
             bounded = (
-                f"{seen.fact}; they are read as logits: where they are probabilities of another "
+                f"{evidence.fact}; they are read as logits. If they are probabilities of another "
                 "kind, such as sigmoids, export the model with its logits"
             )
-            self.warnings = (*((bounded,) if seen.form == "bounded" else ()), *seen.doubts())
+            self.warnings = (
+                *((bounded,) if evidence.form == "bounded" else ()),
+                *evidence.doubts(),
+            )
             return
-        if seen.lowest:
+        if evidence.lowest:
             raise CovcalError(
-                f"{self._where}: {seen.fact}: add a DequantizeLinear to the model, or any other "
+                f"{self._where}: {evidence.fact}: add a DequantizeLinear to the model, or another "
                 "layer that makes them probabilities"
             )
         self.tail = LOGGED
         self.notes = (_LOGARITHMS, *([_NO_HEAD] if self._has_layer else []))
-        self.warnings = (*_readings(seen), *seen.doubts())
+        self.warnings = (*_readings(evidence), *evidence.doubts())
 
-    def settle_as_extracted(self, tail: str | None, made: Floats) -> None:
-        """Take them for what an extraction took them for, or, if None, for what made rows show.
+    def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
+        """Use the form that an extraction decided on; if `tail` is None, decide it by `outputs`.
 
-        Made rows that are no probabilities are not taken for them, whatever was extracted.
+        `outputs` are those of random inputs. If they are no probabilities, they are not read as
+        probabilities, whatever the extraction decided.
         """
-        seen = OutputEvidence()
-        seen.add(self.shown(made))
+        evidence = OutputEvidence()
+        evidence.add(self.shown(outputs))
         if tail is None:
-            self.settle(seen)
-        elif self.is_open and tail == LOGGED and seen.may_be_distributions:
+            self.settle(evidence)
+        elif self.is_open and tail == LOGGED and evidence.may_be_distributions:
             self.tail = LOGGED
 
     @property
     def are_logged(self) -> bool:
-        """Whether they are probabilities, whose logarithms are the logits."""
+        """Whether the outputs are probabilities, whose logarithms are the logits."""
         return self.is_open and self.tail == LOGGED
 
     def logits(self, outputs: Floats) -> Float32s:
         """Return the logits, shape (m, K), of outputs."""
-        found = log_probabilities(self.shown(outputs)) if self.are_logged else outputs
-        return found.astype(np.float32)
+        logits = log_probabilities(self.shown(outputs)) if self.are_logged else outputs
+        return logits.astype(np.float32)
 
 
 def without_offset(bias: Float64s) -> Float64s:
@@ -135,7 +142,7 @@ def without_offset(bias: Float64s) -> Float64s:
 
 
 def _readings(seen: OutputEvidence) -> tuple[str, ...]:
-    """Return how outputs are read that are taken for probabilities, where that is not plain."""
+    """Return a warning on how outputs are read as probabilities, unless they sum to 1."""
     if seen.width == 1:
         return (
             f"the model gives one number per row, in [0, 1] in all {seen.rows} rows, and it is "

@@ -18,7 +18,7 @@ import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Inputs, Labels, Rows, Splits
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
-from covcal_cli.classifiers.proof import held
+from covcal_cli.classifiers.proof import difference
 from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
@@ -293,7 +293,7 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     if not valid_rows(logits).all():
         return runner  # `DomainExtraction.run` will name the row
     _, again = runner.run(inputs)
-    moved, largest = held(again, logits)
+    moved, largest = difference(again, logits)
     if moved > _NOISE * largest:
         raise CovcalError(
             f"{classifier.name} gives another output for the same rows each time (relative error "
@@ -303,7 +303,7 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     # Among copies of itself, the first row must get the same logits as among other rows.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
     _, same = runner.run(repeated)
-    moved, _ = held(same, np.broadcast_to(logits[0], same.shape))
+    moved, _ = difference(same, np.broadcast_to(logits[0], same.shape))
     return BatchRunner(classifier, size, alone=moved > _NOISE * largest)
 
 
@@ -378,21 +378,21 @@ class OutputStatistics:
             # Rows without their common offset have 0 as the highest logit.
             is_moved = exact.max(axis=1) == 0
             made[is_moved] -= made[is_moved].max(axis=1, keepdims=True)
-        difference, largest = held(made, exact)
-        self.affine_difference = max(self.affine_difference, difference)
+        worst, largest = difference(made, exact)
+        self.affine_difference = max(self.affine_difference, worst)
         self.largest_logit = max(self.largest_logit, largest)
         exact -= exact.max(axis=1, keepdims=True)
         confidence = 1 / np.exp(exact).sum(axis=1)
         self.least_confidence = float(confidence.min(initial=self.least_confidence))
 
 
-def proof_attributes(difference: float, largest: float) -> dict[str, float]:
+def proof_attributes(worst: float, largest: float) -> dict[str, float]:
     """Return the attributes that hold the proof of the last layer.
 
-    `difference` is the largest ``|phi W^T + b - logits|`` over all rows of a file, and `largest`
+    `worst` is the largest ``|phi W^T + b - logits|`` over all rows of a file, and `largest`
     the largest ``|logit|``. Both are stored, because ``merge`` needs them of every part.
     """
-    rounded = _significant(difference)
+    rounded = _significant(worst)
     return {
         "affine_difference": rounded,
         "largest_logit": largest,

@@ -46,7 +46,7 @@ def random_operator(model: onnx.ModelProto) -> None:
     ("change", "line"),
     [
         (wrong_bias, "has weights of 10 classes and a bias of 3: export the model again"),
-        (wrong_offset, "lies at '²' and '0' of weights.bin, which are no numbers"),
+        (wrong_offset, "in weights.bin are not numbers ('²' and '0')"),
         (random_operator, "gives another output for the same rows each time"),
     ],
 )

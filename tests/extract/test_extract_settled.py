@@ -165,7 +165,7 @@ def test_one_number_that_no_layer_explains(beyond: bool, kind: str, tmp_path: Pa
     done = covcal("extract", model, "s.npz", "t.npz", "--phi", "none", cwd=tmp_path)
     if beyond:
         assert "one number per row, from " in done.error_line()
-        assert "no layer before it tells what it means" in done.error_line()
+        assert "no layer before it shows what it means" in done.error_line()
         return
     assert "taken for the probability of the second of two classes" in done.require_success().err
     with h5py.File(tmp_path / "features.h5") as file:

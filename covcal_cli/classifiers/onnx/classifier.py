@@ -1,11 +1,15 @@
-"""An ONNX classifier: what gives phi(x) and its logits in one pass, opened and then proved.
+"""An ONNX classifier: phi(x) and the logits from one run of the model.
 
-The tensors of a `Head` become outputs of a copy of the model in memory; the file stays as it is. A
-`Reading` makes phi of them, and of the scores the logits that the model's `Tail` follows. The first
-batch proves both (``classifiers/proof.py``), and every later batch is held to the same proof,
-because a capped or clipped tail can look like plain logits on a few rows. A quantised model is also
-run as it came on every batch (`OriginalModel`), because reading inside it can move some rows and
-not others.
+How it works:
+
+1. `OpenedOnnx` finds the `Head` in the graph. The tensors of the head become outputs of a copy of
+   the model in memory. The file is not changed.
+2. A `Reading` computes phi and the scores from these tensors. Its `Tail` says how the model's
+   output follows from the scores.
+3. The first batch proves both (``classifiers/proof.py``), and so does every later batch: a capped
+   or clipped tail can look like plain logits on a few rows.
+4. A quantised model is also run unchanged on every batch (`OriginalModel`), because reading tensors
+   inside it can change the output of some rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +49,7 @@ from covcal_cli.files import require_file
 from covcal_cli.maths.masks import valid_rows
 
 Token = int | str
-_FEW = 16  # rows, enough to tell tokens apart
+_FEW = 16  # rows; enough to tell tokens apart
 _MEAN = "mean"
 
 
@@ -62,7 +66,7 @@ def open_onnx(
     path = Path(model)
     if weights is not None:
         raise CovcalError(
-            f"{path} holds its own weights: give --weights only with a torch model as "
+            f"{path} contains its weights: give --weights only with a torch model as "
             "module:function"
         )
     require_file(path, remedy=REMEDY)
@@ -70,16 +74,16 @@ def open_onnx(
     return OpenedOnnx(read_onnx(path), output, phi, threads=threads, providers=names)
 
 
-# From the tensors that hold phi to one vector per row.
+# Step one: from the tensors of a run to phi, one vector per row.
 
 
 def features_of(
     where: str, head: Head, token: Token | None, arrays: list[AnyArray], scores: Floats
 ) -> Floats:
-    """Return phi, shape (m, d), of the tensors that hold it, shapes (m, ...).
+    """Return phi, shape (m, d), from the tensors of the head, shapes (m, ...).
 
-    `where` is the model, for errors; `token` which vector of several, where the first batch showed
-    it.
+    `where` is the model, for errors. `token` says which of several vectors of a row is phi, if the
+    first batch has shown it.
     """
     token = token_of(head, arrays, scores) if token is None else token
     phi = None
@@ -93,16 +97,16 @@ def features_of(
             f"{where}: {head.layer or head.features[0].name} "
             f"{'reads' if head.layer else 'holds'} features of shape "
             f"[N, {', '.join(map(str, arrays[0].shape[1:]))}], not one vector per row: pass "
-            "--phi NAME with a tensor that is one, or --phi none to keep the logits alone"
+            "--phi NAME with a tensor that is one, or --phi none to keep only the logits"
         )
     return phi
 
 
 def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
-    """Return which of several vectors of every row the scores come from, or their mean.
+    """Return which of several vectors of a row gives the scores: an index, or "mean".
 
-    A head may run on every token or position, one of which is then chosen or all averaged. None
-    where there is one vector alone, or none of them gives the scores.
+    A head may run on every token or position; then one is chosen, or all are averaged. None if a
+    row has only one vector, or if no vector gives the scores.
     """
     array = arrays[0]
     if len(arrays) > 1 or head.weight is None or head.bias is None:
@@ -121,7 +125,7 @@ def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None
 
 
 def _vectors(array: AnyArray) -> Floats | None:
-    """Return the rows of an array that has one vector in each, else None."""
+    """Return the array as one vector per row, or None if a row has several vectors."""
     if sum(size != 1 for size in array.shape[1:]) > 1:
         return None
     return _floats(array.reshape(len(array), -1))
@@ -133,8 +137,8 @@ def _tokens(array: AnyArray, width: int) -> Floats:
 
 def _floats(array: AnyArray) -> Floats:
     kind = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float32)
-    result: Floats = array.astype(kind, copy=False)
-    return result
+    floats: Floats = array.astype(kind, copy=False)
+    return floats
 
 
 def _take(tokens: Floats, token: Token) -> Floats:
@@ -143,30 +147,33 @@ def _take(tokens: Floats, token: Token) -> Floats:
     return tokens[:, token]
 
 
-# From the scores in the graph to one logit per class, and from those to the model's output.
+# Step two: from the scores to one logit per class, and from the logits to the model's output.
 
 
 class UnknownTailError(CovcalError):
-    """The output is not made of the scores in a way that is known."""
+    """The model's output does not follow from the scores in a known way."""
 
 
 @dataclass(frozen=True)
 class Tail:
-    """What follows the scores of a head: declared by the graph, then seen in the first batch."""
+    """How the model's output follows from the scores of its head.
+
+    The graph declares a part of it, and the first batch shows the rest.
+    """
 
     where: str  # the model, for errors
     head: Head
-    n_scores: int  # columns of the scores, 0 if unknown
-    outputs: tuple[ClassOutput, ...]  # those that may be compared; one once the kind is known
-    kind: str | None = None  # one of `proof.TAILS` or `proof.ARGMAX`; None until it is recognised
-    is_double: bool = False  # whether they are float64
-    notes: tuple[str, ...] = ()  # what the first batch shows
+    n_scores: int  # columns of the scores; never 0
+    outputs: tuple[ClassOutput, ...]  # candidates; only one when the kind is known
+    kind: str | None = None  # one of `proof.TAILS` or `proof.ARGMAX`; None until recognised
+    is_double: bool = False  # whether the scores are float64
+    notes: tuple[str, ...] = ()  # what follows from the kind
 
     def __post_init__(self) -> None:
         if self.n_scores == 0:
             raise CovcalError(
                 f"{self.where}: output {self.head.outputs[0].name} declares no number of classes, "
-                "and no layer before it tells it: export one probability or logit per class"
+                "and no layer before it shows the number: export one probability or logit per class"
             )
 
     @property
@@ -181,7 +188,7 @@ class Tail:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the output itself is all there is: no layer and no squashing operator."""
+        """Whether the scores are the output itself, without a layer or softmax before it."""
         head = self.head
         return (
             not head.layer
@@ -189,8 +196,8 @@ class Tail:
             and head.logits.tensor == head.outputs[0].tensor
         )
 
-    def seen_in(self, tensor: AnyArray) -> "Tail":
-        """Return the tail with what the scores of the first batch show.
+    def with_first_batch(self, tensor: AnyArray) -> "Tail":
+        """Return the tail with the number and type of the scores in the first batch.
 
         Some boosting models declare one column of probabilities and give two.
         """
@@ -199,16 +206,12 @@ class Tail:
             n_scores = tensor.shape[1]
         return replace(self, n_scores=n_scores, is_double=tensor.dtype == np.float64)
 
-    def scores(self, tensor: AnyArray) -> AnyArray:
-        """Return the scores as one row per row, shape (m, n_scores)."""
-        return self._rows(tensor)
-
     def logits(self, scores: AnyArray) -> AnyArray:
         """Return one logit per class, shape (m, K)."""
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Return the tail with the kind that makes an output of the scores, and that output."""
+        """Return the tail with its kind, and with the one output that the scores give by it."""
         for output in self.outputs:
             for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:
                 if self._makes(kind, output, scores, values, limit):
@@ -216,8 +219,8 @@ class Tail:
                     return replace(self, kind=kind, outputs=(output,), notes=(*self.notes, *notes))
         raise self._unknown()
 
-    def hold(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> None:
-        """Hold a later batch to the kind that was recognised."""
+    def check(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> None:
+        """Raise UnknownTailError if the output of a later batch does not follow by this kind."""
         (output,) = self.outputs
         if not self._makes(str(self.kind), output, scores, values, limit):
             raise self._unknown()
@@ -230,15 +233,16 @@ class Tail:
         values: dict[str, AnyArray],
         limit: float,
     ) -> bool:
-        found = values[output.tensor]
-        largest = float(np.abs(found).max(initial=0)) or 1.0
-        logits, rows = self.logits(scores), found.reshape(len(found), -1)
-        # exp(z - log sum exp z) is off by as much as large z are rounded.
+        printed = values[output.tensor]
+        largest = float(np.abs(printed).max(initial=0)) or 1.0
+        logits, rows = self.logits(scores), printed.reshape(len(printed), -1)
+        # The rounding of large logits z appears in exp(z - log sum exp z).
         step = self.head.tail_step + proof.rounding(logits)
-        allowed = max(limit, proof.tolerance(found.dtype)) + step / largest
+        allowed = max(limit, proof.tolerance(printed.dtype)) + step / largest
         return proof.tail_error(kind, logits, rows) <= allowed
 
-    def _rows(self, tensor: AnyArray) -> AnyArray:
+    def scores(self, tensor: AnyArray) -> AnyArray:
+        """Return the scores, shape (m, n_scores), from their tensor, shape (m, ...)."""
         rows = tensor.reshape(len(tensor), -1) if tensor.size else tensor
         if rows.shape[1:] != (self.n_scores,):
             head = self.head
@@ -254,8 +258,8 @@ class Tail:
         head = self.head
         names = ", ".join(output.name for output in self.outputs)
         follows = f" ({head.follower} follows them)" if head.follower else ""
-        # Who has passed it is here because a later batch is not what the first one was.
-        way = "pass --phi none to take the output as it is" if head.features else "export them"
+        # With --phi none given already, a later batch differs from the first.
+        way = "pass --phi none to read the output itself" if head.features else "export them"
         return UnknownTailError(
             f"{self.where}: output {names} is neither the logits of "
             f"{head.layer or head.logits.name} nor their softmax, log-softmax or sigmoids"
@@ -263,11 +267,11 @@ class Tail:
         )
 
 
-# The model as it came: what reading tensors inside it must not change.
+# Step three: the unmodified model. Reading tensors inside it must not change its output.
 
 
 class OriginalModel:
-    """The unmodified model and the output that it is compared by."""
+    """The unmodified model, and the output to compare with."""
 
     def __init__(
         self, where: str, session: Any, inputs: tuple[ModelInput, ...], output: ClassOutput
@@ -284,26 +288,27 @@ class OriginalModel:
     def require_same(
         self, batch: Inputs, values: Mapping[str, AnyArray], limit: float, *, has_features: bool
     ) -> None:
-        """Require that the output among `values` differs by no more than `limit`."""
+        """Raise CovcalError if the output among `values` differs by more than `limit`."""
         moved = self.difference(batch, values)
         if moved <= limit:
             return
         remedy = "extract from the model before quantisation"
         if has_features:
-            remedy = f"pass --phi none to keep its own logits alone, or {remedy}"
+            remedy = f"pass --phi none to keep only its own logits, or {remedy}"
         raise CovcalError(
             f"{self._where}: reading tensors inside the quantised model changes its output by "
-            f"{moved:.1g} (relative) on some rows, where operators are fused otherwise: {remedy}"
+            f"{moved:.1g} (relative) on some rows, because ONNX Runtime then fuses operators in "
+            f"another way: {remedy}"
         )
 
     def require_repeatable(
         self, values: Mapping[str, AnyArray], again: Mapping[str, AnyArray], limit: float
     ) -> None:
-        """Require the same output of two runs on the same rows.
+        """Raise CovcalError if two runs on the same rows give different outputs.
 
-        ONNX Runtime leaves dropout out of a model as it came, but not where tensors are read.
+        ONNX Runtime removes dropout from an unmodified model, but not if tensors inside are read.
         """
-        first, second = (_rows(found[self._output.tensor]) for found in (values, again))
+        first, second = (_rows(run[self._output.tensor]) for run in (values, again))
         moved = proof.relative_error(second, first)
         if moved > limit:
             raise CovcalError(
@@ -317,34 +322,37 @@ def _rows(values: AnyArray) -> Float64s:
     return rows
 
 
-# What is read of a run, and its proof.
+# The three steps together.
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How phi and the scores are read of every run: declared, then seen in the first batch."""
+    """How phi and the scores are read from a run of the model.
+
+    The graph declares a part of it, and the first batch shows the rest (`with_first_batch`).
+    """
 
     graph: OnnxGraph
     head: Head
     tail: Tail
     runner: Runner
-    width: int | None = None  # d; None without features, or where the first batch must show it
+    width: int | None = None  # d; None without features, or until the first batch shows it
     token: Token | None = None  # which of several vectors of a row is phi
 
     @property
-    def wanted(self) -> list[str]:
-        """The tensors of a run."""
+    def tensors(self) -> list[str]:
+        """The names of all tensors to read from a run."""
         head = self.head
-        # Its shape is the width that is not declared.
-        chosen = [head.features[0].name] if head.features and self.width is None else []
-        read = [value.tensor for value in (*head.features, head.logits)]
-        compared = [value.tensor for value in self.tail.outputs]
-        return [*dict.fromkeys([*read, *compared, *chosen])]
+        # The shape of the first features tensor shows a width that is not declared.
+        to_measure = [head.features[0].name] if head.features and self.width is None else []
+        to_read = [value.tensor for value in (*head.features, head.logits)]
+        to_compare = [value.tensor for value in self.tail.outputs]
+        return [*dict.fromkeys([*to_read, *to_compare, *to_measure])]
 
-    def seen_in(self, values: Mapping[str, AnyArray]) -> "Reading":
-        """Return the reading with what the first batch shows and the graph does not declare."""
+    def with_first_batch(self, values: Mapping[str, AnyArray]) -> "Reading":
+        """Return the reading with what the graph does not declare and the first batch shows."""
         head, width, tensor = self.head, self.width, values[self.head.logits.tensor]
-        tail = self.tail.seen_in(tensor)
+        tail = self.tail.with_first_batch(tensor)
         if not head.features:
             return replace(self, tail=tail)
         if width is None:
@@ -361,35 +369,35 @@ class Reading:
         arrays = self._arrays(values)
         return features_of(self.where, self.head, self.token, arrays, scores), scores
 
-    def prove_affine(
-        self,
-        found: Proof,
-        values: Mapping[str, AnyArray],
-        features: Floats | None,
-        scores: AnyArray,
-    ) -> tuple["Reading", float]:
-        """Hold phi W^T + b to the scores.
+    def rounding(self, values: Mapping[str, AnyArray], features: Floats | None) -> float:
+        """Return the relative error that the precision of phi and of the scores explains."""
+        of_scores = proof.tolerance(values[self.head.logits.tensor].dtype)
+        if features is None or self.head.weight is None:
+            return of_scores
+        return max(of_scores, proof.tolerance(features.dtype))
 
-        Return the reading, without W and b if features that the user chose do not give the scores
-        on real rows, and the error that rounding explains elsewhere.
+    def proved_affine(
+        self, so_far: Proof, features: Floats | None, scores: AnyArray, limit: float
+    ) -> "Reading":
+        """Add a batch to the proof that phi W^T + b gives the scores.
+
+        Returns the reading. If the user chose the features and they do not give the scores, it is
+        without W and b.
         """
         head = self.head
-        limit = proof.tolerance(values[head.logits.tensor].dtype)
         if features is None or head.weight is None or head.bias is None:
-            return self, limit
-        limit = max(limit, proof.tolerance(features.dtype))
-        error = found.add(features, head.weight, head.bias, scores, limit, head.step)
-        if error is not None and not head.layer:
-            return replace(self, head=replace(head, weight=None, bias=None)), limit
-        if error is not None:
-            remedy = OVERFLOW if holds_quantised(self.graph) else ""
-            raise CovcalError(
-                f"{self.where}: {head.layer or head.features[0].name} does not give "
-                f"{head.logits.name} (relative error {error:.1g}), so the logits are not "
-                f"affine in its input: {remedy}pass --phi none to keep the logits alone, or "
-                "--phi NAME to take another tensor"
-            )
-        return self, limit
+            return self
+        error = so_far.add(features, head.weight, head.bias, scores, limit, head.step)
+        if error is None:
+            return self
+        if not head.layer:
+            return replace(self, head=replace(head, weight=None, bias=None))
+        remedy = OVERFLOW if holds_quantised(self.graph) else ""
+        raise CovcalError(
+            f"{self.where}: {head.layer} does not give {head.logits.name} (relative error "
+            f"{error:.1g}), so the logits are not affine in its input: {remedy}pass --phi none to "
+            "keep only the logits, or --phi NAME to take another tensor"
+        )
 
     @property
     def where(self) -> str:
@@ -402,7 +410,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The model as it came, and how its tensors are read so that its output does not move."""
+    """The unmodified model, and a runner that reads tensors without changing its output."""
 
     original: OriginalModel
     runner: Runner
@@ -436,7 +444,7 @@ class OpenedOnnx:
         self.logits_tensor = self._reading.head.logits.name
 
     def prove(self, batch: Inputs | None) -> "OnnxClassifier":
-        """Return the classifier, its head proved on a first batch; unproved where there is none."""
+        """Return the classifier, proved on a first batch; unproved without a batch."""
         if batch is None:
             return OnnxClassifier(self._reading, self.notes)
         try:
@@ -444,56 +452,58 @@ class OpenedOnnx:
         except UnknownTailError:
             if self._phi is None:
                 raise
-        # With features of the user's choice the logits need not be those of a linear layer.
+        # If the user chose the features, the logits need not come from a linear layer.
         head = choose_head(self._graph, self._output, self._phi, layer=False)
         return self._proved(self._declared(head), batch)
 
     def _declared(self, head: Head) -> Reading:
-        """Start to read phi and the logits from these tensors."""
+        """Return how phi and the logits are read, as far as the graph declares it."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
         runner = self._start(head, fuse=True)
-        known = None if head.weight is None else int(head.weight.shape[1])
-        if head.features and known is None:
-            # Floats that the user chose: are the logits affine in them?
+        width = None if head.weight is None else int(head.weight.shape[1])
+        if head.features and width is None:
+            # The user chose these features: are the logits affine in them?
             row = runner.row_shape(head.features[0].name)
             if row is not None:
-                known, head = int(np.prod(row)), with_affine_map(self._graph, head, row)
+                width, head = int(np.prod(row)), with_affine_map(self._graph, head, row)
         n_scores = head.n_scores
         if not n_scores:
             row = runner.row_shape(head.logits.tensor)
             n_scores = int(np.prod(row)) if row else any_labels(self._graph)
         tail = Tail(str(self._file.path), head, n_scores, head.outputs)
-        return Reading(self._graph, head, tail, runner, known)
+        return Reading(self._graph, head, tail, runner, width)
 
     def _names(self, reading: Reading) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-        """Return the names of the classes, and what is to be known of the graph."""
+        """Return the names of the classes, and notes on the graph."""
         names, notes = class_names(self._graph, self.metadata, reading.tail.n_classes)
-        is_known = reading.tail.is_single and not reading.tail.is_bare
-        return names, (*notes, *([proof.ONE_NUMBER] if is_known else []))
+        is_logit = reading.tail.is_single and not reading.tail.is_bare
+        return names, (*notes, *([proof.ONE_NUMBER] if is_logit else []))
 
     def _proved(self, reading: Reading, batch: Inputs) -> "OnnxClassifier":
         names, notes = self._names(reading)
         others = [output.name for output in reading.head.outputs]
         labels = OwnLabels(self._graph, names, others)
-        values = reading.runner.run([*reading.wanted, *labels.wanted], batch)
-        reading, found = reading.seen_in(values), Proof()
+        values = reading.runner.run([*reading.tensors, *labels.tensors], batch)
+        reading, so_far = reading.with_first_batch(values), Proof()
         features, scores = reading.read(values)
         logits = reading.tail.logits(scores)
         if not valid_rows(logits).all():
-            # The caller knows the name of the row and reports it.
+            # The caller knows the id of the row, and reports it.
             return OnnxClassifier(reading, notes)
-        # The scores are affine in phi, the output is made of them, and reading changed nothing.
-        reading, limit = reading.prove_affine(found, values, features, scores)
+        # Prove that the scores are affine in phi, that the output follows from the scores, and that
+        # reading tensors changes nothing.
+        limit = reading.rounding(values, features)
+        reading = reading.proved_affine(so_far, features, scores, limit)
         tail = reading.tail.recognised(scores, values, limit)
         reading = replace(reading, tail=tail)
         compared = self._compared(reading, batch, values, limit)
         notes = (*notes, *compared.notes, *tail.notes)
         if compared.runner is reading.runner:
-            found.remarks += labels.note(values, logits)
-            return OnnxClassifier(reading, notes, found, compared, labels)
-        # The first rows are read in the same way as all others.
+            so_far.remarks += labels.note(values, logits)
+            return OnnxClassifier(reading, notes, so_far, compared, labels)
+        # The first rows must be read in the same way as all other rows.
         reading = replace(reading, runner=compared.runner)
         classifier = OnnxClassifier(reading, notes, Proof(), compared, labels)
         classifier.run(batch)
@@ -502,23 +512,23 @@ class OpenedOnnx:
     def _compared(
         self, reading: Reading, batch: Inputs, values: Mapping[str, AnyArray], limit: float
     ) -> _Comparison:
-        """Require the same output of the model as it came.
+        """Return a way to read tensors that gives the output of the unmodified model.
 
-        Reading tensors inside a quantised model can keep operators from being fused, and others
-        round differently.
+        Reading tensors can keep ONNX Runtime from fusing operators, and unfused operators round
+        differently.
         """
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
-        original.require_repeatable(values, runner.run(reading.wanted, batch), limit)
-        # Read without fused operators, it may be the fused model still.
+        original.require_repeatable(values, runner.run(reading.tensors, batch), limit)
+        # Without fused operators, the output may equal that of the fused model.
         runner = self._start(reading.head, fuse=False)
-        values = runner.run(reading.wanted, batch)
+        values = runner.run(reading.tensors, batch)
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
-        # Or else the model without fused operators, with a note on what that moves.
+        # Else compare with the unmodified model without fused operators, and note the difference.
         moved, original = error, self._unmodified(reading, fuse=False)
         error = original.difference(batch, values)
         if error > limit:
@@ -528,8 +538,8 @@ class OpenedOnnx:
                 "operators"
             )
         note = (
-            "the model is read without fused operators, which round differently: its output "
-            f"moves by up to {moved:.1g} (relative) on the first batch"
+            "the model is run without fused operators, which round differently: its output "
+            f"changes by up to {moved:.1g} (relative) on the first batch"
         )
         return _Comparison(original, runner, error, (note,))
 
@@ -539,7 +549,7 @@ class OpenedOnnx:
         return OriginalModel(str(self._file.path), session, self.inputs, output)
 
     def _start(self, head: Head, *, fuse: bool) -> Runner:
-        """Start a session on the model with phi and the logits among its outputs."""
+        """Start a session on a copy of the model with phi and the logits among its outputs."""
         outputs = [value.tensor for value in head.outputs]
         data = exposing(self._file.model, [*head.features, head.logits], outputs)
         return Runner(str(self._file.path), self._session(data, fuse=fuse), self.inputs)
@@ -555,14 +565,14 @@ class OnnxClassifier:
         self,
         reading: Reading,
         notes: tuple[str, ...],
-        # None where there was no batch of numbers
-        found: Proof | None = None,
+        # The others are None if there was no batch to prove anything.
+        so_far: Proof | None = None,
         compared: _Comparison | None = None,
         labels: OwnLabels | None = None,
     ) -> None:
         head, self._is_single = reading.head, reading.tail.is_single
         self.name, self._notes, self.reading = reading.graph.file.path.name, notes, reading
-        self.proof = found or Proof()
+        self.proof = so_far or Proof()
         self.n_classes = reading.tail.n_classes
         self.outputs = Outputs(
             str(reading.graph.file.path),
@@ -574,37 +584,39 @@ class OnnxClassifier:
         self.features_tensor, self.logits_tensor = _features_tensor(head), head.logits.name
         self.exposure_error = compared.error if compared else None
         self.is_quantised = holds_quantised(reading.graph)
-        # The model as it came, which a quantised one is held to on every batch.
+        # A quantised model is compared with the unmodified model on every batch.
         self._original = compared.original if compared and self.is_quantised else None
         self._labels = labels
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the outputs; a batch that is fixed is filled up with its last row."""
+        """Return phi(x) and the outputs; a fixed batch is filled up with its last row."""
         reading, labels = self.reading, self._labels
-        values = reading.runner.run([*reading.wanted, *(labels.wanted if labels else [])], batch)
+        tensors = [*reading.tensors, *(labels.tensors if labels else [])]
+        values = reading.runner.run(tensors, batch)
         features, scores = reading.read(values)
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
-        # A row that is no number is reported by the caller, who knows its name.
+        # The caller reports rows that are no numbers, because it knows their ids.
         if labels is not None and valid_rows(logits).all():
-            reading, limit = reading.prove_affine(self.proof, values, features, scores)
+            limit = reading.rounding(values, features)
+            reading = reading.proved_affine(self.proof, features, scores, limit)
             self.reading = reading
-            reading.tail.hold(scores, values, limit)
+            reading.tail.check(scores, values, limit)
             if self._original is not None:
                 has_features = features is not None
                 self._original.require_same(batch, values, limit, has_features=has_features)
             self.proof.remarks += labels.note(values, logits)
-        shown = None if features is None else features.astype(np.float32)
-        return shown, self.outputs.to_float32(logits)
+        phi = None if features is None else features.astype(np.float32)
+        return phi, self.outputs.to_float32(logits)
 
     @property
     def tail(self) -> str | None:
-        """What turns the logits into the model's output."""
+        """What turns the logits into the model's output; see `Classifier.tail`."""
         return self.outputs.tail
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know about how the model is read."""
+        """Notes on how the model is read."""
         return (*self._notes, *self.outputs.notes)
 
     @property
@@ -622,11 +634,11 @@ class OnnxClassifier:
         if values is None or self.outputs.are_logged:
             return None
         floats = values.astype(np.float32)
-        # One number z stands for the logits 0 and z.
+        # A single number z stands for the logits 0 and z.
         return np.concatenate([np.zeros_like(floats), floats]) if self._is_single else floats
 
     def describe(self) -> str:
-        """Return the head and its proof in one line."""
+        """Return the last layer and its proof in one line."""
         head = self.reading.head
         phi = f"phi {self.n_features or '?'}" if head.features else "no phi"
         if head.features and not head.layer:

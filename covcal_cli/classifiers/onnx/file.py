@@ -1,4 +1,4 @@
-"""An ONNX file, read and parsed with its external weights, and ONNX Runtime started on it."""
+"""Read an ONNX file with its external weights, and start ONNX Runtime on it."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
 _PICKLE = b"\x80"
-# What is most often taken for a model: the start of such a file, what it is, and the remedy.
+# Files that are often given instead of a model: how they start, what they are, and the remedy.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
     b"<": ("a web page", "download the raw file, not its page"),
@@ -27,15 +27,15 @@ _OTHER_FORMATS = {
     b"\x89PNG": ("a PNG image", _EXPORT),
     _PICKLE: ("a Python pickle", f"{_EXPORT}, or {OUTPUTS_AS_TABLE}"),
 }
-_PICKLES = (".pkl", ".pickle", ".joblib", ".sav")  # they may be compressed
+_PICKLES = (".pkl", ".pickle", ".joblib", ".sav")  # by name, because they may be compressed
 CPU = ("CPUExecutionProvider",)
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 _SUFFIX = "ExecutionProvider"
 _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
-# Tensor cores round float32 products to ten bits by default, which would drown the proof.
+# Tensor cores round float32 products to ten bits by default, too few for the proof.
 _PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
-_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # the only way to tell TensorRT
-_LOG_FATAL_ONLY = 4  # what goes wrong arrives as an exception; the log would print it twice
+_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # TensorRT has no other switch
+_LOG_FATAL_ONLY = 4  # errors arrive as exceptions; the log would print them again
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
@@ -45,9 +45,9 @@ class OnnxFile:
     """A parsed ONNX file."""
 
     path: Path
-    folder: Path  # where its external weights lie
-    # The file as it is, for running the unmodified model; external weights that are links into
-    # another folder go by their names there.
+    folder: Path  # of its external weights
+    # The unmodified model. Links to external weights in another folder are replaced by the names of
+    # the files there.
     data: bytes
     model: onnx.ModelProto  # without external weights
     sha256: str  # of the file and its external weights
@@ -61,10 +61,11 @@ class OnnxFile:
         providers: Sequence[str] = CPU,
         fuse: bool = True,
     ) -> Any:
-        """Start ONNX Runtime on this model, a part of it or one made of it, serialised as `data`.
+        """Start ONNX Runtime on `data`: this model, a part of it, or a copy with other outputs.
 
-        `folder` is where its external weights lie, if elsewhere. Without `fuse` no operators are
-        fused into others that round differently. Never runs elsewhere than asked.
+        `folder` is the folder of its external weights, if it is not that of the model. Without
+        `fuse`, operators are not fused into others that round differently. The session runs only
+        on the providers that the user chose.
         """
         _prepare_gpu(providers)
         options = onnxruntime.SessionOptions()
@@ -73,7 +74,7 @@ class OnnxFile:
         options.log_severity_level = _LOG_FATAL_ONLY
         if not fuse:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        # A spinning thread takes a core from the image decoder and gains nothing here.
+        # A spinning thread would take a core from the image decoder.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if external_tensors(self.model):
             options.add_session_config_entry(_FOLDER_OF_WEIGHTS, _utf8_path(folder or self.folder))
@@ -83,7 +84,7 @@ class OnnxFile:
                 sess_options=options,
                 providers=list(providers),
                 provider_options=[_PROVIDER_OPTIONS.get(name, {}) for name in providers],
-                enable_fallback=0,  # it would go on elsewhere, and say so on stdout
+                enable_fallback=0,  # else it would use another provider, and print that on stdout
             )
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
             if set(providers) - set(CPU):
@@ -100,21 +101,21 @@ class OnnxFile:
 
     @property
     def opset(self) -> int:
-        """Version of the standard operators; 1 where the model imports none."""
+        """The version of the standard operators; 1 if the model imports none."""
         return opset_of(self.model) or 1
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the standard operators; 0 where the model imports none.
+    """Return the version of the standard operators; 0 if the model imports none.
 
-    A model of machine learning operators alone needs none.
+    A model with only machine learning operators does not import them.
     """
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     return max(versions, default=0)
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """Read and parse an ONNX file, leaving external weights where they are."""
+    """Read and parse an ONNX file, without its external weights."""
     require_file(path, remedy=_EXPORT)
     data = path.read_bytes()
     for start, (kind, remedy) in _OTHER_FORMATS.items():
@@ -125,8 +126,8 @@ def read_onnx(path: Path) -> OnnxFile:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's DecodeError, from a package without type stubs
         raise CovcalError(
-            f"{path} is truncated or no ONNX model ({len(data)} bytes): copy or download it again, "
-            f"or {_EXPORT}"
+            f"{path} is cut or is not an ONNX model ({len(data)} bytes): copy or download it "
+            f"again, or {_EXPORT}"
         ) from error
     if not model.graph.node or not model.opset_import:
         raise CovcalError(f"{path} holds no ONNX graph: {_EXPORT}")
@@ -140,12 +141,12 @@ def read_onnx(path: Path) -> OnnxFile:
 
 
 def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the execution providers of ONNX Runtime that `asked` names; the CPU when empty.
+    """Return the full names of execution providers of ONNX Runtime; the CPU by default.
 
-    By short names in any case (``cpu``, ``cuda``, ``tensorrt``) or full ones.
+    `asked` has full names, or short names in any case (``cpu``, ``cuda``, ``tensorrt``).
     """
     available = {name.lower(): name for name in onnxruntime.get_available_providers()}
-    found = []
+    names = []
     for name in asked:
         wanted = name.strip().lower()
         full = available.get(wanted, available.get(wanted + _SUFFIX.lower()))
@@ -156,24 +157,25 @@ def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
                 f"choose from {choices}, or install the onnxruntime package that has it "
                 "(onnxruntime-gpu for CUDA and TensorRT)"
             )
-        found.append(full)
-    return tuple(dict.fromkeys(found)) or CPU
+        names.append(full)
+    return tuple(dict.fromkeys(names)) or CPU
 
 
 def _utf8_path(folder: Path) -> str:
-    """Return a folder's path as ONNX Runtime takes it."""
+    """Return the path of a folder as text for ONNX Runtime."""
     text = str(folder)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise CovcalError(
-            f"{folder} is no UTF-8, and onnxruntime finds no weights there: rename the folder"
+            f"the name of {folder} is not UTF-8, so onnxruntime finds no weights there: rename the "
+            "folder"
         ) from error
     return text
 
 
 def _require_names(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse a damaged model whose names are no texts."""
+    """Refuse a damaged model with names that are not text."""
     graph = model.graph
     try:
         names = [value.name for value in (*graph.input, *graph.output, *graph.initializer)]
@@ -185,7 +187,7 @@ def _require_names(path: Path, model: onnx.ModelProto) -> None:
         is_text = False
     if not is_text:
         raise CovcalError(
-            f"{path} is damaged (a name in it is no UTF-8): copy or download it again"
+            f"{path} is damaged (a name in it is not UTF-8): copy or download it again"
         )
 
 
@@ -235,28 +237,27 @@ def _no_start(providers: Sequence[str], reason: str) -> CovcalError:
 
 
 def _prepare_gpu(providers: Sequence[str]) -> None:
-    """Load the CUDA libraries that pip installed, which ONNX Runtime does not look for itself."""
+    """Load the CUDA libraries that pip installed, because ONNX Runtime does not find them."""
     if not set(providers) & set(_GPU):
         return
     os.environ.setdefault(_NO_TENSOR_CORES, "0")
     onnxruntime.set_default_logger_severity(_LOG_FATAL_ONLY)
-    with redirect_stdout(StringIO()):  # it prints what it does not find; stdout carries results
+    with redirect_stdout(StringIO()):  # it prints missing libraries, but stdout is for results
         onnxruntime.preload_dlls()
 
 
-# Weights that a model keeps in other files, beside it or behind symbolic links.
+# Weights of a model in other files, beside it or behind symbolic links.
 #
 # A download cache keeps every file as a link into a folder of blobs. ONNX Runtime refuses weights
-# that lie outside the folder that it is given, so it is given the folder of the blobs, and the
-# model in memory the blobs' own names.
+# outside the folder that it is given. So it is given the folder of the blobs, and the model in
+# memory gets the names of the blobs.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
-    """Find the external weights of a model, and make it name them as they lie on the disk.
+    """Find the external weights of a model, and replace links by the names of the files.
 
-    Returns the folder that locations are relative to, and the file behind every location as the
-    model named it; where weights are links to another folder, the locations are rewritten. A
-    location that leads out of the model's folder is refused, and a file that is missing or cut.
+    Returns the folder of all weights, and the file of each location in the model. It is an error if
+    a location leads out of the model's folder, or if a file is missing or cut.
     """
     files: dict[str, Path] = {}
     external = external_tensors(model)
@@ -269,8 +270,8 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
         places = [entries.get(key, "0") for key in ("offset", "length")]
         if not all(place.isascii() and place.isdecimal() and len(place) < 20 for place in places):
             raise CovcalError(
-                f"{path}: {tensor.name} lies at {' and '.join(map(shown, places))} of {location}, "
-                "which are no numbers: copy or download the model again"
+                f"{path}: the offset and length of {tensor.name} in {location} are not numbers "
+                f"({' and '.join(map(shown, places))}): copy or download the model again"
             )
         end = sum(map(int, places))
         size = files[location].stat().st_size
@@ -290,24 +291,24 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
 
 
 def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return every tensor of a model, in subgraphs and functions too, that is in another file."""
+    """Return all tensors of a model, with subgraphs and functions, that are in another file."""
     return [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
 
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    """Return where an external tensor lies: location and, where given, offset and length."""
+    """Return the place of an external tensor: location, and perhaps offset and length."""
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def set_location(tensor: onnx.TensorProto, name: str) -> None:
-    """Let an external tensor name another file, with the same values at the same place."""
+    """Set the file of an external tensor; the values must be at the same place in it."""
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = name
 
 
 def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
-    """Return the values of an external tensor; onnx itself would refuse a symbolic link."""
+    """Return the bytes of an external tensor, also behind a link, which onnx refuses."""
     entries = external_entries(tensor)
     with (folder / entries["location"]).open("rb") as stream:
         stream.seek(int(entries.get("offset", "0")))
@@ -315,10 +316,10 @@ def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 
 
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
-    """Return the sha256 that names a model and the external weights that it reads.
+    """Return the sha256 of a model with its external weights.
 
-    That of the file itself without external weights; otherwise that of the hexadecimal digests of
-    the file and of each external file, in the order of the names that the model gives them.
+    Without external weights it is the sha256 of the file. Otherwise it is the sha256 of all
+    hexadecimal digests: that of the file, then those of the external files, sorted by location.
     """
     own = hashlib.sha256(data).hexdigest()
     if not files:
@@ -351,9 +352,9 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
 
 
 def _existing(path: Path, location: str, tensor: str) -> Path:
-    """Return the file behind a location, its links followed."""
+    """Return the file at a location, with links resolved."""
     where = PurePosixPath(location.replace("\\", "/"))
-    # A model from elsewhere must not make us read files outside its own folder.
+    # A foreign model must not make covcal read files outside its folder.
     if not location or where.is_absolute() or ".." in where.parts:
         raise CovcalError(
             f"{path} keeps tensor {tensor!r} in {location!r}, outside its own folder: "

@@ -1,4 +1,4 @@
-"""An ONNX graph, indexed (who makes a tensor, who reads it, what is constant), and its inputs."""
+"""An ONNX graph with indices: which node computes or reads a tensor, and which are constant."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,11 +15,11 @@ _RANDOM = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     *("Multinomial", "Bernoulli"),
 }
-# These read a tensor's shape, never its values.
+# These operators read only the shape of a tensor.
 _SHAPE_ONLY = {"Shape", "Size"}
-# Its second and third outputs say how the first is to be read; they are no path of the values.
+# Its second and third outputs say how to read the first. They carry no values of their own.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# To these NaN is a missing value, and these hand it on to what reads them.
+# The first operators take NaN as a missing value; the second pass it on to the next operators.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN"),
 }
@@ -35,11 +35,11 @@ class OnnxGraph:
         self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
         stored = {*self._initializers}
         stored.update(tensor.values.name for tensor in self._graph.sparse_initializer)
-        # Those that must be fed: old files list their initialisers among the inputs.
+        # The inputs to feed. Old files also list their initialisers among the inputs.
         self.inputs = [value for value in self._graph.input if value.name not in stored]
         self.input_names = {value.name for value in self.inputs}
         self.outputs = list(self._graph.output)
-        # Each after those whose outputs it reads.
+        # In topological order.
         self.nodes: Sequence[onnx.NodeProto] = self._graph.node
         self._maker: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
@@ -47,8 +47,8 @@ class OnnxGraph:
             self._maker |= {name: index for name in node.output if name}
             for name in _reads(node):
                 self._readers.setdefault(name, []).append(index)
-        # Tensors that depend on no input: initialisers, Constant nodes, and whatever is computed
-        # from those alone (transposed or dequantised weights).
+        # Tensors that depend on no input: initialisers, Constant nodes, and what is computed only
+        # from these, such as transposed or dequantised weights.
         self.constants = self._computed_from(stored, shapes=False)
         self._valueless = self._computed_from(stored, shapes=True)
 
@@ -90,7 +90,7 @@ class OnnxGraph:
 
     @property
     def made(self) -> set[str]:
-        """Every tensor that a node makes."""
+        """All tensors that a node computes."""
         return {*self._maker}
 
     def has(self, tensor: str) -> bool:
@@ -100,14 +100,14 @@ class OnnxGraph:
 
     def evaluate(self, tensor: str) -> Float64s:
         """Return the value of a constant tensor of numbers, as float64."""
-        with np.errstate(invalid="ignore"):  # NaN of a damaged file that signals; logits show it
+        with np.errstate(invalid="ignore"):  # a damaged file may hold signalling NaNs
             return np.asarray(self.constant(tensor), dtype=np.float64)
 
     def constant(self, tensor: str) -> AnyArray:
         """Return the value of a constant tensor.
 
-        ONNX Runtime computes it from the constant part of the graph, so transposed, cast or
-        dequantised weights and weights in external files need no algebra here.
+        ONNX Runtime computes it from the constant part of the graph. So transposed, cast or
+        dequantised weights, and weights in other files, need no code here.
         """
         stored = self._initializers.get(tensor)
         if stored is not None and stored.data_location != onnx.TensorProto.EXTERNAL:
@@ -176,7 +176,7 @@ class OnnxGraph:
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
-    """Return the tensors that a node reads, those that its inner graphs take from outside too."""
+    """Return the tensors that a node reads, with those that its inner graphs read."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         inner = [attribute.g] if attribute.HasField("g") else attribute.graphs
@@ -205,8 +205,8 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
         names = " and ".join(value.name for value in states)
         raise CovcalError(
             f"{graph.file.path} has {len(inputs)} inputs ({described}), and {names} "
-            f"{'holds' if len(states) == 1 else 'hold'} no row per example (a state or a "
-            "parameter?): export the model without it, or give its predictions as a table with "
+            f"{'has' if len(states) == 1 else 'have'} no row per example (a state or a "
+            "parameter?): export the model without it, or give the model's outputs as a table with "
             "--logits"
         )
     return tuple(
@@ -216,7 +216,7 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
 
 
 def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
-    """Return whether all that reads a tensor takes NaN for a missing value, as trees do."""
+    """Return whether every reader of a tensor takes NaN as a missing value, as trees do."""
     pending, seen = [tensor], set[str]()
     while pending:
         name = pending.pop()
@@ -229,7 +229,7 @@ def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
                 pending += node.output
             elif node.op_type not in _TAKE_MISSING:
                 return False
-        if not readers:  # it is an output
+        if not readers:  # the tensor is an output
             return False
     return True
 
@@ -261,8 +261,8 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
     shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in tensor.shape.dim)
     if not shape and len(graph.inputs) == 1:
         raise CovcalError(
-            f"{graph.file.path}: input {value.name} is a single number, not rows: export a model "
-            "that reads one row per example"
+            f"{graph.file.path}: input {value.name} is a single number: export a model that reads "
+            "one row per example"
         )
     return ModelInput(
         value.name, shape, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
@@ -270,7 +270,7 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
 
 
 def _common_batch(batches: list[int | None]) -> int | None:
-    """Return the number of rows that the inputs agree on: free if any is, else the commonest."""
+    """Return the number of rows of the inputs: None if any is free, else the most frequent one."""
     if None in batches:
         return None
     return max(dict.fromkeys(batches), key=batches.count)

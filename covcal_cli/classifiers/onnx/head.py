@@ -1,12 +1,17 @@
-"""The head of an ONNX classifier: its last linear layer, found by structure, never by names.
+"""Find the head of an ONNX classifier, its last linear layer, by the structure of the graph.
 
-`find_head` walks back from an output until every path has met a layer with constant weights or the
-input. One such layer is the head, and its input is phi; several are a head if the logits are a
-weighted sum of theirs. Then it walks forward again (``walk.py``) as long as the result is affine in
-phi; the last tensor on the way holds the logits. What follows it is the tail, which the proof
-(``classifiers/proof.py``) recognises by its values. `choose_head` gives the `Head` other features,
-or none, as ``--phi`` asks; what it cannot read off the graph it tries on a `Part` of it
-(``probe.py``).
+`find_head` works in three steps; names never matter:
+
+1. Walk back from an output until every path has met the input, or a layer with constant weights.
+   One such layer is the head, and its input is phi. Several layers are a head if the logits are a
+   weighted sum of their results.
+2. Walk forward (``walk.py``) as long as the result is affine in phi. The last such tensor holds the
+   logits.
+3. The rest of the graph is the tail. The proof (``classifiers/proof.py``) recognises it by its
+   values.
+
+`choose_head` replaces the features of the `Head`, or removes them, as ``--phi`` says. If the graph
+does not show whether the logits are affine in them, it runs a `Part` of the graph (``probe.py``).
 """
 
 import difflib
@@ -36,53 +41,53 @@ from covcal_cli.errors import CovcalError
 INPUT, NONE = "input", "none"
 _SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
-_SHOWN = 8  # names of tensors in an error
-# What a softmax, log-softmax, sigmoid or choice of the largest starts with, whole or taken apart.
-# Anything else after the last linear layer is part of the network, and its result is the logits.
+_SHOWN = 8  # tensors that an error names
+# The first operators of a softmax, log-softmax, sigmoid or argmax, written as one operator or as
+# several. Any other operator after the last linear layer is part of the network.
 _TAIL_STARTS = {
     *_SQUASHES,
     *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
     *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
 }
-_MADE_ROWS = 32
-_EXACT = 1e-6  # how near a coefficient of a sum of heads is to a simple fraction
+_RANDOM_ROWS = 32
+_EXACT = 1e-6  # a coefficient of a sum of heads this near to a simple fraction is that fraction
 _LARGEST_DENOMINATOR = 64
 
 
 @dataclass(frozen=True)
 class Head:
-    """Where the features and the logits of a classifier are, and how they belong together."""
+    """The tensors with features and logits of a classifier, and the layer between them."""
 
-    layer: str  # operator and name, such as "Gemm fc2"; empty where there is no linear layer
-    # The tensors whose rows, one after the other, are phi; empty where it was not asked for.
+    layer: str  # operator and name, such as "Gemm fc2"; empty without a linear layer
+    # The tensors whose rows, side by side, are phi; empty if the user wants no features.
     features: tuple[Exposed, ...]
-    # W, shape (K, d), constant scales folded in, and b, shape (K,); None where the logits are not
-    # affine in phi.
+    # W, shape (K, d), with constant scales folded in, and b, shape (K,). Both are None if the
+    # logits are not affine in phi.
     weight: Float64s | None
     bias: Float64s | None
     logits: Exposed  # the last tensor that is affine in phi
-    step: float  # by how much rounding to stored integers may have moved the logits
-    tail_step: float  # the same of the outputs
+    step: float  # the largest error of the logits from rounding to stored integers
+    tail_step: float  # the same for the outputs
     follower: str | None  # the operator that reads the logits, such as "Softmax"
     n_scores: int  # columns of the logits; one for a binary classifier of a single number
-    outputs: tuple[ClassOutput, ...]  # those that are computed from the logits alone
+    outputs: tuple[ClassOutput, ...]  # the outputs that depend on nothing but the logits
 
 
-# The head as ``--phi`` asks for it: with other features than the last layer's, or none.
+# The head with the features that ``--phi`` names, or with none.
 
 
 def choose_head(
     graph: OnnxGraph, output: str | None, phi: str | None, *, layer: bool = True
 ) -> Head:
-    """Return the head that is found for an output, with the features that ``--phi`` asks for.
+    """Return the head of an output, with the features that ``--phi`` names.
 
-    Without `layer` the logits are, with a `phi`, not those of the last linear layer, but what the
-    final softmax reads, or the output itself.
+    If `layer` is false and `phi` is given, the logits are not the results of the last linear layer.
+    They are what the final softmax reads, or the output itself.
     """
     if phi is None:
         return find_head(graph, output)
     tensor = None if phi == NONE else _tensor(graph, phi)
-    head = _found(graph, output) if layer else None
+    head = _usable_head(graph, output) if layer else None
     if head is None:
         head = _scores_alone(graph, output)
     if tensor is None:
@@ -95,14 +100,14 @@ def choose_head(
     return replace(head, layer="", features=(features,), weight=None, bias=None)
 
 
-def _found(graph: OnnxGraph, output: str | None) -> Head | None:
-    """Return the head of the last linear layer, None where its scores are not the logits."""
+def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
+    """Return the head of the last linear layer; None if its results are not the logits."""
     try:
         head = find_head(graph, output)
     except CovcalError:
         return None
     declared = head.outputs[0].columns
-    # Another operator, or another number of classes: the layer is inside the network.
+    # The layer is inside the network if another operator follows, or another number of classes.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
     if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
@@ -111,35 +116,36 @@ def _found(graph: OnnxGraph, output: str | None) -> Head | None:
 
 
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
-    """Return whether made logits come out as a known tail of them; True where it cannot be tried.
+    """Return whether the output follows from random logits by a known tail; True if unknown.
 
     The first batch of data proves it again.
     """
     choice = head.outputs[0]
     if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
         return True
-    made = np.random.default_rng(0).normal(size=(_MADE_ROWS, head.n_scores)) * 3
+    logits = np.random.default_rng(0).normal(size=(_RANDOM_ROWS, head.n_scores)) * 3
     try:
         part = Part(graph, [head.logits.tensor], [choice.tensor])
-        (found,) = part.run([made])
+        (printed,) = part.run([logits])
     except CovcalError:
         return True
-    if found.size == made.size:
-        return proof.recognise_tail(made, found.reshape(made.shape), part.close) is not None
-    return found.shape[:1] != (_MADE_ROWS,) or found.ndim != made.ndim  # tokens; else other classes
+    if printed.size == logits.size:
+        return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
+    # Another number of values per row means other classes, unless there are tokens.
+    return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
 def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
-    """Add W and b to a head whose features were chosen, if the logits are affine in them.
+    """Add W and b to a head with features that the user chose, if the logits are affine in them.
 
-    `row` is the shape of a row of the one tensor that holds the features.
+    `row` is the shape of a row of the tensor with the features.
     """
     if head.logits.nodes or len(head.features) != 1:
         return head
-    found = affine_map(graph, head.features[0].name, head.logits.tensor, row)
-    if found is None or head.n_scores not in (0, len(found[1])):
+    layer = affine_map(graph, head.features[0].name, head.logits.tensor, row)
+    if layer is None or head.n_scores not in (0, len(layer[1])):
         return head
-    return replace(head, weight=found[0], bias=found[1])
+    return replace(head, weight=layer[0], bias=layer[1])
 
 
 def _tensor(graph: OnnxGraph, phi: str) -> str:
@@ -164,14 +170,14 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
 
 
 def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
-    """Return the logits without a linear layer: what the final softmax reads, or the output."""
+    """Return a head without a layer: its logits are what the final softmax reads, or the output."""
     choice, *others = class_outputs(graph, output)
     if others:
         raise _ambiguous(graph, [value.name for value in (choice, *others)])
     if choice.is_label:
         raise CovcalError(
-            f"{graph.file.path} gives labels alone ({choice.name}), and no linear layer before "
-            "them gives their logits: export its probabilities"
+            f"{graph.file.path} gives only labels ({choice.name}), and no linear layer before them "
+            "gives logits: export its probabilities"
         )
     tensor, follower = choice.tensor, None
     node = graph.maker(tensor)
@@ -193,12 +199,12 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
     )
 
 
-# The head as the graph has it.
+# The head of the graph.
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head of the classifier's output, `output` where the model has several."""
-    # The last layers before each output, of which tensors inside the network are left out.
+    """Find the head of the classifier's output: of `output` if the model has several."""
+    # Find the last layers before each output, and leave out outputs from inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
     kept = _same_head(graph, layers)
@@ -206,7 +212,7 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     linears = [read_linear(graph, node) for node in nodes]
     heads = [_head(graph, linears, choices[name]) for name in kept]
     for other in heads[1:]:
-        # The same layer twice, once with a temperature: which probabilities count?
+        # The outputs may differ by a temperature; then it is not clear which one counts.
         if not _same_weights(heads[0], other):
             raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in kept])
     return replace(
@@ -252,8 +258,8 @@ def _same_weights(head: Head, other: Head) -> bool:
 
 
 def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
-    """Return the layers with constant weights that the paths back from `output` meet first."""
-    found: dict[str, onnx.NodeProto] = {}
+    """Return the first layers with constant weights on the paths back from `output`."""
+    layers: dict[str, onnx.NodeProto] = {}
     seen: set[str] = set()
     pending = [output]
     while pending:
@@ -263,16 +269,16 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
             continue
         seen.add(tensor)
         if has_fixed_weights(graph, node):
-            found[node.output[0]] = node
+            layers[node.output[0]] = node
         else:
             pending += graph.value_inputs(node)
-    # In the order of the graph, whatever the order of the walk.
+    # Sort by the order of the graph, not of the walk.
     order = {node.output[0]: index for index, node in enumerate(graph.nodes) if node.output}
-    return sorted(found.values(), key=lambda node: order[node.output[0]])
+    return sorted(layers.values(), key=lambda node: order[node.output[0]])
 
 
 def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> list[str]:
-    """Return the outputs that hold the classes, leaving out tensors from inside the network."""
+    """Return the outputs that hold the classes, without outputs from inside the network."""
     inside = {
         name: graph.ancestors(tensor for node in nodes for tensor in graph.value_inputs(node))
         for name, nodes in layers.items()
@@ -281,7 +287,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     def is_internal(name: str) -> bool:
         made = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # The raw input, or something that feeds another output's head, is not an answer.
+        # An output without a layer, or one that feeds the head of another output, is no answer.
         return not made or any(made <= other for other in others)
 
     kept = [name for name in layers if not is_internal(name)]
@@ -290,7 +296,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
             f"{graph.file.path}: no matrix multiply with constant weights before output "
             f"{', '.join(layers)} (trees, kernels or neighbours?), so there is no linear head: "
             "pass --phi input to take the input as features, --phi NAME to take a tensor, or "
-            "--phi none to keep the logits alone"
+            "--phi none to keep only the logits"
         )
     if len({tuple(node.output[0] for node in layers[name]) for name in kept}) > 1:
         made_by = {name: ", ".join(describe(node) for node in layers[name]) for name in kept}
@@ -307,10 +313,9 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
 
 # Classifiers whose logits are a weighted sum of several heads, such as a mean of two.
 #
-# The part of the graph after the heads is run on made scores; least squares gives the
-# coefficients, and the residual says whether it is a weighted sum at all. phi is then the
-# features of all heads one after the other, and W their weights times the coefficients side by
-# side.
+# The part of the graph after the heads is run on random scores. Least squares gives the
+# coefficients, and the residual shows whether it is a weighted sum at all. phi is then the features
+# of all heads side by side, and W their weights times the coefficients, side by side too.
 
 
 def sum_of_heads(
@@ -325,29 +330,29 @@ def sum_of_heads(
     )
     if len({len(start.weight) for start in starts}) > 1:
         raise refusal
-    # Made scores of every head, and what each tensor after them makes of those.
+    # Run the tensors after the heads on random scores.
     cut = [start.tensor for start in starts]
     between = _between(graph, cut, output)
     try:
         part = Part(graph, cut, between)
         rng = np.random.default_rng(0)
-        scores = [rng.normal(size=(_MADE_ROWS, len(start.weight))) for start in starts]
+        scores = [rng.normal(size=(_RANDOM_ROWS, len(start.weight))) for start in starts]
         values = part.run(scores)
     except CovcalError as error:
         raise refusal from error
     # The last tensor that is a weighted sum holds the logits.
-    found = [_coefficients(scores, value, part.close) for value in values]
-    last = max((index for index, fit in enumerate(found) if fit is not None), default=-1)
-    fit = found[last] if last >= 0 else None
+    fits = [_coefficients(scores, value, part.close) for value in values]
+    last = max((index for index, fit in enumerate(fits) if fit is not None), default=-1)
+    fit = fits[last] if last >= 0 else None
     if fit is None:
         raise refusal
     coefficients, shift = fit
-    # b, the step and W of the sum follow from those of the heads.
+    # Compute b, the step and W of the sum from those of the heads.
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
-    # Heads that read the same phi add up their W; others have them side by side.
+    # W is the sum of the weights if all heads read the same phi; else they stand side by side.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:
@@ -367,7 +372,7 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
             return at
     raise CovcalError(
         f"{graph.file.path}: the scores of {linear.layer}, one of several heads of {output}, are "
-        f"no floats inside the graph: {LOGITS_ONLY}"
+        f"not floats inside the graph: {LOGITS_ONLY}"
     )
 
 
@@ -385,7 +390,7 @@ def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
 def _coefficients(
     scores: list[Float64s], value: Float64s, close: float
 ) -> tuple[list[float], Float64s] | None:
-    """Fit one coefficient per head and one shift per class, or return None if they do not fit."""
+    """Fit one coefficient per head and one shift per class; return None if they do not fit."""
     if value.size != scores[0].size:
         return None
     wanted = value.reshape(scores[0].shape)
@@ -401,6 +406,6 @@ def _coefficients(
 
 
 def _exact(value: float) -> float:
-    """Return the simple fraction that `value` is but for rounding, such as a half."""
+    """Return the simple fraction that equals `value` up to rounding, such as a half."""
     simple = float(Fraction(value).limit_denominator(_LARGEST_DENOMINATOR))
     return simple if abs(simple - value) <= _EXACT else value

@@ -1,7 +1,7 @@
-"""A linear layer of an ONNX graph: whether a node is one, what it reads, and its weights.
+"""Read a linear layer of an ONNX graph: what it reads, and its weights.
 
-`Linear` holds the weights of a layer, over floats or quantised numbers, and `Exposed` a tensor that
-is read of it.
+`Linear` holds the weights of a layer, over floats or quantised numbers. `Exposed` is a tensor to
+read from the model.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from covcal_cli.arrays import Float64s
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.errors import CovcalError
 
-LOGITS_ONLY = "pass --phi none to keep its logits alone, or --phi NAME to take another tensor"
+LOGITS_ONLY = "pass --phi none to keep only its logits, or --phi NAME to take another tensor"
 QUANTISED = {
     *("QGemm", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"),
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
 }
-# Measured: the same network is off by 0.03 without, and by 8e-8 with it.
+# Measured: the same network is off by 0.03 without it, and by 8e-8 with it.
 OVERFLOW = "quantise with reduce_range=True (sums of 8 bits overflow on CPUs without VNNI), or "
 _ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
-# Where each operator keeps its weights among its inputs.
+# The number of the input that holds the weights, by operator.
 _WEIGHTS = dict.fromkeys(("Gemm", "MatMul", "Conv", "FusedGemm", "FusedMatMul", "FusedConv"), 1)
 _WEIGHTS |= {op: 3 if op in ("QGemm", "QLinearMatMul", "QLinearConv") else 1 for op in QUANTISED}
 _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
@@ -33,25 +33,25 @@ _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 
 @dataclass(frozen=True)
 class Exposed:
-    """A tensor to read from the model, which may need nodes that the model does not have."""
+    """A tensor to read from the model. It may need nodes that the model does not have."""
 
     tensor: str
-    nodes: tuple[onnx.NodeProto, ...] = ()  # to append to the graph so that it exists
-    source: str = ""  # the tensor of the model itself that it comes from
+    nodes: tuple[onnx.NodeProto, ...] = ()  # to append to the graph, to compute the tensor
+    source: str = ""  # the tensor of the model that these nodes start from
 
     @property
     def name(self) -> str:
-        """The tensor of the model itself, for people."""
+        """The tensor of the model, for people."""
         return self.source or self.tensor
 
     def then(self, op: str, *inputs: str, **attributes: Any) -> "Exposed":
-        """Return the tensor that one more node makes of this one."""
+        """Return the output of one more node that reads this tensor."""
         made = f"{self.name}__covcal_{len(self.nodes)}_{op}"
         node = helper.make_node(op, [self.tensor, *inputs], [made], **attributes)
         return Exposed(made, (*self.nodes, node), self.name)
 
     def then_affine(self, weight: Float64s, bias: Float64s) -> "Exposed":
-        """Return phi W^T + b of this phi, in float32."""
+        """Return phi W^T + b in float32, where this tensor is phi."""
         floats = self.then("Cast", to=onnx.TensorProto.FLOAT)
         constants = [
             helper.make_node(
@@ -69,7 +69,7 @@ class Exposed:
 
 @dataclass(frozen=True)
 class Quantised:
-    """How the integers of a tensor are read: names of its scale and zero point."""
+    """The names of the scale and the zero point that turn integers of a tensor into numbers."""
 
     scale: str
     zero_point: str = ""
@@ -81,18 +81,18 @@ class Linear:
 
     layer: str  # operator and name, such as "Gemm fc2"
     features: Exposed  # phi
-    # The tensor that the layer makes; None where its sums are not in the graph, because the
-    # operator goes on to squash them.
+    # The tensor with the layer's results; None if the operator also applies an activation, so that
+    # the results are not in the graph.
     output: str | None
     weight: Float64s  # W, shape (K, d)
-    bias: Float64s  # b, shape (K,); zeros where the layer has none
-    quantised: Quantised | None = None  # how `output` is to be read where it holds integers
-    # A scale that is computed from the input and still to be multiplied to `output`.
+    bias: Float64s  # b, shape (K,); zeros if the layer has no bias
+    quantised: Quantised | None = None  # how to read `output` if it holds integers
+    # A scale that the model computes from its input, by which `output` must still be multiplied.
     pending: str | None = None
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """Return the operator and the name of a node, or of its output where it has none."""
+    """Return the operator and the name of a node; of its output if the node has no name."""
     return f"{node.op_type} {node.name or node.output[0]}"
 
 
@@ -108,13 +108,14 @@ def has_fixed_weights(graph: OnnxGraph, node: onnx.NodeProto) -> bool:
     index = _WEIGHTS.get(node.op_type)
     return (
         index is not None
+        and index < len(node.input)
         and node.input[index] in graph.constants
         and node.input[0] not in graph.constants
     )
 
 
 def layer_output(node: onnx.NodeProto) -> str:
-    """Return the tensor of scores that a linear layer makes."""
+    """Return the tensor with the results of a linear layer."""
     return str(node.output[1] if node.op_type == "LinearClassifier" else node.output[0])
 
 
@@ -122,10 +123,10 @@ def read_linear(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     """Return a linear layer and its weights."""
     if node.op_type == "LinearClassifier":
         return _read_linear_classifier(node)
-    read = read_quantised if node.op_type in QUANTISED else _read_float
-    linear = _as_matrix(graph, node, read(graph, node))
+    reader = read_quantised if node.op_type in QUANTISED else _read_float
+    linear = _as_matrix(graph, node, reader(graph, node))
     if node.op_type in _CONVOLUTIONS:
-        # A 1x1 convolution commutes with a mean over positions before or after it.
+        # The mean over positions may be taken before a 1x1 convolution as well as after it.
         pooled = linear.features.then("GlobalAveragePool").then("Flatten", axis=1)
         linear = replace(linear, features=pooled)
     return linear
@@ -134,16 +135,16 @@ def read_linear(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
 def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     attributes = attributes_of(node)
     weight = graph.evaluate(node.input[1])
-    biased = node.op_type not in ("MatMul", "FusedMatMul") and len(node.input) > 2
-    biased = biased and bool(node.input[2])
-    if biased and node.input[2] not in graph.constants:
+    has_bias = node.op_type not in ("MatMul", "FusedMatMul") and len(node.input) > 2
+    has_bias = has_bias and bool(node.input[2])
+    if has_bias and node.input[2] not in graph.constants:
         raise CovcalError(
             f"{graph.file.path}: {describe(node)} adds a bias that depends on the input, so the "
             f"logits are not affine in its features: {LOGITS_ONLY}"
         )
-    bias = graph.evaluate(node.input[2]) if biased else np.zeros(1)
-    squashed = bool(attributes.get("activation")) and node.op_type in ("FusedGemm", "FusedConv")
-    if squashed and node.op_type == "FusedConv":
+    bias = graph.evaluate(node.input[2]) if has_bias else np.zeros(1)
+    is_activated = bool(attributes.get("activation")) and node.op_type in ("FusedGemm", "FusedConv")
+    if is_activated and node.op_type == "FusedConv":
         raise CovcalError(
             f"{graph.file.path}: {describe(node)} is the last layer with constant weights, and "
             f"{attributes['activation'].decode()} is part of it, so the logits are not affine in "
@@ -152,14 +153,14 @@ def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     return Linear(
         layer=describe(node),
         features=Exposed(node.input[0]),
-        output=None if squashed else node.output[0],
+        output=None if is_activated else node.output[0],
         weight=attributes.get("alpha", 1.0) * weight,
         bias=attributes.get("beta", 1.0) * bias,
     )
 
 
 def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear:
-    """Return the layer with W, shape (K, d), and b, shape (K,), not as the operator keeps them."""
+    """Return the layer with its weights as W, shape (K, d), and b, shape (K,)."""
     weight = linear.weight
     attributes = attributes_of(node)
     where = f"{graph.file.path}: {describe(node)}"
@@ -184,7 +185,7 @@ def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear
             f"{where} has weights of {len(weight)} classes and a bias of {linear.bias.size}: "
             "export the model again"
         )
-    # One number may stand for the bias of every class.
+    # A single number is the bias of every class.
     bias = np.broadcast_to(linear.bias.reshape(-1), len(weight))
     return replace(linear, weight=weight, bias=bias)
 
@@ -206,8 +207,8 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     """Read the linear classifier of ONNX's machine learning operators.
 
-    Its sums are squashed inside, so they are computed from phi. With two classes it keeps -z and z
-    and prints their sigmoids, which are the softmax of half of them.
+    The operator applies softmax or sigmoid inside, so its logits are computed from phi. With two
+    classes it has the scores -z and z, and gives their sigmoids: the softmax of half the scores.
     """
     attributes = attributes_of(node)
     labels = attributes.get("classlabels_strings") or attributes.get("classlabels_ints") or [0]
@@ -220,22 +221,22 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     return Linear(describe(node), features, None, weight, bias)
 
 
-# Linear layers over quantised numbers: phi and the weights in the floats that they stand for.
+# Linear layers over quantised numbers.
 #
-# The integers that such a layer reads are turned back into floats exactly, so phi W^T + b is off
-# by the rounding of its result alone: at most one step of the scale that the result is stored
-# with.
+# phi and the weights are read as the floats that their integers stand for. That is exact, so
+# phi W^T + b differs from the stored result only by the rounding of the result: at most one step of
+# its scale.
 
 
 def holds_quantised(graph: OnnxGraph) -> bool:
-    """Return whether any operator of a graph rounds to integers or reads them."""
+    """Return whether any operator of a graph rounds to integers, or reads rounded integers."""
     rounding = QUANTISED | _ROUNDING
     return any(node.op_type in rounding or node.op_type[:7] == "QLinear" for node in graph.nodes)
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
-    """Return a layer over quantised numbers; weights and bias as the operator keeps them."""
-    names = [*node.input, *([""] * (9 - len(node.input)))]  # inputs left out at the end
+    """Return a layer over quantised numbers, with weights and bias in the operator's own layout."""
+    names = [*node.input, *([""] * (9 - len(node.input)))]  # an empty name for a missing input
     kind = node.op_type
     if kind == "DynamicQuantizeMatMul":
         _, weights, scale, zero, bias = names[:5]
@@ -248,14 +249,14 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         return _float_result(graph, node, features, (weights, scale, zero), _constant(graph, bias))
     if kind in ("MatMulInteger", "ConvInteger"):
         return _integer_result(graph, node, names)
-    # The other three store their result as integers, with a scale of its own.
+    # The other three operators store their result as integers with a scale of its own.
     read, read_scale, read_zero, weights, scale, zero = names[:6]
     result, bias = Quantised(names[6], names[7]), names[8]
     if kind == "QGemm":
         result, bias = Quantised(names[7], names[8]), names[6]
     weight, steps = _dequantise(graph, weights, scale, zero, first=_columns_first(node))
     alpha = attributes_of(node).get("alpha", 1.0)
-    # A bias counts in units of the products: the input's scale times the weights'.
+    # The unit of a bias is that of the products: the scale of the input times that of the weights.
     unit = graph.evaluate(read_scale).reshape(-1) * steps * alpha
     return Linear(
         layer=describe(node),
@@ -268,7 +269,7 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
 
 
 def step_of(graph: OnnxGraph, scale: str) -> float:
-    """Return the largest distance between two values that are stored with `scale`."""
+    """Return the largest distance between neighbouring values stored with `scale`."""
     return float(graph.evaluate(scale).max()) if scale in graph.constants else 0.0
 
 
@@ -284,16 +285,15 @@ def _float_result(
 
 
 def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) -> Linear:
-    """Read a layer whose sums are integers, to be multiplied by scales further on."""
+    """Read a layer whose results are integers, which later nodes multiply by scales."""
     read, weights, read_zero, zero = names[:4]
     maker = graph.maker(read)
     while maker is not None and maker.op_type in _RESHAPES:
         maker = graph.maker(maker.input[0])
     if maker is None or maker.op_type not in ("DynamicQuantizeLinear", "QuantizeLinear"):
         raise CovcalError(
-            f"{graph.file.path}: {describe(node)} reads integers that are not quantised inside "
-            "the model, so what they stand for is unknown: pass --phi none to keep the logits "
-            "alone"
+            f"{graph.file.path}: {describe(node)} reads integers that were not quantised inside "
+            "the model, so their scale is unknown: pass --phi none to keep only the logits"
         )
     dynamic = maker.op_type == "DynamicQuantizeLinear"
     scale = maker.output[1] if dynamic else maker.input[1]
@@ -308,7 +308,7 @@ def _dequantised(tensor: str, how: Quantised) -> Exposed:
 
 
 def _quantise_again(tensor: str) -> Exposed:
-    """Return what a layer that quantises its own input sees of `tensor`."""
+    """Return `tensor` as a layer that quantises its own input reads it."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
     integers = Exposed(names[0], (node,), tensor)
@@ -316,7 +316,7 @@ def _quantise_again(tensor: str) -> Exposed:
 
 
 def _columns_first(node: onnx.NodeProto) -> bool:
-    """Return whether the first axis of the weights counts the outputs."""
+    """Return whether the outputs are the first axis of the weights."""
     return "Conv" in node.op_type or bool(attributes_of(node).get("transB", 0))
 
 

@@ -1,4 +1,4 @@
-"""The outputs of an ONNX model that may hold the classes, its own labels, and their names."""
+"""Find the outputs of an ONNX model that may hold the classes, its labels, and the class names."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -28,37 +28,36 @@ _LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
 @dataclass(frozen=True)
 class ClassOutput:
-    """One output that may hold the classes."""
+    """An output that may hold the classes."""
 
     name: str
-    tensor: str  # to be read: the output itself, or what a ZipMap turns into dictionaries
-    is_label: bool = False  # whether it holds the index of the most likely class alone
+    tensor: str  # the tensor to read: the output itself, or the input of its ZipMap
+    is_label: bool = False  # whether it holds only the index of the most likely class
     is_vector: bool = False  # whether it holds one number per row, without an axis of classes
-    columns: int = 0  # the number of columns that it declares, 0 where it declares none
+    columns: int = 0  # the number of columns that it declares; 0 if it declares none
     # The keys of the dictionaries, in the order of the tensor.
     zipped: tuple[str | int, ...] = ()
 
     @property
     def rank(self) -> int:
-        """How unlikely it is to hold the classes where the model has other outputs."""
+        """How unlikely this output holds the classes: outputs with the lowest rank are chosen."""
         return 2 if self.is_label else int(self.is_vector)
 
 
 def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
-    """Return the outputs that may hold the classes; labels only where nothing else does."""
+    """Return the outputs that may hold the classes; labels only if there is nothing else."""
     names = [value.name for value in graph.outputs]
     if output is not None and output not in names:
         raise CovcalError(
             f"{graph.file.path} has no output {output!r}: choose one of {', '.join(names)}"
         )
     chosen = [value for value in graph.outputs if output in (None, value.name)]
-    found = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
-    if found:
-        # One number per row beside a row of scores is a loss or a by-product; labels are the last
-        # resort.
-        best = min(candidate.rank for candidate in found)
-        kept = [candidate for candidate in found if candidate.rank == best]
-        for other in found:
+    usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
+    if usable:
+        # Beside a row of scores, one number per row is a loss or a by-product. Labels come last.
+        best = min(candidate.rank for candidate in usable)
+        kept = [candidate for candidate in usable if candidate.rank == best]
+        for other in usable:
             if (
                 other.is_vector
                 and other.rank > best
@@ -66,8 +65,8 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
             ):
                 rows = ", ".join(candidate.name for candidate in kept)
                 raise CovcalError(
-                    f"{graph.file.path} gives {other.name}, one number per row, by a layer that "
-                    f"reads {rows}, so either may hold the classes: choose one with --model-output "
+                    f"{graph.file.path} has the output {other.name}, one number per row, from a "
+                    f"layer that reads {rows}. Either may hold the classes: choose --model-output "
                     f"{other.name} or --model-output {kept[0].name}"
                 )
         return kept
@@ -96,7 +95,7 @@ def _no_class_output(graph: OnnxGraph, outputs: Sequence[onnx.ValueInfoProto]) -
 
 
 def _feeds(graph: OnnxGraph, inner: ClassOutput, outer: ClassOutput) -> bool:
-    """Return whether a layer makes one output of the other, as a head does of an embedding."""
+    """Return whether a layer computes `outer` from `inner`, as a head does from an embedding."""
     path = graph.ancestors([outer.tensor])
     return inner.tensor in path and any(
         has_fixed_weights(graph, node) and inner.tensor in graph.ancestors(graph.value_inputs(node))
@@ -149,39 +148,39 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 
-# A model's own labels, compared with the classes of its largest probabilities.
+# The model's own labels, compared with the classes of its highest probabilities.
 #
-# A support vector machine votes for its label and computes probabilities by another way, so that
-# the two can differ. What covcal says of labels follows the probabilities.
+# The two can differ: a support vector machine votes for its label, and computes probabilities in
+# another way. covcal uses the class of the highest probability.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
-    "the model's own label is not always the class of its largest probability (a support vector "
-    "machine votes, say): labels and accuracy here follow the probabilities"
+    "the model's own label is not always the class of its highest probability (a support vector "
+    "machine votes, for example): covcal uses the class of the highest probability"
 )
 
 
 class OwnLabels:
-    """The output that holds a model's labels beside its probabilities, compared until they differ.
+    """The output with the model's own labels, compared with its probabilities until they differ.
 
-    `names` is what its operators call the classes, in the order of the logits, and `others` are
-    outputs that hold the classes otherwise.
+    `names` are the class names in the model's operators, in the order of the logits. `others` are
+    the names of outputs that hold probabilities.
     """
 
     def __init__(
         self, graph: OnnxGraph, names: Sequence[str] | None, others: Sequence[str]
     ) -> None:
         self._index = {name: index for index, name in enumerate(names or ())}
-        found = [value.name for value in graph.outputs if _holds_labels(value, others)]
-        self._output = found[0] if len(found) == 1 and self._index else None
+        names_of = [value.name for value in graph.outputs if _holds_labels(value, others)]
+        self._output = names_of[0] if len(names_of) == 1 and self._index else None
 
     @property
-    def wanted(self) -> list[str]:
-        """The output to read; nothing where there is none, or no more to be found out."""
+    def tensors(self) -> list[str]:
+        """The output to read; empty if there is none, or if a difference was found."""
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:
-        """Compare a batch; return what a user should know, the first time."""
+        """Compare a batch; return a note the first time that labels differ."""
         if self._output is None:
             return ()
         labels = values[self._output].reshape(-1).tolist()
@@ -189,7 +188,7 @@ class OwnLabels:
         if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
             return ()
         self._output = None
-        # Labels by other names than the operators' say nothing.
+        # Labels with other names than the operators' cannot be compared.
         return (_NOTE,) if len(own) == len(logits) and (own >= 0).all() else ()
 
 
@@ -208,22 +207,21 @@ def _decoded(label: Any) -> Any:
     return label.decode("utf-8", "replace") if isinstance(label, bytes) else label
 
 
-# The names of the classes, in the operators of the graph and the metadata of the file.
+# Class names: in the operators of the graph, and in the metadata of the file.
 
 
 def read_metadata(graph: OnnxGraph) -> dict[str, str]:
-    """Return the metadata of the file, empty where it has none."""
+    """Return the metadata of the file."""
     return {entry.key: entry.value for entry in graph.file.model.metadata_props}
 
 
 def class_names(
     graph: OnnxGraph, metadata: Mapping[str, str], count: int
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return K different names of the classes in the order of the logits, or None.
+    """Return K different class names in the order of the logits, or None; and notes.
 
     Labels of operators such as ZipMap come first. Then comes the metadata: a Python or JSON
-    dictionary by class number, a list, or one name a line. The second value says why names of the
-    metadata are not used.
+    dictionary by class number, a list, or one name a line. A note says why names are not used.
     """
     labels = _class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:
@@ -246,7 +244,7 @@ def class_names(
 
 
 def any_labels(graph: OnnxGraph) -> int:
-    """Return how many classes an operator of the graph names, 0 if none does."""
+    """Return how many classes an operator of the graph names; 0 if no operator does."""
     return max((len(zip_labels(node)) for node in graph.nodes), default=0)
 
 
@@ -258,18 +256,18 @@ def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
 
 
 def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
-    """Return the names that operators of the graph give the classes, where there are `count`."""
+    """Return the class names in an operator of the graph, if there are `count` of them."""
     for node in graph.nodes:
-        found = zip_labels(node)
-        if not found and node.op_type == "ArrayFeatureExtractor":
-            found = _chosen_labels(graph, node)
-        if len(found) == count:
-            return tuple(str(label) for label in found)
+        labels = zip_labels(node)
+        if not labels and node.op_type == "ArrayFeatureExtractor":
+            labels = _chosen_labels(graph, node)
+        if len(labels) == count:
+            return tuple(str(label) for label in labels)
     return None
 
 
 def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return the labels that an ArgMax chooses from, where that is what the node is for."""
+    """Return the labels among which the node takes the one that an ArgMax chose, else none."""
     maker = graph.maker(node.input[1])
     if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
         return ()
@@ -298,7 +296,7 @@ def _parse(text: str) -> tuple[str, ...] | None:
 
 
 def _literal(text: str) -> Any:
-    """Return the value of a JSON document or a Python literal, None if it is neither."""
+    """Return the value of a JSON document or a Python literal; None if it is neither."""
     try:
         return parsed_json(text)
     except ValueError:

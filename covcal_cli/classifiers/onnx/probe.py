@@ -1,7 +1,7 @@
-"""A `Part` of an ONNX graph, run on made numbers to read off how its result depends on them.
+"""Run a `Part` of an ONNX graph on chosen numbers, to see how its result depends on them.
 
-`affine_map` reads off W and b. No data is needed, so what is found does not depend on the rows that
-happen to come first; the proof on data (``classifiers/proof.py``) comes later.
+`affine_map` reads W and b in this way. It needs no data, so the result does not depend on the first
+rows. The proof on data (``classifiers/proof.py``) comes later.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ _CLOSE: dict[np.dtype[np.floating], float] = {np.dtype(np.float16): 1e-2}
 
 
 class Part:
-    """The part of a graph between the tensors of `cut`, which are fed, and `targets`.
+    """The part of a graph from the tensors of `cut`, which are fed, to the tensors of `targets`.
 
-    A CovcalError says that the targets depend on something else, or that the part does not run.
+    It is a CovcalError if the targets depend on anything else, or if the part does not run.
     """
 
     def __init__(self, graph: OnnxGraph, cut: Sequence[str], targets: Sequence[str]) -> None:
@@ -52,21 +52,21 @@ class Part:
             name: value.astype(self.dtype) for name, value in zip(self._cut, values, strict=True)
         }
         try:
-            found = self._session.run(self._targets, fed)
+            arrays = self._session.run(self._targets, fed)
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
-            raise CovcalError("a part of the model does not run on made numbers") from error
-        return [np.asarray(value, dtype=np.float64) for value in found]
+            raise CovcalError("a part of the model does not run on random numbers") from error
+        return [np.asarray(value, dtype=np.float64) for value in arrays]
 
     @property
     def close(self) -> float:
-        """Relative error that rounding explains."""
+        """The relative error that rounding explains."""
         return _CLOSE.get(self.dtype, 1e-4)
 
 
 def affine_map(
     graph: OnnxGraph, tensor: str, target: str, row: tuple[int, ...]
 ) -> tuple[Float64s, Float64s] | None:
-    """Return W, (K, d), and b, (K,), with ``target = tensor W^T + b``; None if it is not affine.
+    """Return W, (K, d), and b, (K,), with ``target = tensor W^T + b``; None if not affine.
 
     `row` is the shape of one row of `tensor`.
     """
@@ -77,12 +77,12 @@ def affine_map(
         part = Part(graph, [tensor], [target])
         points = np.random.default_rng(0).normal(size=(5, d)) * [[1.0], [1.0], [10.0], [100.0], [0]]
         values = _rows(part, points, row)
-        # An affine function of one point is fixed by those of two others on a line through it.
+        # Check that the function is affine: on a line, two points determine the value of a third.
         middle = _rows(part, 0.25 * points[:2] + 0.75 * points[2:4], row)
         expected = 0.25 * values[:2] + 0.75 * values[2:4]
         if not np.abs(middle - expected).max() <= part.close * max(np.abs(values).max(), 1e-30):
             return None
-        # The origin gives b, and each unit vector a column of W.
+        # The origin gives b, and each unit vector gives a column of W.
         bias = values[4]
         blocks = [
             _rows(part, np.eye(d)[start : start + _ROWS], row) - bias
@@ -91,11 +91,11 @@ def affine_map(
     except CovcalError:
         return None
     weight = np.concatenate(blocks).T
-    if not weight.any():  # trees, say, are constant far from where they were trained
+    if not weight.any():  # for example trees, which are constant far from their training data
         return None
-    # Rows far from the unit vectors must agree, too.
-    found = points @ weight.T + bias
-    if not np.abs(found - values).max() <= part.close * np.abs(values).max():
+    # W and b must also give the values far from the unit vectors.
+    computed = points @ weight.T + bias
+    if not np.abs(computed - values).max() <= part.close * np.abs(values).max():
         return None
     return weight, bias
 

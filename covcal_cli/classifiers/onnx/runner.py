@@ -1,4 +1,4 @@
-"""A session of ONNX Runtime, fed in batches: shapes checked, fixed batches padded."""
+"""Run a session of ONNX Runtime on batches: check shapes, and fill up fixed batches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,14 +17,14 @@ _OPSET = 13  # for appended nodes, where a model of machine learning operators i
 
 
 class Runner:
-    """One session of ONNX Runtime and the inputs it wants."""
+    """A session of ONNX Runtime and the inputs that it takes."""
 
     def __init__(
         self,
         where: str,
         session: Any,
         inputs: tuple[ModelInput, ...],
-        # The order of the keys of outputs that are lists of dictionaries.
+        # The keys, in order, of each output that is a list of dictionaries.
         zipped: Mapping[str, Sequence[str | int]] | None = None,
     ) -> None:
         self._where, self._session, self._inputs = where, session, inputs
@@ -32,48 +32,48 @@ class Runner:
         self._names = {value.name for value in inputs}
 
     def row_shape(self, tensor: str) -> tuple[int, ...] | None:
-        """Return the shape of a row of an input or output, where it is known beforehand."""
+        """Return the shape of a row of an input or output; None if it is not declared."""
         shapes: dict[str, list[Any]] = {value.name: list(value.shape) for value in self._inputs}
         shapes |= {value.name: list(value.shape) for value in self._session.get_outputs()}
         row = shapes.get(tensor, [None])[1:]
         return tuple(row) if row and all(isinstance(size, int) for size in row) else None
 
     def run(self, names: Sequence[str], batch: Inputs) -> dict[str, AnyArray]:
-        """Return tensors by name for arrays by input name, one row per row."""
+        """Return tensors by name, one row per row of the batch; arrays come by input name."""
         rows = self._require_fit(batch)
         fed = {value.name: np.ascontiguousarray(batch[value.name]) for value in self._inputs}
         size = self._inputs[0].shape[0]
         wanted = [name for name in names if name not in self._names]
         if size is None or rows == size:
-            found = self._run_once(wanted, fed, rows)
+            arrays = self._run_once(wanted, fed, rows)
         else:
-            # Rows are run alone, too, and a batch need not hold a whole number of fixed ones.
+            # The number of rows need not be a multiple of the fixed batch.
             pieces = []
             for start in range(0, rows, size):
                 part = {
                     name: _padded(array[start : start + size], size) for name, array in fed.items()
                 }
-                arrays = self._run_once(wanted, part, size)
-                pieces.append([array[: rows - start] for array in arrays])
-            found = [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)]
-        made = dict(zip(wanted, found, strict=True))
-        return {name: fed[name] if name in self._names else made[name] for name in names}
+                results = self._run_once(wanted, part, size)
+                pieces.append([array[: rows - start] for array in results])
+            arrays = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+        by_name = dict(zip(wanted, arrays, strict=True))
+        return {name: fed[name] if name in self._names else by_name[name] for name in names}
 
     def _require_fit(self, batch: Inputs) -> int:
         rows = -1
         for value in self._inputs:
             if value.name not in batch:
-                given = ", ".join(batch) or "nothing"
+                names = ", ".join(batch) or "nothing"
                 raise CovcalError(
                     f"{self._where} wants {value.describe()} as {value.name}, and the data gives "
-                    f"{given}: name the arrays after the model's inputs"
+                    f"{names}: name the arrays after the model's inputs"
                 )
             array = batch[value.name]
             require_fit(self._where, value, array)
             if rows not in (-1, len(array)):
                 raise CovcalError(
-                    f"{self._where} is given {rows} rows and {len(array)} rows of {value.name}: "
-                    "give every input one row per example"
+                    f"{self._where} gets {rows} rows, but {len(array)} rows of {value.name}: give "
+                    "every input one row per example"
                 )
             rows = len(array)
         return rows
@@ -82,19 +82,19 @@ class Runner:
         self, names: Sequence[str], fed: dict[str, AnyArray], rows: int
     ) -> list[AnyArray]:
         try:
-            found = self._session.run(list(names), fed) if names else []
+            results = self._session.run(list(names), fed) if names else []
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
             if _OUT_OF_TABLE in str(error):
                 raise CovcalError(
-                    f"{self._where} has no entry in a table for a number in the data "
-                    f"({one_line(error, 200)}): number the categories as for the model's training"
+                    f"{self._where} has an embedding without an entry for a number in the data "
+                    f"({one_line(error, 200)}): number the categories as in the model's training"
                 ) from error
             shapes = ", ".join(str(list(array.shape)) for array in fed.values())
             raise CovcalError(
                 f"{self._where} cannot run on {shapes} ({one_line(error, 200)}): change the "
                 "preprocessing, or --batch 1 if only one row at a time works"
             ) from error
-        arrays = [self._array(name, value) for name, value in zip(names, found, strict=True)]
+        arrays = [self._array(name, value) for name, value in zip(names, results, strict=True)]
         # An output of shape [1, N, K] has its rows on the second axis.
         arrays = [
             array[0] if array.ndim == 3 and array.shape[:2] == (1, rows) else array
@@ -116,7 +116,7 @@ class Runner:
 
 
 def exposing(model: onnx.ModelProto, tensors: Sequence[Exposed], outputs: Sequence[str]) -> bytes:
-    """Serialise a copy of the model in which `tensors` and `outputs` are outputs."""
+    """Return a copy of the model, serialised, with `tensors` and `outputs` among its outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     nodes = {node.output[0]: node for tensor in tensors for node in tensor.nodes}
@@ -132,5 +132,5 @@ def exposing(model: onnx.ModelProto, tensors: Sequence[Exposed], outputs: Sequen
 
 
 def _padded(rows: AnyArray, size: int) -> AnyArray:
-    """Repeat the last row until there are `size`: a row of zeros might be no valid input."""
+    """Repeat the last row until there are `size`; zeros might be no valid input."""
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])

@@ -1,8 +1,8 @@
-"""The walk from a linear layer towards the output, over what keeps the result affine in phi.
+"""Walk from a linear layer towards the output while the result stays affine in phi.
 
-An added constant, a constant scale, a frozen batch normalisation, a reshape, a choice of one token
-or of some classes, a mean over positions, a change of number format. Scales and shifts are folded
-into W and b. A wrong guess here does no harm: the numerical proof fails.
+The walk passes an added constant, a constant scale, a frozen batch normalisation, a reshape, a
+choice of one token or of some classes, a mean over positions, and a change of number format. Scales
+and shifts are folded into W and b. A wrong guess does no harm, because the numerical proof fails.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ _MEANS = {"GlobalAveragePool", "AveragePool", "ReduceMean"}
 _TOKENS = {"Gather", "Slice"}
 _KEEP_SHAPE = {"Identity", "Cast", "Dropout"}
 _TOKENS_RANK = 3
-# These hand the values of their first input on, perhaps in another shape.
+# These operators pass on the values of their first input, perhaps in another shape.
 _PASS = {
     *_KEEP_SHAPE,
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
@@ -32,20 +32,20 @@ _QUANTISE = {"QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearGlobalA
 
 @dataclass(frozen=True)
 class Position:
-    """A tensor that is affine in phi: phi W^T + b."""
+    """A tensor that is affine in phi: it equals phi W^T + b."""
 
     tensor: str
     weight: Float64s  # shape (K, d)
     bias: Float64s  # shape (K,)
-    step: float = 0.0  # by how much rounding to stored integers may have moved it
-    quantised: Quantised | None = None  # how it is to be read where it holds integers
-    pending: str | None = None  # a scale computed from the input, still to be multiplied to it
+    step: float = 0.0  # the largest error from rounding to stored integers
+    quantised: Quantised | None = None  # how to read it if it holds integers
+    pending: str | None = None  # a scale by which a later node must multiply it
     follower: str | None = None  # the operator that reads it and is not affine
-    is_flat: bool = False  # whether its second axis holds the classes; elsewhere maybe tokens
+    is_flat: bool = False  # whether its second axis holds the classes, not tokens
 
 
 def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> Position:
-    """Follow `linear`'s result from tensor `start` towards `output` while it is affine in phi."""
+    """Follow the result of `linear` from `start` towards `output` while it is affine in phi."""
     path = graph.ancestors([output])
     at = Position(
         start,
@@ -63,19 +63,19 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
             at = replace(at, follower=readers[0].op_type)
             break
         at = further
-    # The walk ends at the output, or before the first operator that is not affine.
+    # Here the walk has reached the output, or an operator that is not affine.
     if at.pending:
         raise CovcalError(
             f"{graph.file.path}: the scale of {linear.layer}'s result was not found before "
-            f"{at.follower or output}: pass --phi none to keep the logits alone"
+            f"{at.follower or output}: pass --phi none to keep only the logits"
         )
     return at
 
 
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
-    """Return by how much rounding to stored integers may move what comes after `start`.
+    """Return the largest error of the output from rounding to integers after `start`.
 
-    Two steps of every scale: a quantised softmax is read from a table that is rounded itself.
+    It is two steps of every scale, because a quantised softmax uses a rounded table.
     """
     path = graph.ancestors([output]) - graph.ancestors([start])
     total = 0.0
@@ -96,7 +96,7 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
         return None
     if node.op_type == "Transpose" and len(attributes_of(node).get("perm", ())) < _TOKENS_RANK:
-        return None  # the rows are no longer the first axis
+        return None  # then the rows are not the first axis
     if node.op_type in _TOKENS and at.is_flat:
         return _chosen_classes(graph, node, at)
     if node.op_type in _PASS:
@@ -110,11 +110,11 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
 
 
 def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Take over a fixed choice of the classes, in any order: rows of W and b."""
+    """Keep the rows of W and b of the classes that the node chooses, in its order."""
     options, k = attributes_of(node), len(at.weight)
     if not graph.constants.issuperset(node.input[1:]):
         return None
-    # The axes that are chosen from, and which classes, by either operator.
+    # Read the axes and the chosen classes, from Gather or from Slice.
     constants = [graph.constant(name).reshape(-1) for name in node.input[1:]]
     if node.op_type == "Gather":
         axes, (index, *_) = [options.get("axis", 0)], constants
@@ -124,7 +124,7 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
         axes = list(more[0]) if more else list(range(len(starts)))
         step = int(more[1][0]) if len(more) > 1 else 1
         index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
-    # One class alone would be a number per row, which means something else.
+    # A single class would be one number per row, which is read in another way.
     if axes not in ([1], [-1]) or len(index) < 2:
         return None
     return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])
@@ -134,23 +134,23 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     """Fold an added or multiplied constant into W and b."""
     left, right = node.input
     other = right if left == at.tensor else left
-    made = node.output[0]
-    # c - z and c / z: the first turns W round, the second is not affine; neither ends a head.
+    result = node.output[0]
+    # c - z changes the sign of W, and c / z is not affine. No head ends with them.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
-    # Not a constant: only the scale of a quantised input may be multiplied.
+    # The only factor that may not be constant is the scale of a quantised input.
     if other not in graph.constants:
         return _scaled_by_input(graph, node, other, at)
-    # One number for all classes, or one for each.
+    # The constant is one number for all classes, or one for each class.
     constant = graph.evaluate(other).reshape(-1)
     if constant.size not in (1, len(at.weight)):
         return None
-    # z + c moves b alone.
+    # z + c changes only b.
     if node.op_type in ("Add", "Sub"):
         shift = constant if node.op_type == "Add" else -constant
-        return replace(at, tensor=made, bias=at.bias + shift)
+        return replace(at, tensor=result, bias=at.bias + shift)
     # c z scales W and b.
-    return _scaled(at, made, constant if node.op_type == "Mul" else 1.0 / constant)
+    return _scaled(at, result, constant if node.op_type == "Mul" else 1.0 / constant)
 
 
 def _scaled_by_input(
@@ -159,7 +159,7 @@ def _scaled_by_input(
     """Multiply by the scale of a dynamically quantised input, perhaps times the weights' own."""
     if node.op_type != "Mul" or not at.pending:
         return None
-    # The scale itself, or its product with a constant: the scale of the weights.
+    # The factor is this scale, or its product with a constant, the scale of the weights.
     if scale == at.pending:
         return replace(at, tensor=node.output[0], pending=None)
     maker = graph.maker(scale)
@@ -174,11 +174,11 @@ def _scaled_by_input(
     return _scaled(replace(at, pending=None), node.output[0], factor)
 
 
-def _scaled(at: Position, made: str, factor: Float64s) -> Position:
+def _scaled(at: Position, result: str, factor: Float64s) -> Position:
     factors = np.broadcast_to(factor, len(at.weight))
     return replace(
         at,
-        tensor=made,
+        tensor=result,
         weight=at.weight * factors[:, None],
         bias=at.bias * factors,
         step=at.step * float(np.abs(factors).max()),
@@ -187,16 +187,16 @@ def _scaled(at: Position, made: str, factor: Float64s) -> Position:
 
 def _requantised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
     names = [*node.input, "", "", ""]
-    made = node.output[0]
+    result = node.output[0]
     if node.op_type == "DequantizeLinear":
-        return replace(at, tensor=made, quantised=None)
+        return replace(at, tensor=result, quantised=None)
     if node.op_type == "QuantizeLinear":
         scale, zero = names[1], names[2]
     elif node.op_type == "QLinearGlobalAveragePool":
         scale, zero = names[3], names[4]
     else:
         scale, zero = names[6], names[7]
-        # QLinearAdd: a stored constant is added, on either side.
+        # QLinearAdd adds a stored constant, which may be on either side.
         other = 3 if names[0] == at.tensor else 0
         if names[other] not in graph.constants:
             return None
@@ -206,7 +206,7 @@ def _requantised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positi
         )
         at = replace(at, bias=at.bias + (value - zeros) * steps)
     step = at.step + step_of(graph, scale)
-    return replace(at, tensor=made, quantised=Quantised(scale, zero), step=step)
+    return replace(at, tensor=result, quantised=Quantised(scale, zero), step=step)
 
 
 def _normalised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:

@@ -1,9 +1,12 @@
-"""A torch classifier: what gives phi(x) and its logits in one pass, opened and then proved.
+"""A torch classifier: phi(x) and the logits from one run of the program.
 
-TorchScript, torch.export programs and modules from a function are read alike. A run on made rows
-finds where the logits come from: a `Head` or the output itself. While the program runs, a
-`ProgramReader` keeps the calls of the head's layers; a `Reading` says what those are to the user,
-and holds every batch of data to the same proof (``classifiers/proof.py``).
+TorchScript, torch.export programs and modules from a function are read in the same way:
+
+1. `OpenedTorch` runs the program on random rows, to find where the logits come from: a `Head`, or
+   the output itself (`Answer`).
+2. While the program runs, a `ProgramReader` records the calls of the head's layers.
+3. A `Reading` has the names and notes for the user, and proves every batch of data
+   (``classifiers/proof.py``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +26,7 @@ from covcal_cli.classifiers.proof import Proof
 from covcal_cli.classifiers.settlement import Outputs, without_offset
 from covcal_cli.classifiers.torch.factory import open_function
 from covcal_cli.classifiers.torch.file import open_file
-from covcal_cli.classifiers.torch.head import Answer, Head, MadeRun, find_head
+from covcal_cli.classifiers.torch.head import Answer, Head, RandomRun, find_head
 from covcal_cli.classifiers.torch.program import (
     CPU,
     Program,
@@ -48,9 +51,9 @@ def open_torch(
 ) -> "OpenedTorch":
     """Open a torch model; see `covcal_cli.classifiers.open.open_classifier`.
 
-    `output` is a key, field or index where the program gives several, and `phi` may be the path of
-    a module: its output, or with ``.input`` after it what it reads. Torch has one number of threads
-    per process; it is set here.
+    `output` is a key, field or index if the program has several outputs. `phi` may be the path of a
+    module: its output, or its input with ``.input`` after the path. Torch has one number of threads
+    per process, which is set here.
     """
     device = device_of(providers)
     torch.set_num_threads(threads)
@@ -66,39 +69,40 @@ def open_program(
     *,
     trusted: bool = False,
 ) -> Program:
-    """Open a torch file, or make the module of ``module:function``; nothing is sought in it yet.
+    """Open a torch file, or call ``module:function``. The head is not searched here.
 
-    Weights are read, and inputs found, on the CPU; then the module is moved to `device`.
+    Weights are read and inputs are found on the CPU; then the module is moved to `device`.
     """
     if names_a_function(model):
-        made = open_function(str(model), weights)
-        _require_numbers(made, weights)
-        return made.on(device)
+        program = open_function(str(model), weights)
+        _require_numbers(program, weights)
+        return program.on(device)
     if weights is not None:
         raise CovcalError(
-            f"{model} holds its own weights: drop --weights, or pass module:function as the model"
+            f"{model} contains its weights: leave out --weights, or pass module:function as the "
+            "model"
         )
-    opened = open_file(Path(model), device, trusted=trusted)
-    _require_numbers(opened, None)
-    return opened
+    program = open_file(Path(model), device, trusted=trusted)
+    _require_numbers(program, None)
+    return program
 
 
 def _require_numbers(program: Program, weights: Path | None) -> None:
-    """Refuse weights that are no numbers, as a training that diverged leaves them."""
+    """Refuse weights with NaN, which come from a training that diverged."""
     for name, value in program.module.state_dict().items():
         if value.is_floating_point() and bool(torch.isnan(value).any()):
             raise CovcalError(
-                f"{weights or program.where}: {name} holds NaN, as of a training that diverged: "
+                f"{weights or program.where}: {name} holds NaN, as after a training that diverged: "
                 "give other weights"
             )
 
 
-# One run, from which features, logits and output are read together.
+# One run gives features, logits and output together.
 
 
 @dataclass(frozen=True)
 class Values:
-    """What was read for m rows."""
+    """The features, logits and output of m rows."""
 
     features: Float64s | None  # shape (m, d)
     logits: Float64s  # shape (m, K)
@@ -106,14 +110,14 @@ class Values:
 
 
 class ProgramReader:
-    """Runs a program and reads it."""
+    """A program together with where its features and logits are read."""
 
     def __init__(
         self,
         program: Program,
         source: Head | Answer,  # where the logits come from
         output_name: str,  # the output that holds the classes
-        tap: Tap | None,  # where the features come from; the head where it is None
+        tap: Tap | None,  # where the features come from; None for the head
         *,
         features: bool,  # whether features are wanted
     ) -> None:
@@ -124,7 +128,7 @@ class ProgramReader:
         self._keys = {layer.key for layer in layers} | (tap.keys if tap else set())
 
     def read(self, rows: Sequence[Tensor]) -> Values:
-        """Return what the program computes; a fixed batch is filled up with the last row."""
+        """Return features, logits and output; a fixed batch is filled up with the last row."""
         m = len(rows[0])
         size = self.program.fixed_batch or m
         pieces = [self._read_once(_filled(rows, start, size)) for start in range(0, m, size)]
@@ -138,7 +142,7 @@ class ProgramReader:
         )
 
     def output(self, rows: Sequence[Tensor]) -> Float64s:
-        """Return the output alone, with nothing read on the way, of one batch."""
+        """Return the output of one batch, without reading anything else."""
         size = self.program.fixed_batch or len(rows[0])
         outputs = self.program.run(_filled(rows, 0, size))
         return read_answer(outputs, self.output_name, size, self.program.where)[: len(rows[0])]
@@ -153,22 +157,22 @@ class ProgramReader:
         if isinstance(self.source, Answer):
             logits = self.source.logits(output)
         else:
-            found = self.source.read(reader.calls, n)
-            if found is None:
+            values = self.source.read(reader.calls, n)
+            if values is None:
                 raise CovcalError(
-                    f"{where} did not run {self.source.layer} on this batch as it did before: "
-                    "covcal needs a model that takes the same way for all rows"
+                    f"{where} did not run {self.source.layer} on this batch as before: give a "
+                    "model that runs the same layers for all rows"
                 )
-            features, logits = found
+            features, logits = values
         if self._tap is not None:
             features = self._tap.read(rows, reader.calls)
         return Values(features if self._features else None, logits, output)
 
 
 def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
-    """Return `size` rows from `start`, the last one again where there are fewer.
+    """Return `size` rows from `start`; repeat the last row if there are fewer.
 
-    A row of zeros might be no valid input.
+    Zeros might be no valid input.
     """
     pieces = [row[start : start + size] for row in rows]
     missing = size - len(pieces[0])
@@ -177,20 +181,20 @@ def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
     return [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in pieces]
 
 
-# What is read, and its proof.
+# The reading, and its proof.
 
 
 class _OtherOutputError(CovcalError):
-    """The output does not follow from the layers that it followed from before."""
+    """The output of a batch does not follow from the layers of the head."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How phi and the logits of a program are read, as made rows show it."""
+    """How phi and the logits of a program are read, as random rows have shown."""
 
     reader: ProgramReader
     n_classes: int
-    n_features: int | None  # as made rows have it, until the first batch shows it
+    n_features: int | None  # of random rows, until the first batch shows it
     weight: Float32s | None
     bias: Float32s | None
     features_tensor: str | None
@@ -213,17 +217,17 @@ class Reading:
         return self.source.is_single
 
     def rows(self, batch: Inputs) -> list[Tensor]:
-        """Return a batch as tensors in the order of the inputs, refusing another shape."""
+        """Return a batch as tensors in the order of the inputs, and refuse other shapes."""
         rows = []
         for wanted in self.reader.program.inputs:
             array = batch[wanted.name]
             require_fit(self.where, wanted, array)
-            # Torch warns of arrays that it could not write to.
+            # Torch warns about arrays that are not writable.
             rows.append(torch.from_numpy(np.require(array, requirements=["C", "W"])))
         return rows
 
     def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
-        """Prove that reading changed nothing, and that the program has no dice."""
+        """Prove that reading changes no output, and that the program draws no random numbers."""
         alone = self.reader.output(rows)
         error = proof.relative_error(values.output[: len(alone)], alone)
         if error > self.source.limit:
@@ -233,28 +237,28 @@ class Reading:
             )
         return error
 
-    def prove(self, found: Proof, values: Values) -> None:
-        """Hold a batch to phi W^T + b, and the output to what it is made of."""
+    def prove(self, so_far: Proof, values: Values) -> None:
+        """Prove a batch: phi W^T + b gives the logits, and the tail gives the output."""
         limit = self.source.limit
         if self.weight is not None and self.bias is not None and values.features is not None:
-            error = found.add(
+            error = so_far.add(
                 values.features, self.weight, self.bias, values.logits, limit, step=0.0
             )
             if error is not None:
                 raise CovcalError(
                     f"{self.where}: {self.logits_tensor} is not affine in "
-                    f"{self.features_tensor} (relative error {error:.1g}): pass --phi none for the "
-                    "logits alone"
+                    f"{self.features_tensor} (relative error {error:.1g}): pass --phi none to keep "
+                    "only the logits"
                 )
         if proof.tail_error(self.source.tail, values.logits, values.output) > limit:
             raise _OtherOutputError(
                 f"{self.where}: output {self.reader.output_name} is not the "
                 f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor} on every batch: "
-                "pass --phi none to take the output as it is, or return the logits themselves"
+                "pass --phi none to read the output itself, or return the logits"
             )
 
 
-# Operators that give back a number unless it lies beyond a limit, which made rows may not reach.
+# Operators that change only numbers beyond a limit, which random rows may not reach.
 _LIMITS = {"clamp", "clamp_", "clamp_min", "clamp_max", "clip", "hardtanh", "minimum", "maximum"}
 
 
@@ -268,7 +272,7 @@ class OpenedTorch:
         self.metadata: Mapping[str, str] = {}
         self.class_names: tuple[str, ...] | None = None
 
-        run = _made_run(program, output)
+        run = _random_run(program, output)
         source = _logits_source(run, phi)
         self._output = source.output if isinstance(source, Head) else next(iter(run.choices))
         self._tap = None if phi in (None, "none") else open_tap(str(phi), program, run.trace.calls)
@@ -278,7 +282,7 @@ class OpenedTorch:
         self.logits_tensor = reading.logits_tensor
 
     def prove(self, batch: Inputs | None) -> "TorchClassifier":
-        """Return the classifier, its head proved on a first batch; unproved where there is none."""
+        """Return the classifier, proved on a first batch; unproved without a batch."""
         if batch is None:
             return TorchClassifier(self._reading)
         try:
@@ -286,12 +290,12 @@ class OpenedTorch:
         except _OtherOutputError:
             if self._phi is None or isinstance(self._reading.source, Answer):
                 raise
-        # With features of the user's choice the logits need not be those of a linear layer.
-        made = self._reading.reader.output(self._program.rows)
-        return _proved(self._read_from(Answer.of(made, self._program.where)), batch)
+        # If the user chose the features, the logits need not come from a linear layer.
+        output = self._reading.reader.output(self._program.rows)
+        return _proved(self._read_from(Answer.of(output, self._program.where)), batch)
 
     def _read_from(self, source: Head | Answer) -> Reading:
-        """Take the logits from a head, or from the output itself."""
+        """Return the reading that takes the logits from a head, or from the output itself."""
         program, tap = self._program, self._tap
         reader = ProgramReader(program, source, self._output, tap, features=self._phi != "none")
         values = reader.read(program.rows)
@@ -303,7 +307,7 @@ class OpenedTorch:
                 features_tensor = source.features
             if isinstance(source, Head) and source.reads(values.features, values.logits):
                 weight, bias = source.weight.astype(np.float32), source.bias.astype(np.float32)
-        tapped = [tap.note] if tap and tap.note else []
+        on_tap = [tap.note] if tap and tap.note else []
         reading = Reading(
             reader,
             n_classes=values.logits.shape[1],
@@ -312,14 +316,14 @@ class OpenedTorch:
             bias=bias,
             features_tensor=features_tensor,
             logits_tensor=source.layer if isinstance(source, Head) else self._output,
-            notes=(*program.notes, *tapped, *source.notes),
+            notes=(*program.notes, *on_tap, *source.notes),
         )
         reading.exposure_error(program.rows, values)
         return reading
 
 
-def _made_run(program: Program, output: str | None) -> MadeRun:
-    """Run a program twice on its made rows: to see how it works, and to read its last layers."""
+def _random_run(program: Program, output: str | None) -> RandomRun:
+    """Run a program twice on its random rows: to trace it, and to read its last layers."""
     rows, n = program.rows, len(program.rows[0])
     names = parameter_names(program.module)
     trace = Trace(rows, names)
@@ -329,11 +333,11 @@ def _made_run(program: Program, output: str | None) -> MadeRun:
     reader = LayerReader({layer.key for layer in layers}, names)
     with reader.listening():
         outputs = program.run(rows)
-    return MadeRun(trace, choices, outputs, reader.calls, n, program.where)
+    return RandomRun(trace, choices, outputs, reader.calls, n, program.where)
 
 
-def _logits_source(run: MadeRun, phi: str | None) -> Head | Answer:
-    """Return the head, or the output itself where there is none and ``--phi`` does without."""
+def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
+    """Return the head; or the output itself, if there is no head and ``--phi`` needs none."""
     name = next(iter(run.choices))
     answer = read_answer(run.choices, name, run.n, run.where)
     try:
@@ -342,8 +346,8 @@ def _logits_source(run: MadeRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # What made rows show as plain logits may be capped where they are large, and what they show as
-    # a softmax clipped where it is near 0 or 1.
+    # Random rows cannot show everything: large logits may be capped, and a softmax may be clipped
+    # near 0 and 1.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
     limited = phi is not None and not _LIMITS.isdisjoint(followers)
@@ -356,14 +360,14 @@ def _width(values: Values) -> int | None:
 
 def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
     rows = reading.rows(batch)
-    values, found = reading.reader.read(rows), Proof()
-    # Rows of another size than the made ones may hold another number of features.
+    values, so_far = reading.reader.read(rows), Proof()
+    # Rows of another size than the random rows may give another number of features.
     reading = replace(reading, n_features=_width(values))
     if not valid_rows(values.logits).all():
         return TorchClassifier(reading)
     error = reading.exposure_error(rows, values)
-    reading.prove(found, values)
-    return TorchClassifier(reading, found, error)
+    reading.prove(so_far, values)
+    return TorchClassifier(reading, so_far, error)
 
 
 class TorchClassifier:
@@ -372,7 +376,7 @@ class TorchClassifier:
     def __init__(
         self,
         reading: Reading,
-        found: Proof | None = None,  # None where nothing was proved
+        so_far: Proof | None = None,  # None if nothing was proved
         exposure_error: float | None = None,
     ) -> None:
         self.name = reading.reader.program.name
@@ -380,20 +384,20 @@ class TorchClassifier:
         self.features_tensor, self.logits_tensor = reading.features_tensor, reading.logits_tensor
         self.outputs = Outputs(
             reading.where,
-            reading.source.tail if found else None,
+            reading.source.tail if so_far else None,
             is_single=reading.is_single,
             has_layer=isinstance(reading.source, Head),
         )
-        self.proof, self.exposure_error = found or Proof(), exposure_error
+        self.proof, self.exposure_error = so_far or Proof(), exposure_error
         self.is_single, self.output_name = reading.is_single, reading.reader.output_name
         self._reading = reading
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the outputs; a batch that is fixed is filled up with its last row."""
+        """Return phi(x) and the outputs; a fixed batch is filled up with its last row."""
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
-        # A row that is no number is reported by the caller, who knows its name.
+        # The caller reports rows that are no numbers, because it knows their ids.
         if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)
@@ -401,12 +405,12 @@ class TorchClassifier:
 
     @property
     def tail(self) -> str | None:
-        """What turns the logits into the model's output."""
+        """What turns the logits into the model's output; see `Classifier.tail`."""
         return self.outputs.tail
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know about how the model is read."""
+        """Notes on how the model is read."""
         return (*self._reading.notes, *self.outputs.notes)
 
     @property
@@ -424,7 +428,7 @@ class TorchClassifier:
         return bias.astype(np.float32)
 
     def describe(self) -> str:
-        """Return the head and its proof in one line."""
+        """Return the last layer and its proof in one line."""
         phi = "" if self.n_features is None else f"phi {self.n_features}, "
         parts = [f"{self.logits_tensor}: {phi}{self.n_classes} classes"]
         if self.features_tensor and self.weight is None:

@@ -1,4 +1,4 @@
-"""The torch module that ``module:function``, a user's own code, makes."""
+"""Make the torch module that the user's ``module:function`` returns."""
 
 import hashlib
 import importlib
@@ -22,10 +22,10 @@ from covcal_cli.errors import CovcalError
 
 
 def open_function(reference: str, weights: Path | None) -> Program:
-    """Make the module that ``module:function`` returns, with the current folder importable.
+    """Make the module that ``module:function`` returns. The current folder can be imported.
 
-    The sha256 is that of the module's state_dict (names, types, shapes and bytes, sorted by name),
-    so it follows the weights and not the code.
+    The sha256 is that of the state_dict (names, types, shapes and bytes, sorted by name). So it
+    depends on the weights, not on the code.
     """
     with _current_folder_importable(), redirect_stdout(StringIO()):
         make = _imported(reference)
@@ -33,7 +33,9 @@ def open_function(reference: str, weights: Path | None) -> Program:
         if isinstance(module, nn.DataParallel):
             module = module.module
         module = _on_cpu(reference, module).eval()
-        notes: tuple[str, ...] = (f"{reference} came with its own weights: --weights loads others",)
+        notes: tuple[str, ...] = (
+            f"{reference} uses the weights that it sets itself; --weights loads other weights",
+        )
         if weights is not None:
             notes = load_weights(module, weights, reference)
         fed = find_inputs(module, reference, holders=(make, module))
@@ -51,7 +53,7 @@ def open_function(reference: str, weights: Path | None) -> Program:
 
 @contextmanager
 def _current_folder_importable() -> Iterator[None]:
-    """Let modules be imported as ``python -m`` would; what the function imports later, too."""
+    """Add the current folder to the import path, as ``python -m`` does."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -62,33 +64,35 @@ def _current_folder_importable() -> Iterator[None]:
 
 
 def _imported(reference: str) -> Any:
-    """Return what stands behind the colon, with the names that there are where it does not."""
+    """Return the object after the colon; if there is none, the error lists the names."""
     module_name, _, attribute = reference.rpartition(":")
-    found: Any = _guarded(
+    value: Any = _guarded(
         f"{reference}: importing {module_name} fails",
         lambda: importlib.import_module(module_name),
-        remedy="mend it, or run covcal in the folder that holds it",
+        remedy="correct it, or run covcal in the folder that holds it",
     )
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             names = sorted(
                 name
-                for name, value in vars(found).items()
-                if callable(value) and getattr(value, "__module__", None) == module_name
+                for name, item in vars(value).items()
+                if callable(item) and getattr(item, "__module__", None) == module_name
             )
-            known = f"it has {', '.join(names)}" if names else "it has no function"
-            raise CovcalError(f"{reference}: {module_name} has no {part} ({known}): name one")
-        found = getattr(found, part)
-    return found
+            choices = f"it has {', '.join(names)}" if names else "it has no function"
+            raise CovcalError(
+                f"{reference}: {module_name} has no {part} ({choices}): give the name of a function"
+            )
+        value = getattr(value, part)
+    return value
 
 
 def _made(reference: str, make: Any) -> nn.Module:
-    """Return the module that a function makes, or that stands in the function's place."""
+    """Return the module that a function returns, or the module itself if it is no function."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):
         raise CovcalError(
-            f"{reference} is no function ({type(make).__name__}): name a function without "
+            f"{reference} is not a function ({type(make).__name__}): give a function without "
             "arguments that returns a torch.nn.Module"
         )
     needed = _required_arguments(make)
@@ -97,15 +101,16 @@ def _made(reference: str, make: Any) -> nn.Module:
             f"{reference} needs arguments ({', '.join(needed)}): give a function without "
             "arguments that calls it"
         )
-    module = _guarded(f"{reference}: calling it fails", make, remedy="mend the function")
+    module = _guarded(f"{reference}: calling it fails", make, remedy="correct the function")
     if not isinstance(module, nn.Module):
         raise CovcalError(
-            f"{reference} returns no torch.nn.Module ({type(module).__name__}): return one"
+            f"{reference} does not return a torch.nn.Module but {type(module).__name__}: return a "
+            "module"
         )
     lazy = [name for name, value in module.named_parameters() if is_lazy(value)]
     if lazy:
         raise CovcalError(
-            f"{reference}: {lazy[0]} is lazy and has no shape yet: run the module once inside the "
+            f"{reference}: {lazy[0]} is lazy and has no shape yet: run the module once in the "
             "function"
         )
     return module
@@ -129,13 +134,13 @@ def _on_cpu(reference: str, module: nn.Module) -> nn.Module:
         return module.cpu()
     except NotImplementedError as error:  # parameters on the meta device have no values
         raise CovcalError(
-            f"{reference}: its parameters hold no values ({cause(error)}): make the module on the "
+            f"{reference}: its parameters have no values ({cause(error)}): make the module on the "
             "CPU"
         ) from error
 
 
 def _guarded(what: str, action: Callable[[], Any], *, remedy: str) -> Any:
-    """Run the user's code; whatever it raises becomes one line that says where."""
+    """Run the user's code; turn any exception into one line with its place."""
     try:
         return action()
     except (Exception, SystemExit) as error:

@@ -1,8 +1,8 @@
-"""Torch files: programs (TorchScript, torch.export), and weights for the module of a function.
+"""Open torch files: programs (TorchScript, torch.export), and weights for a user's module.
 
-A program is code: loading a torch.export file may unpickle what it holds, and TorchScript may write
-files as it runs. So neither is opened unless its user trusts it. Weights are never more than
-numbers: pickled objects in them are not built.
+A program is code: loading a torch.export file may unpickle objects, and TorchScript may write files
+when it runs. So programs are opened only if the user trusts them. From files of weights only
+numbers are read; pickled objects are not built.
 """
 
 import importlib
@@ -37,10 +37,10 @@ _JIT: Any = torch.jit  # its functions have no types
 _PICKLE = b"\x80"
 _SAVE_AGAIN = "copy it again, or save the state_dict again with torch.save"
 _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch.jit.save"
-# Where training scripts put the state_dict, and what wrappers write before every name.
+# The keys under which training scripts save the state_dict, and prefixes that wrappers add.
 _PLACES = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
-_SHOWN = 3  # of the names that do not fit
+_SHOWN = 3  # names that an error lists
 # Bytes of an element by the name of its storage; torch warns when these names are looked up in it.
 _ELEMENT_BYTES = {
     **dict.fromkeys(("ByteStorage", "CharStorage", "BoolStorage", "UntypedStorage"), 1),
@@ -53,7 +53,7 @@ _ELEMENT_BYTES = {
 
 
 def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) -> Program:
-    """Open a TorchScript or torch.export file, if it is `trusted`, to compute on `device`."""
+    """Open a TorchScript or torch.export file on `device`, if it is `trusted`."""
     require_file(path, remedy="give a TorchScript or torch.export file, or module:function")
     kind = _kind(path)
     if kind == "weights":
@@ -63,9 +63,9 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
         )
     if not trusted:
         raise CovcalError(
-            f"{path} is a {kind} program, which can run code and write files once it is opened: "
-            "pass --trust-model if you trust its origin, or take what holds no code, an ONNX "
-            "file, or module:function with --weights FILE.safetensors"
+            f"{path} is a {kind} program, which can run code and write files when it is opened: "
+            "pass --trust-model if you trust its origin, or give a file without code: ONNX, or "
+            "module:function with --weights FILE.safetensors"
         )
     module = _loaded(path, kind)
     if kind == "torch.export":
@@ -89,7 +89,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
 
 
 def _kind(path: Path) -> str:
-    """Return what a file holds, by its members and first bytes."""
+    """Return the kind of a file, by its members and first bytes."""
     if not zipfile.is_zipfile(path):
         with path.open("rb") as handle:
             start = handle.read(len(LFS_POINTER))
@@ -114,18 +114,18 @@ def _kind(path: Path) -> str:
         return "TorchScript"
     if "data.pkl" in members:
         return "weights"
-    raise CovcalError(f"{path} is a zip file and holds no torch program: {_EXPORT_AGAIN}")
+    raise CovcalError(f"{path} is a zip file without a torch program: {_EXPORT_AGAIN}")
 
 
 def _intact_members(path: Path, remedy: str) -> list[str]:
-    """Return the members of a zip file of torch's, refusing one that is damaged or a trap.
+    """Return the members of a torch file, and refuse a damaged file or a zip bomb.
 
-    Torch looks at no checksum, and what a member unpacks to may fill the memory.
+    Torch itself checks no checksum, and an unpacked member could fill the memory.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            held = archive.infolist()
-            for member in held:
+            members = archive.infolist()
+            for member in members:
                 if grows_beyond_belief(member.file_size, member.compress_size):
                     raise CovcalError(
                         f"{path}: {member.filename} would take {member.file_size / 1e9:.1f} GB, "
@@ -141,7 +141,7 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
         raise CovcalError(f"{path}: the checksum of {damaged} is wrong: {remedy}")
     if torn is not None:
         raise CovcalError(f"{path} is damaged: {torn}: {remedy}")
-    return [member.filename for member in held]
+    return [member.filename for member in members]
 
 
 class _Inert:
@@ -184,8 +184,8 @@ def _torn_storage(archive: zipfile.ZipFile) -> str | None:
 
     Torch reads past the end of a TorchScript storage that is too short.
     """
-    held = {member.filename: member.file_size for member in archive.infolist()}
-    for name in held:
+    sizes = {member.filename: member.file_size for member in archive.infolist()}
+    for name in sizes:
         folder, _, pickled = name.rpartition("/")
         if pickled not in ("data.pkl", "constants.pkl"):
             continue
@@ -196,16 +196,16 @@ def _torn_storage(archive: zipfile.ZipFile) -> str | None:
             continue
         for key, size in reader.sizes.items():
             member = f"{folder}/{pickled.removesuffix('.pkl')}/{key}"
-            if held.get(member, size) != size:
-                return f"{member} has {held[member]} bytes and needs {size}"
+            if sizes.get(member, size) != size:
+                return f"{member} has {sizes[member]} bytes and needs {size}"
     return None
 
 
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
     try:
-        # Torch logs tracebacks of its own of what it goes on to raise.
+        # Torch logs a traceback before it raises an exception.
         with warnings.catch_warnings(), quiet(logging.CRITICAL):
-            # TorchScript is deprecated, which its user knows; the file is as good as ever.
+            # TorchScript is deprecated, but the file still works.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             if kind == "torch.export":
                 return torch.export.load(path)
@@ -218,7 +218,7 @@ def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
 
 
 def _exported(path: Path, program: Any, device: torch.device) -> Program:
-    """Return a torch.export program, whose inputs are declared and whose device is built in."""
+    """Return a torch.export program. It declares its inputs, and its device is built in."""
     declared = _declared(path, program)
     sizes = {shape[0] for _, shape, _ in declared}
     fixed = next(iter(sizes)) if len(sizes) == 1 else None
@@ -236,19 +236,19 @@ def _exported(path: Path, program: Any, device: torch.device) -> Program:
 
 
 def _on(path: Path, program: Any, device: torch.device) -> Any:
-    """Return an exported program whose weights, and the devices in its graph, are `device`."""
+    """Return an exported program with its weights and its graph on `device`."""
     constants = [value for value in program.constants.values() if isinstance(value, Tensor)]
-    found = {value.device.type for value in (*program.state_dict.values(), *constants)}
-    if found <= {device.type}:
+    devices = {value.device.type for value in (*program.state_dict.values(), *constants)}
+    if devices <= {device.type}:
         return program
-    from torch.export.passes import move_to_device_pass  # imports much
+    from torch.export.passes import move_to_device_pass  # a slow import
 
     without_tensor_cores()
     try:
         return move_to_device_pass(program, str(device))
     except Exception as error:  # torch raises many kinds
         raise CovcalError(
-            f"{path} was exported on {', '.join(sorted(found))} and cannot be moved to {device} "
+            f"{path} was exported on {', '.join(sorted(devices))} and cannot be moved to {device} "
             f"({cause(error)}): move the model there and export it again"
         ) from error
 
@@ -259,39 +259,39 @@ def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
     if keywords:
         raise CovcalError(
             f"{path} takes inputs by keyword ({', '.join(keywords)}): export the model with "
-            "positional inputs alone"
+            "positional inputs only"
         )
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    found: list[tuple[str, Shape, torch.dtype]] = []
+    inputs: list[tuple[str, Shape, torch.dtype]] = []
     for name in program.graph_signature.user_inputs:
         value = nodes[name].meta.get("val") if name in nodes else None
         if not isinstance(value, Tensor) or value.ndim == 0:
             raise CovcalError(
-                f"{path}: input {name} is no tensor with one row per example: export the model "
-                "with tensor inputs alone"
+                f"{path}: input {name} is not a tensor with one row per example: export the model "
+                "with tensor inputs only"
             )
         shape = tuple(size if isinstance(size, int) else None for size in value.shape)
-        found.append((name, shape, value.dtype))
-    if not found:
+        inputs.append((name, shape, value.dtype))
+    if not inputs:
         raise CovcalError(f"{path} has no input: export the model with its inputs as arguments")
-    return found
+    return inputs
 
 
 def _rows(
     program: Any, declared: list[tuple[str, Shape, torch.dtype]], n: int
 ) -> tuple[Tensor, ...]:
-    """Return made rows of the declared shapes; free sizes are as in the example of the export."""
+    """Return random rows of the declared shapes; free sizes are those of the export's example."""
     examples = program.example_inputs[0] if program.example_inputs else ()
     generator = torch.Generator().manual_seed(0)
     rows = []
     for index, (_, shape, kind) in enumerate(declared):
         example = examples[index] if index < len(examples) else None
-        known = list(example.shape) if isinstance(example, Tensor) else [1] * len(shape)
-        sizes = [n, *(size or known[axis] for axis, size in enumerate(shape) if axis > 0)]
+        example_sizes = list(example.shape) if isinstance(example, Tensor) else [1] * len(shape)
+        sizes = [n, *(size or example_sizes[axis] for axis, size in enumerate(shape) if axis > 0)]
         if kind.is_floating_point:
             rows.append(torch.randn(sizes, generator=generator).to(kind))
         elif isinstance(example, Tensor) and len(example):
-            # Numbers that the model is known to take.
+            # The example has valid integers.
             rows.append(torch.cat([example.cpu()] * n)[:n])
         else:
             rows.append(torch.zeros(sizes, dtype=kind))
@@ -300,11 +300,10 @@ def _rows(
 
 # Weights.
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
-    """Load a file of weights into a module, changed in place; every name and shape is checked.
+    """Load a file of weights into a module, in place, and check every name and shape.
 
-    The file is ``.safetensors``, or what ``torch.save`` made of a state_dict or of a dict that
-    holds one; `where` is what made the module, for errors. Returns what a user should know about
-    how the file was read.
+    The file is ``.safetensors``, or ``torch.save`` wrote it from a state_dict or from a dict with a
+    state_dict. `where` is the function that made the module, for errors. Returns notes.
     """
     require_file(path, remedy="give the file that holds the module's state_dict")
     weights = _safetensors(path) if path.suffix.lower() == ".safetensors" else _saved(path)
@@ -314,11 +313,11 @@ def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
     for name, _ in module.named_parameters():  # buffers may hold masks
         if name in weights and not weights[name].isfinite().all():
             raise CovcalError(
-                f"{path}: {name} holds NaN or infinite numbers: {_SAVE_AGAIN}, from a training "
+                f"{path}: {name} holds NaN or infinite numbers: {_SAVE_AGAIN}, after a training "
                 "that did not diverge"
             )
     module.load_state_dict(weights)
-    return (f"{path}: {stripped!r} dropped before every name",) if stripped else ()
+    return (f"{path}: {stripped!r} was removed from the start of every name",) if stripped else ()
 
 
 def _saved(path: Path) -> dict[str, Tensor]:
@@ -328,7 +327,7 @@ def _saved(path: Path) -> dict[str, Tensor]:
         loaded = torch.load(path, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise CovcalError(
-            f"{path} holds Python objects and not weights alone ({_forbidden(error)}): save the "
+            f"{path} holds Python objects, not only weights ({_forbidden(error)}): save the "
             "state_dict with torch.save(model.state_dict(), FILE)"
         ) from error
     except Exception as error:  # damaged files raise many kinds
@@ -340,9 +339,9 @@ def _saved(path: Path) -> dict[str, Tensor]:
             loaded = loaded[place]
             break
     if not isinstance(loaded, Mapping) or not any(isinstance(v, Tensor) for v in loaded.values()):
-        found = f"a dict of {', '.join(map(str, loaded))}" if isinstance(loaded, Mapping) else ""
+        content = f"a dict of {', '.join(map(str, loaded))}" if isinstance(loaded, Mapping) else ""
         raise CovcalError(
-            f"{path} holds no state_dict but {found or type(loaded).__name__}: save it with "
+            f"{path} holds no state_dict but {content or type(loaded).__name__}: save it with "
             "torch.save(model.state_dict(), FILE)"
         )
     return {str(name): value for name, value in loaded.items()}
@@ -376,7 +375,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _without_prefix(
     weights: dict[str, Tensor], expected: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], str]:
-    """Drop what wrappers such as DataParallel write before every name."""
+    """Remove the prefix that wrappers such as DataParallel add to every name."""
     stripped = ""
     for prefix in _PREFIXES:
         everywhere = all(name.startswith(prefix) for name in weights)
@@ -398,13 +397,13 @@ def _require_same(
         and isinstance(expected.get(name), Tensor)
         and value.shape != expected[name].shape
     ]
-    found = []
+    differences = []
     for what, names in (("lacks", missing), ("adds", unexpected), ("has", shapes)):
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            found.append(f"{what} {', '.join(names[:_SHOWN])}{more}")
-    if found:
+            differences.append(f"{what} {', '.join(names[:_SHOWN])}{more}")
+    if differences:
         raise CovcalError(
-            f"{path} does not fit the module of {where}: it {'; it '.join(found)}: give the "
+            f"{path} does not fit the module of {where}: it {'; it '.join(differences)}: give the "
             "weights that were trained with this module"
         )

@@ -1,11 +1,11 @@
-"""The head of a torch program: its last linear layers, and how its output follows from them.
+"""Find the head of a torch program: its last linear layers, and how the output follows from them.
 
-`find_head` takes from the trace of a `MadeRun` which layers an output comes from, and fits what
-follows them: a factor (temperature, cosine scale), a factor per class (batch norm), an added
-constant, a weighted sum of several layers (averaged heads), each before any of the tails that
-``classifiers/proof.py`` knows. The `Head` is then one `HeadLayer` or several, W and b, and this
-`Fit`; an `Answer` stands in where no layer gives the logits. The proof of both is made elsewhere,
-on every batch (``torch/classifier.py``).
+`find_head` reads from the trace of a `RandomRun` which layers an output comes from. Then it fits
+what follows the layers: a factor (temperature, cosine scale), a factor per class (batch norm), an
+added constant, or a weighted sum of several layers (averaged heads), before any tail of
+``classifiers/proof.py``. The `Head` has one `HeadLayer` or several, W and b, and this `Fit`. If no
+layer gives the logits, an `Answer` takes its place. ``torch/classifier.py`` proves both on every
+batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,22 +23,24 @@ from covcal_cli.classifiers.torch.trace import LayerCall, Trace
 from covcal_cli.errors import CovcalError
 from covcal_cli.maths.masks import masked
 
-_OTHER_WAYS = "pass --phi NAME or input to choose the features, or --phi none for the logits alone"
+_OTHER_WAYS = (
+    "pass --phi NAME or input to choose the features, or --phi none to keep only the logits"
+)
 _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
-_ENOUGH_ROWS = 3  # to tell a constant that is added to the logits from the logits
-# bfloat16 keeps eight bits, so its sums of products lose more than proof.py's dtypes do.
+_ENOUGH_ROWS = 3  # fewer rows cannot separate an added constant from the logits
+# bfloat16 keeps eight bits, so its sums are less exact than those of the types in proof.py.
 _BFLOAT16 = 4e-2
-_SUM = 1e-3  # how far probabilities of a made row may be from adding up to 1
+_SUM = 1e-3  # how far the sum of a row of probabilities may be from 1
 
 
 @dataclass(frozen=True)
 class Fit:
-    """logits = sum over layers of factor * result, plus offset; output = tail(logits)."""
+    """The fit logits = sum of factor * result over all layers + offset; output = tail(logits)."""
 
     tail: str  # one of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``
-    factors: tuple[Float64s, ...]  # shape () or (K,): one per layer
-    # shape (K,): K is the width of the results: 1 where a single number stands for two classes
+    factors: tuple[Float64s, ...]  # one per layer, shape () or (K,)
+    # Shape (K,), where K is the width of the results: 1 if a single number stands for two classes.
     offset: Float64s
 
     @property
@@ -48,7 +50,7 @@ class Fit:
 
     def logits(self, results: Sequence[Float64s]) -> Float64s:
         """Return the logits, shape (n, K), or (n, 2) of single numbers, of the layers' results."""
-        scores = results[0]  # to the bit, where nothing follows the only layer
+        scores = results[0]  # equal to the bit, if nothing follows the only layer
         if len(results) > 1 or self.offset.any() or (self.factors[0] != 1).any():
             pairs = zip(self.factors, results, strict=True)
             scores = sum((factor * result for factor, result in pairs), start=self.offset)
@@ -57,52 +59,51 @@ class Fit:
 
 @dataclass(frozen=True)
 class HeadLayer:
-    """One of the linear layers of a head, to be found among the calls of any run."""
+    """A linear layer of a head, which identifies its call among the calls of any run."""
 
-    # as in `LayerCall`
+    # As in `LayerCall`.
     name: str
     op: str
     key: tuple[object, ...]
-    turn: int  # which of its calls in a run, counted from the last one (-1)
-    position: int | None  # the pixel or token that is used; None for the mean over them
+    turn: int  # the number of its call in a run, counted from the last call (-1)
+    position: int | None  # the pixel or token that is used; None for the mean over all
 
     def call(self, calls: Sequence[LayerCall]) -> LayerCall | None:
-        """Return its call among those of a run; None where it was not run as often."""
+        """Return its call among the calls of a run; None if the layer was not run so often."""
         return _turn_of(calls, self.key, self.turn)
 
 
 @dataclass(frozen=True)
 class Head:
-    """Last linear layers: logits = phi W^T + b."""
+    """The last linear layers, with logits = phi W^T + b."""
 
-    layers: tuple[HeadLayer, ...]  # several for averaged heads: phi is what they read, side by side
+    layers: tuple[HeadLayer, ...]  # for averaged heads several, with their inputs side by side
     output: str  # name of the output that holds the classes
     fit: Fit  # how the output follows from the layers' results
-    # shape (K, d): where a single number stands for two classes, a row of zeros comes before its
-    # weights
+    # Shape (K, d). If a single number stands for two classes, its weights follow a row of zeros.
     weight: Float64s
     bias: Float64s  # shape (K,)
-    limit: float  # the relative error that rounding in the layers' precision explains
+    limit: float  # the relative error that the precision of the layers explains
 
     @property
     def layer(self) -> str:
-        """The layers' names, with their operator."""
+        """The names of the layers, with their operators."""
         return " + ".join(_described(layer.op, layer.name) for layer in self.layers)
 
     @property
     def features(self) -> str:
-        """What it reads, as ``--phi`` names it."""
+        """The input of the layers, as ``--phi`` names it."""
         return " + ".join(f"{layer.name}.input" for layer in self.layers)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know."""
+        """Notes for the user."""
         single = self.is_single
         return (*([ONE_NUMBER] if single else []), *notes_on_tail(self.tail, is_single=single))
 
     @property
     def tail(self) -> str:
-        """What makes the output of the logits."""
+        """What turns the logits into the output."""
         return self.fit.tail
 
     @property
@@ -114,11 +115,11 @@ class Head:
         """Return whether the logits are W and b applied to `features`, shape (n, d)."""
         if features.shape[1] != self.weight.shape[1]:
             return False
-        made = proof.affine(features, self.weight, self.bias)
-        return proof.relative_error(made, logits) <= self.limit
+        computed = proof.affine(features, self.weight, self.bias)
+        return proof.relative_error(computed, logits) <= self.limit
 
     def read(self, calls: Sequence[LayerCall], n: int) -> tuple[Float64s, Float64s] | None:
-        """Return phi, shape (n, d), and logits, shape (n, K), or None where the run had no such."""
+        """Return phi, shape (n, d), and logits, shape (n, K); None if a layer was not run."""
         features, results = [], []
         for layer in self.layers:
             call = layer.call(calls)
@@ -133,35 +134,35 @@ class Head:
 
 @dataclass(frozen=True)
 class Answer:
-    """The output itself, for ``--phi`` with a model that has no linear head.
+    """The output itself as logits, for a model without a linear head.
 
-    What it holds shows in all rows alone; see `covcal_cli.classifiers.settlement`.
+    Only all rows together show its form; see `covcal_cli.classifiers.settlement`.
     """
 
-    is_single: bool  # whether it is one number per row, for two classes
+    is_single: bool  # whether it has one number per row, for two classes
     tail: str = "none"
     limit: float = 1e-3  # the relative error allowed between two runs
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":
-        """Tell from a few rows, shape (n, K), whether an output holds one number; not indices.
+        """Decide from a few rows, shape (n, K), whether the output is a single score.
 
-        `where` is the model, for errors.
+        Class indices are refused. `where` is the model, for errors.
         """
         if output.ndim != 2:
             raise CovcalError(
-                f"{where} gives labels alone, and no layer before them tells their scores: return "
-                "one probability or logit per class"
+                f"{where} gives only labels, and no layer before them gives scores: return one "
+                "probability or logit per class"
             )
         return cls(is_single=output.shape[1] == 1)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know."""
+        """Notes for the user: none."""
         return ()
 
     def logits(self, output: Float64s) -> Float64s:
-        """Return the output, shape (n, K), one number z as 0 and z."""
+        """Return the output, shape (n, K); a single number z becomes 0 and z."""
         return proof.two_logits(output) if self.is_single else output
 
 
@@ -169,41 +170,41 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class MadeRun:
-    """A program's run on n made rows: how it went, and what its last layers read and gave."""
+class RandomRun:
+    """Two runs of a program on n random rows: a trace, and the values of its last layers."""
 
     trace: Trace  # of one run
-    choices: Mapping[str, Tensor]  # those of its outputs that may hold the classes
-    outputs: Mapping[str, Tensor]  # the outputs of a second run, in which
-    calls: Sequence[LayerCall]  # are the last layers' calls
+    choices: Mapping[str, Tensor]  # the outputs that may hold the classes
+    outputs: Mapping[str, Tensor]  # of the second run
+    calls: Sequence[LayerCall]  # of the last layers in the second run, with their values
     n: int
     where: str  # the model, for messages
 
 
-def find_head(run: MadeRun) -> Head:
+def find_head(run: RandomRun) -> Head:
     """Find the head of one of several outputs."""
     heads: dict[str, Head] = {}
     reasons: list[str] = []
     for name, output in run.choices.items():
         layers, followers = run.trace.last_layers(output)
-        found = _fitted(run, layers, name)
-        if found is None:
+        head = _fitted(run, layers, name)
+        if head is None:
             reasons.append(_reason(name, layers, followers))
         else:
-            heads[name] = found
+            heads[name] = head
     chosen = _one_head(run, heads)
     if chosen is None:
-        few = ", as far as so few rows show" if run.n < _ENOUGH_ROWS else ""
+        few = f", as far as {run.n} rows show" if run.n < _ENOUGH_ROWS else ""
         other = f"export it with a dynamic batch, or {_OTHER_WAYS}" if few else _OTHER_WAYS
         raise CovcalError(f"{run.where}: {reasons[0]}{few}: {other}")
     return chosen
 
 
-def _fitted(run: MadeRun, layers: Sequence[LayerCall], name: str) -> Head | None:
-    """Return the head that `layers` are, or None where the output does not follow from them."""
+def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | None:
+    """Return the head of these `layers`; None if the output does not follow from them."""
     if not layers or not all(layer.plain for layer in layers):
         return None
-    # The same calls in the run whose values were kept, which may have gone another way.
+    # Find the same calls in the second run, which may have run other layers.
     turns = [run.trace.turn(layer) for layer in layers]
     calls = [
         call
@@ -215,7 +216,7 @@ def _fitted(run: MadeRun, layers: Sequence[LayerCall], name: str) -> Head | None
         return None
     answer = read_answer(run.outputs, name, run.n, run.where)
     limit = max(_tolerance(call.result.dtype) for call in calls)
-    # A layer that is run at every pixel or token counts if the output uses their mean, or one.
+    # If a layer runs at every pixel or token, the output may use their mean, or one of them.
     tokens = not any(call.is_convolution for call in calls)
     for position in _positions([x.shape[1] for x, _ in values], tokens=tokens):
         fit = fitted([_reduced(z, position) for _, z in values], answer, limit)
@@ -230,7 +231,7 @@ def _fitted(run: MadeRun, layers: Sequence[LayerCall], name: str) -> Head | None
 
 
 def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64s]:
-    """Return W and b of the layers' own weights side by side, the fit's factors folded in."""
+    """Return W and b: the weights of all layers side by side, times the factors of the fit."""
     k, bias, blocks = len(fit.offset), fit.offset, []
     for call, factor in zip(calls, fit.factors, strict=True):
         blocks.append(to_array(call.weight) * np.broadcast_to(factor, k)[:, None])
@@ -239,7 +240,7 @@ def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64
     weight = np.concatenate(blocks, axis=1)
     if not fit.is_single:
         return weight, bias
-    # One number z stands for the logits 0 and z.
+    # A single number z stands for the logits 0 and z.
     return np.concatenate([np.zeros_like(weight), weight]), np.array([0.0, *bias])
 
 
@@ -249,7 +250,7 @@ def _turn_of(calls: Sequence[LayerCall], key: tuple[object, ...], turn: int) -> 
 
 
 def _positions(counts: Sequence[int], *, tokens: bool) -> Iterator[int | None]:
-    """Yield what may be done with the positions of a row: their mean, or one of the tokens."""
+    """Yield the ways to use the positions of a row: None for their mean, then single tokens."""
     most = min(counts)
     if most == 1:
         yield 0
@@ -271,8 +272,8 @@ def _tolerance(dtype: torch.dtype) -> float:
     return proof.tolerance(np.dtype(np.float16 if dtype == torch.float16 else np.float32))
 
 
-def _one_head(run: MadeRun, heads: Mapping[str, Head]) -> Head | None:
-    """Return the only head, leaving out outputs from inside the network."""
+def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
+    """Return the only head, without the heads of outputs from inside the network."""
     inside: dict[str, set[int]] = {}
     own: dict[str, set[int]] = {}
     for name in heads:
@@ -292,7 +293,7 @@ def _one_head(run: MadeRun, heads: Mapping[str, Head]) -> Head | None:
             f"{run.where} has {len(kept)} outputs that could hold the classes: {described}: "
             "choose one with --model-output NAME"
         )
-    # Logits and their softmax: the logits show more.
+    # If the outputs are logits and their softmax, prefer the logits.
     return min(kept, key=lambda head: [*proof.TAILS, proof.ARGMAX].index(head.tail))
 
 
@@ -321,35 +322,35 @@ def _described(op: str, name: str) -> str:
     return op if name == op else f"{op} {name}"
 
 
-# The fit of an output to the results of layers, by least squares.
+# Fit an output to the results of layers, by least squares.
 
 
 def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
-    """Return how `output` follows from the layers' results, or None where it does not.
+    """Return how `output` follows from the layers' results, or None if it does not.
 
-    The results have shape (n, K), K = 1 standing for two classes; the output has shape (n, K), or
-    (n, 2) where K = 1, or (n,) of class numbers. `limit` is the largest relative error allowed.
+    The results have shape (n, K), where K = 1 stands for two classes. The output has shape (n, K);
+    (n, 2) if K = 1; or (n,) for class numbers. `limit` is the largest allowed relative error.
     """
     k = results[0].shape[1]
-    # A tail of the only layer's results as they are.
+    # First try the tails on the unchanged results of a single layer.
     if len(results) == 1:
         for tail in proof.TAILS if output.ndim > 1 else (proof.ARGMAX,):
             plain = Fit(tail, (np.ones(()),), np.zeros(k))
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # so few numbers fit whatever follows the layers
+        return None  # so few numbers always fit
     if any(result.shape != output.shape for result in results):
         return None
-    # Weights may be NaN, and masked classes of the output -inf.
+    # Results may be NaN, and masked classes of the output may be -inf.
     if not (all(map(_all_finite, results)) and (output < np.inf).all()):
         return None
-    # Or one of what least squares makes of them, tried with every tail that can be undone.
+    # Then try least-squares fits, with every tail that can be inverted.
     for tail, target in _before_tail(output):
         for factors, offset in _affine_maps(results, target, up_to_a_constant=tail != "none"):
-            found = Fit(tail, factors, offset)
-            if proof.tail_error(tail, found.logits(results), output) <= limit:
-                return found
+            fit = Fit(tail, factors, offset)
+            if proof.tail_error(tail, fit.logits(results), output) <= limit:
+                return fit
     return _fitted_but_masked(results, output, limit)
 
 
@@ -358,10 +359,10 @@ def _all_finite(values: Float64s) -> bool:
 
 
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
-    """Return how `output` follows where the same classes are masked in every row, or None.
+    """Return how `output` follows if the same classes are masked in every row, or None.
 
-    Their factors are 0, and their offset is the mask: the output's own number, or -inf where the
-    output is made of it.
+    A masked class has the factor 0, and the mask as its offset. The mask is the number in the
+    output if the output holds logits, and -inf otherwise.
     """
     same = (output == output[0]).all(axis=0)
     out = same & (masked(output).all(axis=0) | (output[0] == 0))
@@ -376,13 +377,13 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
     for factor in inner.factors:
         factors.append(np.zeros(len(out)))
         factors[-1][~out] = factor
-    found = Fit(inner.tail, tuple(factors), offset)
-    matches = proof.tail_error(found.tail, found.logits(results), output) <= limit
-    return found if matches else None
+    fit = Fit(inner.tail, tuple(factors), offset)
+    matches = proof.tail_error(fit.tail, fit.logits(results), output) <= limit
+    return fit if matches else None
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
-    """Yield the tails that `output` may have, and its logits up to a constant per row."""
+    """Yield the possible tails of `output`, and its logits up to a constant per row."""
     if not np.isfinite(output).all():
         return
     yield "none", output
@@ -402,8 +403,8 @@ def _affine_maps(
             values = values - values.mean(axis=axis, keepdims=True)
         return values
 
-    # A factor per layer, without and with an offset per class. Centring over the classes takes out
-    # a constant per row, centring over the rows the offset.
+    # One factor per layer, first without and then with an offset per class. Centring over the
+    # classes removes a constant per row; centring over the rows removes the offset.
     classes = (1,) if up_to_a_constant else ()
     for axes in (classes, (*classes, 0)):
         columns = np.stack([centred(result, axes).ravel() for result in results], axis=1)
@@ -413,7 +414,7 @@ def _affine_maps(
         scaled = sum((f * z for f, z in zip(factors, results, strict=True)), start=np.zeros(()))
         offset = centred(target - scaled, classes).mean(axis=0) if 0 in axes else np.zeros(1)
         yield tuple(np.asarray(factor) for factor in factors), offset * np.ones(target.shape[1])
-    # A factor and an offset per class, of one layer.
+    # One factor and one offset per class, for a single layer.
     if len(results) == 1 and not up_to_a_constant and len(target) > 2:
         z, y = centred(results[0], (0,)), centred(target, (0,))
         power = (z * z).sum(axis=0)

@@ -1,6 +1,6 @@
-"""The inputs of a torch module, which declares none: read from attributes, or guessed.
+"""Find the inputs of a torch module, which declares none: from its attributes, or by a guess.
 
-A guess counts once the module runs on made rows of it, and is said in a note.
+A guess is used if the module runs on random rows of that shape. A note names it.
 """
 
 import inspect
@@ -17,11 +17,11 @@ from covcal_cli.classifiers.torch.trace import NAMES
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 
 ROWS = 4
-# The usual sizes, in the order in which they are tried; others have to be declared.
+# Usual sizes, in the order of trying. Other sizes must be declared.
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
 _LENGTHS = (128, 1024, 16000, 16)  # of texts and signals
-# Attributes that declare the shape of a row (timm's dictionaries), or an image's sides alone.
+# Attributes that declare the shape of a row (dictionaries of timm), or the sides of an image.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
 _SET_EXAMPLE = (
@@ -33,7 +33,7 @@ _EXPORT = f"save it with torch.export.save, which keeps what it takes, or {OUTPU
 
 @dataclass(frozen=True)
 class Fed:
-    """Inputs that a module runs on."""
+    """The inputs of a module, and rows that it runs on."""
 
     inputs: tuple[ModelInput, ...]
     rows: tuple[Tensor, ...]  # shape (n, ...)
@@ -42,10 +42,12 @@ class Fed:
 
 @dataclass(frozen=True)
 class _Guess:
-    rows: tuple[Tensor, ...]  # made
+    """Random rows of a shape that a module may take."""
+
+    rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
-    source: str  # where it comes from, for the note
-    certain: bool = False  # whether the author of the module says so: nothing else is tried
+    source: str  # what the guess rests on, for the note
+    certain: bool = False  # whether the author declares it, so that nothing else is tried
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
@@ -53,10 +55,10 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> Fed:
-    """Find what a module is fed, by running it.
+    """Find the inputs of a module by running it.
 
-    `where` is the model, for errors; `holders` are the objects, the function or the module, whose
-    attributes may declare the input.
+    `where` is the model, for errors. `holders` are the function and the module, whose attributes
+    may declare the input.
     """
     names, needed = _arguments(module, where)
     remedy = _EXPORT if isinstance(module, torch.jit.ScriptModule) else _SET_EXAMPLE
@@ -77,11 +79,11 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
         if any(n in shape[:1] or shape[:2] == (1, n) for shape in map(_shape, outputs.values())):
             return _fed(guess, names, module)
         shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
-        failures.append(f"{text}: gives {shapes or 'no tensor'}, no answer per row")
+        failures.append(f"{text}: gives {shapes or 'no tensor'}, not one result per row")
     if failures:
         more = f", and on {len(failures) - 1} other shapes" if len(failures) > 1 else ""
         raise CovcalError(f"{where} does not run on {failures[0]}{more}: {remedy}")
-    what = "what it is fed cannot be told from its first layer"
+    what = "its first layer does not show its input"
     if needed > 1:
         what = f"forward takes {needed} inputs ({', '.join(names[:needed])})"
     raise CovcalError(f"{where}: {what}: {remedy}")
@@ -97,11 +99,11 @@ def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> Fed:
         for index, (row, shape) in enumerate(zip(guess.rows, guess.shapes, strict=True))
     )
     described = " and ".join(f"{value.name} {value.describe()}" for value in inputs)
-    return Fed(inputs, guess.rows, (f"the input is taken as {described}, {guess.source}",))
+    return Fed(inputs, guess.rows, (f"the input is read as {described}, {guess.source}",))
 
 
 def _arguments(module: nn.Module, where: str) -> tuple[list[str], int]:
-    """Return the names of what a module's forward takes by position, and how many it needs."""
+    """Return the names of the positional arguments of forward, and how many are required."""
     if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
         arguments = forward.schema.arguments[1:]
@@ -125,27 +127,27 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
     kind, width = _first_layer(module)
     layer = f"by its first layer ({kind})"
     if kind == "Linear":
-        yield _made((width,), (None, width), layer)
+        yield _random((width,), (None, width), layer)
     elif kind == "Conv2d":
         for holder in holders:
             for sides in _declared_sides(holder):
                 row = (width, *sides)
-                yield _made(row, (None, *row), f"{layer} and its declared size")
+                yield _random(row, (None, *row), f"{layer} and its declared size")
         for side in _GREY_SIDES if width == 1 else _COLOUR_SIDES:
             source = f"{layer}; it runs on {side}x{side}"
-            yield _made((width, side, side), (None, width, None, None), source)
+            yield _random((width, side, side), (None, width, None, None), source)
     elif kind in ("Conv1d", "Embedding"):
         for length in _LENGTHS:
             source = f"{layer}; it runs on a length of {length}"
             if kind == "Conv1d":
-                yield _made((width, length), (None, width, None), source)
+                yield _random((width, length), (None, width, None), source)
             else:
                 words = torch.randint(0, width, (ROWS, length), generator=_seeded())
                 yield _Guess((words,), ((None, None),), source)
 
 
 def _declared(holder: object) -> Iterator[_Guess]:
-    """Yield the rows that attributes of a function or module show or describe whole."""
+    """Yield rows whose whole shape an attribute of a function or module declares."""
     example = getattr(holder, "example_input_array", None)
     if isinstance(example, Tensor | Mapping):
         example = (example,) if isinstance(example, Tensor) else tuple(example.values())
@@ -154,17 +156,17 @@ def _declared(holder: object) -> Iterator[_Guess]:
         yield _Guess(tuple(map(_several, example)), shapes, "as example_input_array says", True)
     shape = _sizes_in(getattr(holder, "input_shape", None))
     if shape:
-        yield _made(shape, (None, *shape), "as input_shape says", certain=True)
+        yield _random(shape, (None, *shape), "as input_shape says", certain=True)
     for name in _TIMM:
-        found = getattr(holder, name, None)
-        size = found.get("input_size") if isinstance(found, Mapping) else None
-        sizes = _sizes_in(size or getattr(found, "input_size", None))
+        config = getattr(holder, name, None)
+        size = config.get("input_size") if isinstance(config, Mapping) else None
+        sizes = _sizes_in(size or getattr(config, "input_size", None))
         if sizes:
-            yield _made(sizes, (None, *sizes), f"as {name} says")
+            yield _random(sizes, (None, *sizes), f"as {name} says")
 
 
 def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
-    """Yield height and width of an image, as attributes of a module or its config have them."""
+    """Yield height and width of an image from attributes of a module or of its config."""
     for place in (holder, getattr(holder, "config", None)):
         for name in _SIDES:
             value = getattr(place, name, None)
@@ -175,18 +177,18 @@ def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
 
 
 def _sizes_in(value: Any) -> tuple[int, ...]:
-    """Return the sizes that an attribute holds; nothing where it is no such thing."""
+    """Return the sizes in an attribute; nothing if it holds no sizes."""
     if isinstance(value, list | tuple) and all(isinstance(n, int) and n > 0 for n in value):
         return tuple(value)
     return ()
 
 
-def _made(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = False) -> _Guess:
+def _random(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = False) -> _Guess:
     return _Guess((torch.randn(ROWS, *row, generator=_seeded()),), (shape,), source, certain)
 
 
 def _several(rows: Tensor) -> Tensor:
-    """Return `ROWS` rows: one alone would not tell the rows' axis from others."""
+    """Return `ROWS` rows; with a single row, the axis of rows looks like other axes of size 1."""
     copies = -(-ROWS // len(rows))
     rows = torch.cat([rows] * copies)[:ROWS] if len(rows) else rows
     if not rows.is_floating_point():
@@ -214,7 +216,7 @@ def _first_layer(module: nn.Module) -> tuple[str, int]:
 
 
 def _first_constant(module: nn.Module) -> tuple[str, int]:
-    """Return the same of a frozen TorchScript program, whose weights are constants."""
+    """Do the same as `_first_layer` for a frozen TorchScript program with constant weights."""
     if not isinstance(module, torch.jit.ScriptModule):
         return "", 0
     graph: Any = module.inlined_graph

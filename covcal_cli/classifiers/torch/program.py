@@ -1,4 +1,4 @@
-"""A torch program that is ready to run, where it computes, and which outputs may hold the classes.
+"""A torch program that is ready to run, its device, and the outputs that may hold the classes.
 
 Modules from a function, TorchScript and exported programs differ only in how they are opened.
 """
@@ -18,7 +18,7 @@ from covcal_cli.arrays import Float64s, ModelInput
 from covcal_cli.errors import CovcalError
 
 CPU = torch.device("cpu")
-ONLY_OUTPUT = "output"  # what the one tensor of a module without names is called
+ONLY_OUTPUT = "output"  # the name of the only tensor that a module returns
 _USUAL_OUTPUT = "logits"
 _DEVICES = ("cpu", "cuda")
 _SUFFIX = "executionprovider"
@@ -31,18 +31,18 @@ _STORED_SCORES = {
 
 @dataclass(frozen=True)
 class Program:
-    """A module that answers with classes."""
+    """A torch module with its inputs and its device."""
 
-    where: str  # what the user called it, for messages
+    where: str  # the name that the user gave, for messages
     name: str  # its base name
-    sha256: str  # hexadecimal sha256 of what it computes with
+    sha256: str  # of its file or its weights, hexadecimal
     module: torch.nn.Module  # on `device`, in evaluation mode
-    inputs: tuple[ModelInput, ...]  # what it is fed, in the order of its arguments
-    # shape (n, ...): made rows that it runs on, to read its structure before there is any data
+    inputs: tuple[ModelInput, ...]  # in the order of its arguments
+    # Random rows that it runs on, to find its structure before there is any data; shape (n, ...).
     rows: tuple[Tensor, ...]
     fixed_batch: int | None  # the only number of rows that it takes
-    notes: tuple[str, ...]  # what was assumed about it
-    device: torch.device = CPU  # where it computes; rows may lie anywhere
+    notes: tuple[str, ...]  # assumptions about it
+    device: torch.device = CPU  # where it computes; rows may be on any device
 
     def on(self, device: torch.device) -> "Program":
         """Return the program on another device; the module itself is moved."""
@@ -51,7 +51,7 @@ class Program:
         without_tensor_cores()
         try:
             return replace(self, module=self.module.to(device), device=device)
-        except RuntimeError as error:  # out of memory, and whatever a module's own `to` raises
+        except RuntimeError as error:  # out of memory, or from the module's own `to`
             raise CovcalError(
                 f"{self.where} cannot be moved to {device} ({cause(error)}): pass --providers cpu"
             ) from error
@@ -69,27 +69,27 @@ class Program:
 
 
 def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Run a module in inference mode; what it prints is dropped, as stdout carries results."""
-    # A copy each: the module may change its input in place.
+    """Run a module in inference mode. What it prints is dropped, because stdout is for results."""
+    # Feed copies, because the module may change its input in place.
     fed = (row.clone() for row in in_precision(module, rows))
     with torch.inference_mode(), redirect_stdout(StringIO()):
         return dict(_named("", module(*fed)))
 
 
 def in_precision(module: torch.nn.Module, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return rows in the precision that a module takes."""
+    """Return rows in the precision of a module."""
     kind = floating_type(module)
     return tuple(row.to(kind) if row.is_floating_point() else row for row in rows)
 
 
 def floating_type(module: torch.nn.Module) -> torch.dtype:
-    """Return the precision of a module's first floating-point parameter; float32 without one."""
+    """Return the precision of the first floating-point parameter; float32 if there is none."""
     kinds = (value.dtype for value in module.parameters() if value.is_floating_point())
     return next(kinds, torch.float32)
 
 
 def numpy_type(kind: torch.dtype) -> np.dtype[Any]:
-    """Return the dtype in which values for `kind` are prepared: float32 for half precision."""
+    """Return the NumPy type for inputs of type `kind`: float32 for half precision."""
     if kind in (torch.float16, torch.bfloat16):
         return np.dtype(np.float32)
     return np.dtype(torch.empty(0, dtype=kind).numpy().dtype)
@@ -123,7 +123,7 @@ def to_array(tensor: Tensor) -> Float64s:
 
 @contextmanager
 def quiet(level: int) -> Iterator[None]:
-    """Keep what is logged up to a level off the terminal."""
+    """Disable logging up to a level."""
     before = logging.root.manager.disable
     logging.disable(level)
     try:
@@ -152,8 +152,8 @@ def may_hold_classes(
 ) -> dict[str, Tensor]:
     """Return the outputs that may hold the classes of n rows.
 
-    `wanted` is the user's choice; else an output called logits comes before others. It is an error
-    if it is missing, or no output has one vector per row.
+    `wanted` is the user's choice; by default an output called logits comes before others. It is an
+    error if `wanted` is missing, or if no output has one vector per row.
     """
     described = ", ".join(f"{name} {_kind(tensor)}" for name, tensor in outputs.items())
     if wanted is not None and wanted not in outputs:
@@ -162,7 +162,7 @@ def may_hold_classes(
         wanted = _USUAL_OUTPUT
     chosen = {name: value for name, value in outputs.items() if wanted in (None, name)}
     usable = {name: value for name, value in chosen.items() if _is_answer(value, n)}
-    # One number per row beside a row of scores is a loss or a by-product.
+    # Beside a row of scores, one number per row is a loss or a by-product.
     wide = {name: value for name, value in usable.items() if value.numel() > n}
     indices = {name: value for name, value in chosen.items() if _is_index(value, n)}
     if usable or indices:
@@ -182,12 +182,12 @@ def may_hold_classes(
 
 
 def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) -> Float64s:
-    """Return one output, shape (n, K), or (n,) for indices; an error where some row has none."""
+    """Return one output, shape (n, K), or (n,) for indices; it is an error if a row has none."""
     value = outputs.get(name)
     if value is None or value.numel() == 0 or value.numel() % n:
-        found = "nothing" if value is None else list(value.shape)
+        shape = "nothing" if value is None else list(value.shape)
         raise CovcalError(
-            f"{where} gives {found} as {name} for {n} rows: the batch size is fixed inside the "
+            f"{where} gives {shape} as {name} for {n} rows: the batch size is fixed inside the "
             "model; pass --batch 1"
         )
     answer = to_array(value)
@@ -195,7 +195,7 @@ def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) ->
 
 
 def _is_answer(value: Tensor, n: int) -> bool:
-    """Return whether `value` is floats with one vector, or one number, per row."""
+    """Return whether `value` has floats: one vector or one number per row."""
     if not value.is_floating_point() or value.numel() == 0:
         return False
     if value.ndim == 1:
@@ -222,8 +222,8 @@ def _is_index(value: Tensor, n: int) -> bool:
 def device_of(providers: Sequence[str]) -> torch.device:
     """Return the device that the first of `providers` names; the CPU when there is none.
 
-    ``cpu`` or ``cuda`` in any case, in order of preference. One that is asked for and not there is
-    an error, as with ONNX Runtime: nothing is computed elsewhere than asked.
+    The names are ``cpu`` or ``cuda`` in any case, in order of preference. As with ONNX Runtime, a
+    device that is missing is an error; another device is never used instead.
     """
     names = [name.strip().lower().removesuffix(_SUFFIX) for name in providers]
     for asked, name in zip(providers, names, strict=True):
@@ -243,6 +243,6 @@ def device_of(providers: Sequence[str]) -> torch.device:
 def without_tensor_cores() -> None:
     """Keep float32 convolutions in float32 on a GPU, as products already are.
 
-    Tensor cores round to ten bits, and features would differ from the CPU's in the third digit.
+    Tensor cores round to ten bits, so features would differ from the CPU's in the third digit.
     """
     torch.backends.cudnn.allow_tf32 = False

@@ -1,9 +1,11 @@
-"""A run of a torch program as it is read: its layers, their order, and features chosen in it.
+"""Follow a run of a torch program: its linear layers, their order, and the features of ``--phi``.
 
-Eager modules, TorchScript and exported programs all end in the same operators, so a call of a
-linear layer (`LayerCall`) is read from the operator's own arguments: its input, its weights, its
-result. A `Trace` records which layers an output comes from, a `LayerReader` the values of some of
-them on every later run, and a `Tap` the features that ``--phi`` names.
+Eager modules, TorchScript and exported programs all run the same operators. So a call of a linear
+layer (`LayerCall`) is read from the arguments of its operator: input, weights and result.
+
+- A `Trace` records which layers an output comes from.
+- A `LayerReader` records the values of chosen layers on every later run.
+- A `Tap` reads the features that ``--phi`` names.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -22,7 +24,7 @@ from covcal_cli.errors import CovcalError
 
 _PRODUCTS = {"linear", "addmm", "mm", "matmul", "bmm"}
 _CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution", "_convolution"}
-_DECOMPOSED = {"einsum"}  # operators that are products underneath
+_DECOMPOSED = {"einsum"}  # operators that consist of products
 NAMES = _PRODUCTS | _CONVOLUTIONS
 
 
@@ -31,29 +33,28 @@ NAMES = _PRODUCTS | _CONVOLUTIONS
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of a linear layer."""
+    """A call of a linear layer."""
 
     op: str  # the operator
-    name: str  # path of the layer in the module, or the operator where its weights are no parameter
-    key: tuple[object, ...]  # the same for every call of the same layer
-    # what it read and gave, as it was then: what follows may change them in place
+    name: str  # path of the layer in the module; the operator if its weights are no parameter
+    key: tuple[object, ...]  # equal for all calls of the same layer
+    # Input and result at the time of the call; later operators may change them in place.
     features: Tensor
     weight: Tensor  # shape (K, d)
     bias: Tensor | None  # shape (K,)
     result: Tensor
-    # whether every result is affine in one vector of features: false for larger kernels
+    # Whether each result is affine in one vector of features; false for larger kernels.
     plain: bool
 
     @property
     def is_convolution(self) -> bool:
-        """Whether its positions are pixels; tokens otherwise."""
+        """Whether its positions are pixels, not tokens."""
         return self.op in _CONVOLUTIONS
 
     def rows(self, n: int) -> tuple[Tensor, Tensor] | None:
         """Return features, shape (n, P, d), and results, shape (n, P, K), by row and position.
 
-        P counts the positions (pixels or tokens) that one row holds; None where the call does not
-        treat the n rows apart.
+        P counts the positions (pixels or tokens) of one row. None if the call does not have n rows.
         """
         x, z = self.features, self.result
         k, d = self.weight.shape
@@ -61,10 +62,10 @@ class LayerCall:
             if x.shape[0] != n:
                 return None
             z = z.flatten(2).transpose(1, 2)
-            if z.shape[1] == 1:  # a kernel as large as the map: all of it is the feature vector
+            if z.shape[1] == 1:  # the kernel covers the whole map, which is the feature vector
                 return x.reshape(n, 1, d), z
             return x.flatten(2).transpose(1, 2), z
-        if x.ndim == 3 and x.shape[0] != n and x.shape[1] == n:  # tokens first
+        if x.ndim == 3 and x.shape[0] != n and x.shape[1] == n:  # tokens are the first axis
             x, z = x.transpose(0, 1), z.transpose(0, 1)
         if x.numel() % (n * d):
             return None
@@ -80,7 +81,7 @@ def parameter_names(module: torch.nn.Module) -> dict[int, str]:
 def read_call(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, names: dict[int, str]
 ) -> LayerCall | None:
-    """Return the call of a linear layer that an operator's call is, or None.
+    """Return an operator's call as a call of a linear layer, or None if it is no layer.
 
     `func` is the ``torch.ops.OpOverload``; `names` are those of `parameter_names`.
     """
@@ -99,7 +100,7 @@ def read_call(
         if op == "addmm":
             x, bias = given["mat1"], given["self"]
             plain = given["beta"] == 1 and given["alpha"] == 1
-        # One matrix alone in a batch is what einsum makes of a plain product.
+        # einsum turns a plain product into a batch of one matrix.
         matrix = source[0] if source.ndim == 3 and len(source) == 1 else source
         weight = matrix.T if matrix.ndim == 2 else matrix
     if weight.ndim != 2 or x.ndim < 2 or (bias is not None and bias.numel() != len(weight)):
@@ -117,7 +118,7 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[
 
 
 def _is_affine(given: dict[str, Any], result: Tensor) -> bool:
-    """Return whether a convolution sees one pixel, or the whole map at once."""
+    """Return whether a convolution reads single pixels, or the whole map at once."""
     kernel = tuple(given["weight"].shape[2:])
     padding = given["padding"]
     unpadded = padding == "valid" or (isinstance(padding, list) and not any(padding))
@@ -143,13 +144,15 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def address(tensor: Tensor) -> int:
-    """Return what tells one memory block from another; views share it."""
+    """Return the address of a tensor's memory block; views share it."""
     return tensor.untyped_storage().data_ptr()
 
 
-# The order of a run: the operators are recorded while the program runs, so that control flow and
-# functions without modules are read, too. Values are told apart by their memory block: a view or
-# a change in place is the same value.
+# The order of a run.
+#
+# Operators are recorded while the program runs, so control flow and functions without modules are
+# covered too. A value is identified by its memory block: a view or a change in place is the same
+# value.
 
 Handler = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -168,14 +171,14 @@ def _dispatch(
 
 
 _BASE: Any = TorchDispatchMode
-# Torch would import its compiler, which takes seconds, to keep it from compiling the handler.
+# Without the second member, torch imports its compiler, which takes seconds.
 _MEMBERS = {"__torch_dispatch__": _dispatch, "_should_skip_dynamo": classmethod(lambda _: False)}
 _Mode: Any = type("_Mode", (_BASE,), _MEMBERS)
 
 
 @contextmanager
 def operators_sent_to(handler: Handler) -> Iterator[None]:
-    """Within this context `handler` is given every operator that torch is to run, and runs it."""
+    """Send every operator that torch runs in this context to `handler`, which runs it."""
     mode = _Mode()
     mode.handler = handler
     with mode:
@@ -184,24 +187,23 @@ def operators_sent_to(handler: Handler) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Step:
-    """One operator's call: the values that it read, wrote and made, and the layer that it is."""
+    """A call of an operator: the numbers of the values that it read and wrote, and its layer."""
 
     op: str
     reads: frozenset[int]
     writes: frozenset[int]
-    made: frozenset[int]
-    call: LayerCall | None
+    created: frozenset[int]  # the values that it wrote into new memory
+    call: LayerCall | None  # None if the operator is no linear layer
 
 
 class Trace:
-    """Records every operator that runs inside ``with trace.recording():``, and no values."""
+    """A record of every operator that runs inside ``with trace.recording():``, without values."""
 
     def __init__(
         self,
-        # what the program is fed: everything computed from it depends on the data, and all else is
-        # constant
+        # What depends on the inputs depends on the data. All other values are constant.
         inputs: Sequence[Tensor],
-        names: dict[int, str],  # the layers' names by the address of their weights
+        names: dict[int, str],  # the names of the layers by the address of their weights
     ) -> None:
         self._names = names
         self._values: dict[int, int] = {}
@@ -211,41 +213,41 @@ class Trace:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what runs in this context."""
+        """Record the operators that run in this context."""
         with operators_sent_to(self._record):
             yield
 
     def _record(self, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
-        # What it reads, by the values' numbers before it runs.
+        # Number the values that it reads, before it runs.
         read = [*tensors(args), *tensors(dict(given))]
         reads = frozenset(map(self._value, read))
         result = func(*args, **given)
-        # What it makes or changes: a result in a block that it did not read is a new value.
+        # Number the values that it writes. A result in a block that it did not read is a new value.
         blocks = {address(tensor) for tensor in read}
         outputs = list(tensors(result))
-        made = frozenset(
+        created = frozenset(
             self._new(address(tensor)) for tensor in outputs if address(tensor) not in blocks
         )
-        writes = made | frozenset(map(self._value, outputs))
+        writes = created | frozenset(map(self._value, outputs))
         if func._schema.is_mutable:
             writes |= frozenset(self._value(tensor) for tensor in read[:1])
         if reads & self._from_data:
             self._from_data |= writes
-        # The layer that it is, without its values, so that their memory can be used again.
+        # Record its layer without values, so that their memory can be used again.
         call = read_call(func, args, given, result, self._names)
         if call is not None:
             nothing = call.weight.new_empty(0)
             is_layer = self._is_layer(call)
             call = replace(call, features=nothing, result=nothing) if is_layer else None
-        changes = bool(made) or func._schema.is_mutable
+        changes = bool(created) or func._schema.is_mutable
         op = func.overloadpacket.__name__ if changes else ""
-        self.steps.append(Step(op, reads & self._from_data, writes, made, call))
+        self.steps.append(Step(op, reads & self._from_data, writes, created, call))
         return result
 
     def last_layers(self, output: Tensor) -> tuple[list[LayerCall], list[str]]:
-        """Return the layers that the ways back from `output` meet first, in the order of the run.
+        """Return the first layers on the paths back from `output`, and the operators after them.
 
-        Beside them the operators between them and the output, in the same order.
+        Both are in the order of the run.
         """
         needed = {self._value(output)}
         layers: list[LayerCall] = []
@@ -253,7 +255,7 @@ class Trace:
         for step in reversed(self.steps):
             if not needed & step.writes:
                 continue
-            needed -= step.made
+            needed -= step.created
             if step.call is not None:
                 layers.append(step.call)
             else:
@@ -263,26 +265,26 @@ class Trace:
         return layers[::-1], followers[::-1]
 
     def turn(self, layer: LayerCall) -> int:
-        """Return which of its layer's calls one is, counted from the last (-1)."""
+        """Return the number of a call among the calls of its layer, counted from the last (-1)."""
         own = [call for call in self.calls if call.key == layer.key]
         return next(index - len(own) for index, call in enumerate(own) if call is layer)
 
     def before(self, layer: LayerCall) -> list[LayerCall]:
-        """Return every layer that the input of `layer` comes from."""
+        """Return all layers that the input of `layer` comes from."""
         needed: set[int] = set()
-        found: list[LayerCall] = []
+        layers: list[LayerCall] = []
         for step in reversed(self.steps):
             if step.call is layer:
                 needed |= step.reads
             elif needed & step.writes:
-                needed = (needed - step.made) | step.reads
+                needed = (needed - step.created) | step.reads
                 if step.call is not None:
-                    found.append(step.call)
-        return found
+                    layers.append(step.call)
+        return layers
 
     @property
     def calls(self) -> list[LayerCall]:
-        """Every call of a linear layer with constant weights, in order."""
+        """All calls of linear layers with constant weights, in order."""
         return [step.call for step in self.steps if step.call is not None]
 
     def _is_layer(self, call: LayerCall) -> bool:
@@ -296,26 +298,26 @@ class Trace:
         return self._values[block] if block in self._values else self._new(block)
 
     def _new(self, block: int) -> int:
-        # A block that was freed may be used again: it holds another value then.
+        # A freed block may be used again; then it holds another value.
         self._count += 1
         self._values[block] = self._count
         return self._count
 
 
 class LayerReader:
-    """Keeps what chosen layers read and gave inside ``with reader.listening():``."""
+    """A record of the inputs and results of chosen layers inside ``with reader.listening():``."""
 
     def __init__(
         self,
-        keys: Set[tuple[object, ...]],  # the layers' keys
-        names: dict[int, str],  # the layers' names by the address of their weights
+        keys: Set[tuple[object, ...]],  # of the layers
+        names: dict[int, str],  # the names of the layers by the address of their weights
     ) -> None:
         self._keys, self._names = keys, names
         self.calls: list[LayerCall] = []
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Keep the calls that are made in this context; nothing is slower without layers."""
+        """Record the calls in this context. Without layers, nothing is recorded or slower."""
         if not self._keys:
             yield
             return
@@ -327,37 +329,38 @@ class LayerReader:
         if func.overloadpacket.__name__ in NAMES:
             call = read_call(func, args, given, result, self._names)
             if call is not None and call.key in self._keys:
-                # What follows may change them in place.
+                # Copy, because later operators may change them in place.
                 copies = replace(call, features=call.features.clone(), result=call.result.clone())
                 self.calls.append(copies)
         return result
 
 
-# Features that the user chose with ``--phi``: the input, or what a named module reads or gives.
+# The features of ``--phi``: the input of the program, or input or output of a named module.
 
 _SIDES = (".input", ".output")
 _SHOWN = 8
 
 
 class Tap:
-    """Where chosen features are read."""
+    """The place where the features of ``--phi`` are read: here, the input of the program."""
 
-    keys: frozenset[tuple[object, ...]] = frozenset()  # layers whose calls it needs
-    note = ""  # what is done to the values; empty for nothing
+    keys: frozenset[tuple[object, ...]] = frozenset()  # of the layers whose calls it needs
+    note = ""  # on what is done to the values; empty for nothing
 
     def __init__(self, where: str, name: str) -> None:
-        self.where, self.name = where, name  # the model, for errors; as the user would choose it
+        self.where = where  # the model, for errors
+        self.name = name  # as in ``--phi``
 
     def listen(self) -> AbstractContextManager[None]:
-        """Return a context within which the program runs."""
+        """Return the context in which the program must run."""
         return nullcontext()
 
     def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:
-        """Return the features, shape (n, d), of the run just done: those of the input."""
+        """Return the features, shape (n, d), of the last run."""
         return np.concatenate([to_array(row.flatten(1)) for row in rows], axis=1)
 
     def _vectors(self, value: Tensor, n: int) -> Float64s:
-        """Return one vector per row; maps of pixels are averaged, which is noted."""
+        """Return one vector per row. Maps of pixels are averaged, and a note says so."""
         shape = list(value.shape)
         if value.ndim >= 4 and shape[0] == n:
             if value.numel() > n * shape[1]:
@@ -373,7 +376,7 @@ class Tap:
 
 
 class _ModuleTap(Tap):
-    """What a module reads or gives, kept by a hook."""
+    """The input or output of a module, recorded by a hook."""
 
     def __init__(self, where: str, name: str, module: torch.nn.Module) -> None:
         super().__init__(where, name)
@@ -393,9 +396,9 @@ class _ModuleTap(Tap):
             handle.remove()
 
     def _keep(self, _module: torch.nn.Module, *values: Any) -> None:
-        found = next(tensors(values[-1]), None)
-        # What follows may change it in place.
-        self._value = None if found is None else found.clone()
+        value = next(tensors(values[-1]), None)
+        # Copy, because later operators may change it in place.
+        self._value = None if value is None else value.clone()
 
     def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:
         if self._value is None:
@@ -406,7 +409,7 @@ class _ModuleTap(Tap):
 
 
 class _LayerTap(Tap):
-    """What a linear layer of a file's program reads or gives, by its operator."""
+    """The input or output of a linear layer in the program of a file."""
 
     def __init__(self, where: str, name: str, call: LayerCall) -> None:
         super().__init__(where, name)
@@ -421,9 +424,9 @@ class _LayerTap(Tap):
 
 
 def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
-    """Find what ``--phi`` names: ``input``, NAME or NAME.output, or NAME.input.
+    """Return the tap that ``--phi`` names: ``input``, NAME or NAME.output, or NAME.input.
 
-    `calls` are the linear layers of a run: of a file's program, those alone can be read.
+    `calls` are the linear layers of a run. In the program of a file, only these can be read.
     """
     if phi == "input":
         return Tap(program.where, phi)
@@ -432,7 +435,7 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
     hookable = not isinstance(program.module, torch.jit.ScriptModule | torch.fx.GraphModule)
     layers = {call.name: call for call in calls}
     known = [key for key in modules if key] if hookable else list(layers)
-    # A module may be called by a name that ends like a side.
+    # The name of a module may end in ".input" or ".output".
     if name not in known:
         name, side = next(
             ((phi.removesuffix(end), end) for end in _SIDES if phi.endswith(end)), (phi, side)

@@ -35,7 +35,7 @@ class Refused:
 
 
 TWO = {"w2": -W}
-CHOICE = "pass --phi none to keep its logits alone, or --phi NAME"
+CHOICE = "pass --phi none to keep only its logits, or --phi NAME"
 
 REFUSED: dict[str, Refused] = {
     "no layer": Refused(
@@ -154,7 +154,7 @@ REFUSED: dict[str, Refused] = {
             constants={"w6": W6},
             typed_inputs=(("x", FLOAT, ["batch", D_IN]), ("state", FLOAT, [2, "batch", D_IN])),
         ),
-        r"has 2 inputs \(x \[\?, 6\], state \[2, \?, 6\]\), and state holds no row per example "
+        r"has 2 inputs \(x \[\?, 6\], state \[2, \?, 6\]\), and state has no row per example "
         r"\(a state or a parameter\?\): export the model without it, or .* --logits",
     ),
     "a parameter": Refused(
@@ -167,7 +167,7 @@ REFUSED: dict[str, Refused] = {
             constants={"w6": W6},
             typed_inputs=(("x", FLOAT, ["batch", D_IN]), ("sr", INT64, [])),
         ),
-        r"sr \(a single number\)\), and sr holds no row",
+        r"sr \(a single number\)\), and sr has no row",
     ),
     "an input of another width than its weights": Refused(
         Graph(
@@ -184,7 +184,7 @@ REFUSED: dict[str, Refused] = {
             types={"y": INT64},
             shapes={"y": ["N"]},
         ),
-        "gives labels alone .* export its probabilities",
+        "gives only labels .* export its probabilities",
         {"phi": "none"},
     ),
     "an unknown tensor": Refused(
@@ -216,7 +216,7 @@ REFUSED: dict[str, Refused] = {
             constants=ROW1,
             shapes={"y": ["N", 1]},
         ),
-        "gives one number per row, from -.* to .*, and no layer before it tells what it means",
+        "gives one number per row, from -.* to .*, and no layer before it shows what it means",
         {"phi": "none"},
     ),
     "maps that are not pooled": Refused(

@@ -134,7 +134,9 @@ def test_probabilities_alone_become_logarithms_with_a_note(tmp_path: Path) -> No
     found = {tuple(row) for row in np.round(np.exp(logits.astype(np.float64)), 6)}
     assert found == {(0.7, 0.3, 0.0), (0.0, 0.2, 0.8)}
     assert np.isfinite(logits).all()
-    assert any("float32 holds nothing below 1e-38" in note for note in classifier.notes)
+    assert any(
+        "below 1e-38, the smallest float32, counts as 1e-38" in note for note in classifier.notes
+    )
 
 
 def test_scores_between_zero_and_one_are_read_as_logits_with_a_warning(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_an_embedding_beside_the_one_logit_made_of_it_asks_which(
     graph = Graph(nodes, constants=constants, outputs=("phi", "y"), shapes=shapes)
     path = graph.save(tmp_path)
     if output is None:
-        with pytest.raises(CovcalError, match=r"y, one number per row, .* reads phi, .*-output y"):
+        with pytest.raises(CovcalError, match=r"y, one number per row, .* reads phi\. .*-output y"):
             open_onnx(path)
         return
     assert open_onnx(path, output=output).n_classes == (2 if output == "y" else D)

@@ -162,7 +162,7 @@ def test_providers_go_by_short_names(asked: tuple[str, ...]) -> None:
 
 def test_weights_with_an_onnx_file_are_refused(tmp_path: Path) -> None:
     path = SOFTMAX.save(tmp_path)
-    with pytest.raises(CovcalError, match="holds its own weights: give --weights only with"):
+    with pytest.raises(CovcalError, match="contains its weights: give --weights only with"):
         open_classifier(path, weights=path)
 
 

@@ -134,9 +134,11 @@ def test_notes_say_how_the_output_is_to_be_read(tmp_path: Path) -> None:
         classifier = opened.prove(inputs_of(case.graph))
         return " ".join(classifier.notes)
 
-    assert "prints a sigmoid per class, so its confidences are not" in notes("a sigmoid per class")
-    assert "one number per row" in notes("one logit and its sigmoid")
-    assert "prints labels alone" in notes("argmax alone")
+    assert "output is one sigmoid per class. covcal uses the softmax" in notes(
+        "a sigmoid per class"
+    )
+    assert "one number z per row" in notes("one logit and its sigmoid")
+    assert "is only a label" in notes("argmax alone")
     assert notes("softmax") == ""
 
 
@@ -183,7 +185,7 @@ def test_a_model_whose_fused_operators_round_differently_is_read_without_them(
     assert measured == []
     assert read == [True, True, False, False]
     assert classifier.exposure_error == 0.0
-    assert any("moves by up to 0.1" in note for note in classifier.notes)
+    assert any("changes by up to 0.1" in note for note in classifier.notes)
 
 
 def test_a_model_that_changes_when_it_is_read_is_refused(
@@ -206,7 +208,9 @@ def test_a_quantised_model_is_held_to_itself_on_every_batch(
     classifier = opened.prove(batch)
     classifier.run(batch)
     monkeypatch.setattr(OriginalModel, "difference", lambda *_: 0.3)
-    remedy = "pass --phi none to keep its own logits alone, or" if phi is None else "rows, where"
+    remedy = (
+        "pass --phi none to keep only its own logits, or" if phi is None else "rows, because ONNX"
+    )
     with pytest.raises(CovcalError, match=rf"changes its output by 0\.3 .*{remedy}") as error:
         classifier.run(batch)
     assert str(error.value).endswith("extract from the model before quantisation")
@@ -241,5 +245,7 @@ def test_a_number_that_an_embedding_does_not_know_is_called_that(tmp_path: Path)
     batch = inputs_of(case.graph)
     classifier = opened.prove(batch)
     batch["input_ids"][3] = 500
-    with pytest.raises(CovcalError, match=r"no entry in a table .*idx=500 .*: number the categ"):
+    with pytest.raises(
+        CovcalError, match=r"an embedding without an entry .*idx=500 .*: number the categ"
+    ):
         classifier.run(batch)

@@ -34,7 +34,7 @@ def whole() -> bytes:
     return bytes(DENSE["softmax"][0].model().SerializeToString())
 
 
-UNREADABLE = r"is truncated or no ONNX model \(\d+ bytes\): copy or download it again, or export"
+UNREADABLE = r"is cut or is not an ONNX model \(\d+ bytes\): copy or download it again, or export"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", r"is empty \(0 bytes\)"),
@@ -171,7 +171,7 @@ def test_inputs_with_different_numbers_of_rows_are_refused(tmp_path: Path) -> No
         more_inputs=("more",),
     )
     batch = {"x": dense_rows(4), "more": np.zeros((3, 1), np.float32)}
-    with pytest.raises(CovcalError, match="is given 4 rows and 3 rows of more"):
+    with pytest.raises(CovcalError, match="gets 4 rows, but 3 rows of more"):
         open_classifier(graph.save(tmp_path)).prove(batch)
 
 
@@ -203,7 +203,7 @@ def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
     )
     saved = graph.save(tmp_path)
     saved.write_bytes(saved.read_bytes().replace(b"other", b"o\xffher"))
-    with pytest.raises(CovcalError, match=r"is damaged \(a name in it is no UTF-8\): copy or"):
+    with pytest.raises(CovcalError, match=r"is damaged \(a name in it is not UTF-8\): copy or"):
         open_classifier(saved)
 
 

@@ -128,20 +128,20 @@ def test_one_number_per_row_stands_for_two_classes(name: str) -> None:
     assert classifier.bias is not None
     assert classifier.weight.shape == (2, D)
     assert relative(features @ classifier.weight.T + classifier.bias, logits) <= 1e-5
-    assert any("one number per row" in note for note in classifier.notes)
-    assert not any("a sigmoid per class" in note for note in classifier.notes)
+    assert any("one number z per row" in note for note in classifier.notes)
+    assert not any("one sigmoid per class" in note for note in classifier.notes)
 
 
 def test_one_number_without_a_layer_is_refused() -> None:
     """Beyond [0, 1] it is no probability, and whose logit it is cannot be told."""
     x = {"x": 100 * rows(TENSOR).numpy()}
     classifier = open_torch(f"{ZOO}:one_relu", phi="none").prove(x)
-    with pytest.raises(CovcalError, match="no layer before it tells what it means: return one"):
+    with pytest.raises(CovcalError, match="no layer before it shows what it means: return one"):
         settled(classifier, x)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("with_sigmoid", "a sigmoid per class"), ("with_argmax", "labels alone")]
+    ("name", "words"), [("with_sigmoid", "one sigmoid per class"), ("with_argmax", "only a label")]
 )
 def test_what_the_output_does_not_say_is_noted(name: str, words: str) -> None:
     """Confidences are the softmax of the logits, which such a model does not print."""
@@ -190,9 +190,9 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     assumed = open_torch(f"{ZOO}:images")
     assert assumed.inputs[0].shape == (None, CHANNELS, None, None)
     assert assumed.notes == (
-        "the input is taken as x float32 [N, 3, ?, ?], by its first layer (Conv2d); it runs on "
+        "the input is read as x float32 [N, 3, ?, ?], by its first layer (Conv2d); it runs on "
         "224x224",
-        f"{ZOO}:images came with its own weights: --weights loads others",
+        f"{ZOO}:images uses the weights that it sets itself; --weights loads other weights",
     )
 
 
@@ -366,7 +366,7 @@ def test_data_parallel_and_threads() -> None:
 def test_a_cap_that_made_rows_do_not_show_leaves_the_output_as_it_is(name: str) -> None:
     """The error names the choice, and the choice works."""
     large = {"x": 30 * rows(TENSOR).numpy()}
-    with pytest.raises(CovcalError, match="on every batch: pass --phi none to take the output"):
+    with pytest.raises(CovcalError, match="on every batch: pass --phi none to read the output"):
         open_torch(f"{ZOO}:{name}").prove(large)
     classifier = open_torch(f"{ZOO}:{name}", phi="none").prove(large)
     features, logits = settled(classifier, large)

@@ -22,7 +22,7 @@ REFUSED = {
     "convolved_relu_pooled": (
         ": the output is neither the logits of conv2d head nor their softmax, so it is not affine "
         "in what that layer reads (relu_, mean follow it): pass --phi NAME or input to choose the "
-        "features, or --phi none for the logits alone"
+        "features, or --phi none to keep only the logits"
     ),
     "wide": (
         ": conv2d body.0, the last layer with weights before the output, is not a plain 1x1 "
@@ -36,17 +36,17 @@ REFUSED = {
     "two_answers": " has 2 outputs that could hold the classes: left (from linear head), right",
     "one_relu": ": the output is neither the logits of linear head nor their softmax",
     "dice": (" gives another output for the same rows each time (relative error "),
-    "no_layer": ": what it is fed cannot be told from its first layer: set module.example_input",
-    "recurrent": ": what it is fed cannot be told from its first layer: set module.example_input",
+    "no_layer": ": its first layer does not show its input: set module.example_input",
+    "recurrent": ": its first layer does not show its input: set module.example_input",
     "two_unknown_inputs": ": forward takes 2 inputs (left, right): set module.example_input_array",
     "odd_sides": " does not run on [4, 3, 224, 224]: RuntimeError: mat1 and mat2 shapes cannot be ",
-    "lazy": ": 0.weight is lazy and has no shape yet: run the module once inside the function",
-    "meta": ": its parameters hold no values (NotImplementedError: ",
+    "lazy": ": 0.weight is lazy and has no shape yet: run the module once in the function",
+    "meta": ": its parameters have no values (NotImplementedError: ",
     "needs_arguments": " needs arguments (classes): give a function without arguments that calls",
     "raises": ": calling it fails (ValueError: no weights at torch_modules.py line ",
     "exits": ": calling it fails (SystemExit: bye at torch_modules.py line ",
-    "gives_a_dict": " returns no torch.nn.Module (dict): return one",
-    "not_a_function": " is no function (int): name a function without arguments that returns a",
+    "gives_a_dict": " does not return a torch.nn.Module but dict: return a module",
+    "not_a_function": " is not a function (int): give a function without arguments that returns a",
 }
 
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "broken_zoo_a:net",
             "importing broken_zoo_a fails (RuntimeError: bad day at broken_zoo_a.py line 3)",
         ),
-        ("half_zoo_a:nets", "half_zoo_a has no nets (it has net, other): name one"),
+        ("half_zoo_a:nets", "half_zoo_a has no nets (it has net, other): give the name of a"),
     ):
         path = list(sys.path)
         with pytest.raises(CovcalError) as error:
@@ -153,7 +153,7 @@ def test_zip_files_that_torch_cannot_run(tmp_path: Path) -> None:
         archive.writestr("c/constants.pkl", b"\x80\x02).")
         archive.writestr("c/code/__torch__.py", "nonsense")
     for path, message in (
-        (foreign, "is a zip file and holds no torch program"),
+        (foreign, "is a zip file without a torch program"),
         (compiled, "is compiled (AOTInductor), which shows no layers"),
         (damaged, f"is a TorchScript file that torch {torch.__version__} cannot load (RuntimeErr"),
     ):
@@ -204,7 +204,7 @@ def test_unknown_phi_lists_what_there_is() -> None:
 def test_exported_programs_that_hide_their_head(tmp_path: Path) -> None:
     """One row cannot tell an added constant; inputs by keyword cannot be fed in order."""
     one = save(torch_modules.by_hand(), "static", tmp_path / "one.pt2", rows((D_IN,), 1))
-    with pytest.raises(CovcalError, match=r"so few rows show: export it with a dynamic batch, or"):
+    with pytest.raises(CovcalError, match=r"as far as 1 rows show: export it with a dynamic batch, or"):
         open_classifier(one, trusted=True)
     exporter: Any = torch.export
     named = exporter.export(torch_modules.mlp().eval(), (), {"x": rows((D_IN,))})

@@ -47,7 +47,7 @@ def test_weights_are_found_in_checkpoints(place: str, prefix: str, tmp_path: Pat
     x = rows((D_IN,))
     _, logits = classifier.prove({"x": x.numpy()}).run({"x": x.numpy()})
     np.testing.assert_allclose(logits, expected_logits(weights, x), rtol=1e-5, atol=1e-5)
-    said = f"{path}: {prefix!r} dropped before every name" in classifier.notes
+    said = f"{path}: {prefix!r} was removed from the start of every name" in classifier.notes
     assert said == bool(prefix)
     assert classifier.sha256 != open_torch(f"{ZOO}:mlp").sha256
 
@@ -107,7 +107,7 @@ def test_pickled_objects_are_never_built(tmp_path: Path) -> None:
     """Neither as weights nor as the model: nothing in the file runs."""
     path, mark = tmp_path / "evil.pth", tmp_path / "ran"
     torch.save({"state_dict": trained(), "object": Evil(mark)}, path)
-    with pytest.raises(CovcalError, match=r"holds Python objects and not weights alone \(.*\): s"):
+    with pytest.raises(CovcalError, match=r"holds Python objects, not only weights \(.*\): s"):
         open_torch(f"{ZOO}:mlp", weights=path)
     with pytest.raises(CovcalError, match="holds weights or a pickled object"):
         open_torch(path)
@@ -131,7 +131,7 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
         with pytest.raises(CovcalError, match=f"holds no state_dict but {found}: save it with"):
             open_torch(f"{ZOO}:mlp", weights=path)
     program = save(torch_modules.mlp(), "traced", tmp_path / "model.pt", rows((D_IN,)))
-    with pytest.raises(CovcalError, match=r"holds its own weights: drop --weights"):
+    with pytest.raises(CovcalError, match=r"contains its weights: leave out --weights"):
         open_torch(program, weights=path)
 
 
