@@ -194,7 +194,9 @@ def find_head(run: RandomRun) -> Head:
             heads[name] = head
     chosen = _one_head(run, heads)
     if chosen is None:
-        few = f", as far as {run.n} rows show" if run.n < _ENOUGH_ROWS else ""
+        few = (
+            f" on {run.n} random {'row' if run.n == 1 else 'rows'}" if run.n < _ENOUGH_ROWS else ""
+        )
         other = f"export it with a dynamic batch, or {_OTHER_WAYS}" if few else _OTHER_WAYS
         raise CovcalError(f"{run.where}: {reasons[0]}{few}: {other}")
     return chosen
