@@ -1,9 +1,9 @@
-"""Rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv`` and ``.parquet``.
+"""Read rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv``, ``.parquet``.
 
-Wide arrays are streamed, so that their size does not matter; labels, ids and groups stay in memory.
-Images are uint8 [n, h, w] or [n, h, w, c], or the files that a column ``path`` names, or a column
-that holds the bytes of such files, and are preprocessed; other numbers must have the model's own
-shape and go in as they are.
+Wide arrays of any size are streamed; labels, ids and groups stay in memory. Images are
+preprocessed: arrays uint8 [n, h, w] or [n, h, w, c], files that a column ``path`` names, or a
+column with the bytes of such files. Other numbers must have the shape of the model's input and
+stay unchanged.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -48,7 +48,7 @@ from covcal_cli.errors import CovcalError
 
 
 class ArrayFile:
-    """A file of arrays, opened before it is settled what goes into a model."""
+    """A file of arrays, before the inputs of a model are chosen from it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,12 +69,12 @@ class ArrayFile:
         self.notes += note_on_ids(path, self.ids) if facts.has_ids else ()
 
     def feeds(self, wanted: Sequence[ModelInput]) -> list[Feed] | None:
-        """Return what every input of a model is made of; None where the rows are image files."""
+        """Return the arrays for every input of a model; None if the rows are image files."""
         if self.facts.path_name is not None:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # numbers with a picture beside them
+        try:  # the images may only illustrate rows of numbers
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)
@@ -86,8 +86,7 @@ class ArrayFile:
 class ArrayData:
     """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`.
 
-    `feeds` are those of the file, perhaps with the columns in another order, of which `remark`
-    says what a user should know.
+    `feeds` may have the columns of the file in another order; `remark` is the note about that.
     """
 
     def __init__(
@@ -105,13 +104,13 @@ class ArrayData:
         self.columns = facts.groups
         self._file, self._feeds = file, feeds or []
         self._input = wanted[0].name
-        self.feature_columns = columns_of(feeds)  # those that go in side by side, in order
+        self.feature_columns = columns_of(feeds)  # in the order of the model's input
         self.holds_images = feeds is None or (len(feeds) == 1 and _is_pixels(file.store, feeds[0]))
         used = [name for feed in self._feeds for name in feed.names]
         if feeds is None:
             require_one_input(file.path, wanted)
             used = [] if file.image_name is None else [file.image_name]
-        elif file.image_name is not None:  # before, its numbers passed for groups of images
+        elif file.image_name is not None:  # so far, its numbers counted as groups
             self.columns = {name: v for name, v in self.columns.items() if name not in used}
         if not self.holds_images:
             for feed in self._feeds:
@@ -124,7 +123,7 @@ class ArrayData:
         )
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 where unknown."""
+        """Return the class index of every row, shape (n,); -1 for an unknown label."""
         return self._file.facts.labels.indices(classes)
 
     def batches(
@@ -135,7 +134,7 @@ class ArrayData:
         size: int,
         threads: int,
     ) -> Generator[Batch, None, None]:
-        """Yield the rows in order; images through `pipeline`, others as they are."""
+        """Yield the rows in order; `pipeline` preprocesses images."""
         if self.holds_images:
             openers = self._openers(rows, size)
             yield from decode_batches(openers, rows, self._input, pipeline, threads=threads)
@@ -152,11 +151,11 @@ class ArrayData:
             store.pieces(numbers, rows, size) if numbers else iter([(rows, {})])
         )
         for chosen, arrays in pieces:
-            everything = arrays | {name: values[chosen] for name, values in texts.items()}
+            columns = arrays | {name: values[chosen] for name, values in texts.items()}
             yield (
                 chosen,
                 {
-                    feed.wanted.name: fed(store, feed, everything, chosen, self.ids)
+                    feed.wanted.name: fed(store, feed, columns, chosen, self.ids)
                     for feed in self._feeds
                 },
             )
@@ -187,8 +186,8 @@ class ArrayData:
             and name.removeprefix(GROUP_PREFIX) not in self.columns
             and (used or entry.shape[:1] != (self._file.n,))
         ]
-        shown = ", ".join(unused[:12]) + (" and more" if len(unused) > 12 else "")
-        return (f"{self.path}: {shown} not used",) if unused else ()
+        names = ", ".join(unused[:12]) + (" and more" if len(unused) > 12 else "")
+        return (f"{self.path}: {names} not used",) if unused else ()
 
 
 def _is_pixels(store: Store, feed: Feed) -> bool:
@@ -199,7 +198,7 @@ def _is_pixels(store: Store, feed: Feed) -> bool:
 
 
 def _opener(row: Pixels) -> Opener:
-    # A single channel is grey to Pillow only without its axis.
+    # Pillow reads a single channel as grey only if it has no axis.
     pixels = row[..., 0] if row.ndim == 3 and row.shape[-1] == 1 else row
     open_image: Callable[[Pixels], Image.Image] = Image.fromarray
     return partial(open_image, pixels)

@@ -1,6 +1,6 @@
-"""The classes of a model, and those of data's folders and labels: by name, never by position.
+"""Match the classes of a model with those of folders and labels by name, never by position.
 
-A class whose folder is missing shifts no other class.
+If the folder of a class is missing, the other classes keep their indices.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ from covcal_cli.records import parsed_json
 
 _ASKED = "--classes"
 _SHOWN = 12  # names in a message
-_PLACEHOLDER = "LABEL_"  # what Hugging Face calls classes that nobody named
+_PLACEHOLDER = "LABEL_"  # Hugging Face's prefix for classes without names
 
 
 class NumberedNames(tuple[str, ...]):
-    """Class names in the order of their numbers; others stand in no order."""
+    """Class names in the order of the class numbers; plain tuples of names have no order."""
 
     __slots__ = ()
 
 
 class NamesClasses(Protocol):
-    """Data whose labels may be names."""
+    """Data with labels that may be names."""
 
     path: Path
-    # Names of its class folders, or its distinct labels; None where labels are class numbers.
+    # The class folders, or the distinct labels; None if labels are class numbers.
     class_folders: tuple[str, ...] | None
 
 
@@ -39,33 +39,32 @@ class ClassMap:
     """The classes of a model in the order of its logits."""
 
     names: tuple[str, ...]  # length K
-    by_number: bool  # whether a number that is no name is the index: "3" and "03" are one class
-    whose: str = field(default="the model", compare=False)  # for messages
-    # Whether nothing says that the logits stand in this order.
+    by_number: bool  # whether a number that is no name is a class index: "3" and "03" are one class
+    whose: str = field(default="the model", compare=False)  # who names them, for messages
+    # Whether the order is a guess, because the model names no classes.
     is_assumed: bool = field(default=False, compare=False)
 
     @property
     def note(self) -> str | None:
-        """Say in which order the classes are taken to be; None where that is known."""
+        """A note on the assumed order of the classes; None if the order is known."""
         if not self.is_assumed:
             return None
         return (
-            f"the model names no classes: its outputs are taken as {listed(self.names)}, "
-            f"{self.whose}'s names in order; if the model's order is another, name them with "
-            "--classes"
+            f"the model names no classes: its outputs are read as {listed(self.names)}, the names "
+            f"of {self.whose} in order; if the model has another order, name them with --classes"
         )
 
     def index(self, folder: str) -> int | None:
-        """Return the class index of a folder's or label's name, or None if it names no class."""
+        """Return the class index of a folder or label, or None if it is no class."""
         if folder in self.names:
             return self.names.index(folder)
         number = _number(folder) if self.by_number else None
         return number if number is not None and number < len(self.names) else None
 
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
-        """Return the class index of a folder's name, or of another thing's, called `what`.
+        """Return the class index of a name.
 
-        A name that is no class is refused, listing the classes, and so is the name of several.
+        Messages call it `what`. A name of no class or of several classes is refused.
         """
         index = self.index(folder)
         if index is None:
@@ -87,19 +86,19 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return `advice` to use ``--classes``, with a comma; nothing where the user did."""
+        """Return the `advice` with ``--classes`` behind a comma; nothing if the user passed it."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
 def numbered_classes(count: int) -> ClassMap:
-    """Return the classes 0 .. K-1, for data whose labels are class numbers."""
+    """Return the classes 0 to K-1, for data with class numbers as labels."""
     return ClassMap(tuple(str(index) for index in range(count)), by_number=True)
 
 
 def named_classes(names: Sequence[str]) -> ClassMap:
-    """Return the classes of these names, in the order of the logits.
+    """Return classes with these names, in the order of the logits.
 
-    A number stands for a class index only where no name is a number, or each is its own index.
+    A number means a class index only if no name is a number, or if every name is its own index.
     """
     numbers = [_number(name) for name in names]
     plain = all(number is None for number in numbers) or numbers == list(range(len(names)))
@@ -113,16 +112,18 @@ def choose_classes(
     count: int,
     whose: str = "the model",
 ) -> ClassMap:
-    """Return the model's `count` classes from the first of: user, model, source, numbers.
+    """Return the model's `count` classes as named by the user, else the model, else the source.
+
+    If nobody names them, they are numbered.
 
     Parameters
     ----------
     asked : ClassMap or None
-        What ``--classes`` names.
+        The classes of ``--classes``.
     model_names : sequence of str or None
-        What the model calls its classes; `whose` says where they come from, for messages.
+        The class names in the model; `whose` is their origin, for messages.
     domains : sequence of NamesClasses
-        The source first; the target where it is alone.
+        The source first; only the target if it is alone.
     """
     if asked is not None:
         return replace(asked, whose=_ASKED)
@@ -140,10 +141,10 @@ def choose_classes(
 
 
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
-    """Return the classes that a domain's folders, empty ones included, or distinct labels name.
+    """Return the `count` classes that the folders, also empty folders, or labels of a domain name.
 
-    They are taken in the order of numbers or of the alphabet, unless they are `NumberedNames`, and
-    refused where they are not `count` many and no numbers below it.
+    `NumberedNames` keep their order; other names are sorted, numbers by their value. Names of
+    another number than `count` are refused, unless all are numbers below it.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:
@@ -157,7 +158,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
         raise CovcalError(
             f"{path}: two classes have the same number ({listed(sorted(folders))}): merge them"
         )
-    # Numbers are the indices where they can be, else they give the order, as the alphabet does.
+    # Numbers below `count` are indices; larger numbers and other names are sorted.
     ordered = sorted(folders)
     if len(numbers) == len(folders):
         if max(numbers.values()) < count:
@@ -165,12 +166,12 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
         ordered.sort(key=numbers.__getitem__)
     if len(ordered) != count:
         if path.is_file():
-            what, remedy = "classes", "label the rows"
+            noun, remedy = "classes", "label the rows"
         else:
-            what = "class folders"
+            noun = "class folders"
             remedy = "add an empty folder for each class without images, name the folders"
         raise CovcalError(
-            f"{path} has {len(ordered)} {what} ({listed(ordered)}) and the model has {count} "
+            f"{path} has {len(ordered)} {noun} ({listed(ordered)}) and the model has {count} "
             f"classes: {remedy} by class number, 0 to {count - 1}, or name the classes with "
             "--classes FILE"
         )
@@ -185,8 +186,8 @@ def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None
         return None
     names = listed([classes.names[index] for index in missing])
     return (
-        f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes ({names}); "
-        "no other class is shifted by that"
+        f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes ({names}); the "
+        "other classes keep their indices"
     )
 
 
@@ -201,16 +202,15 @@ def _number(name: str) -> int | None:
 
 # ``--classes FILE``: the names of a model's classes in the order of its logits.
 
-_REMEDY = "give one class name a line in the order of the logits, or a JSON list or object"
-_CALIBRATED = "classes"  # where covcal calibrate lists them
+_REMEDY = "give one class name per line in the order of the logits, or a JSON list or object"
+_CALIBRATED = "classes"  # the key of the class names in cal.json
 
 
 def read_classes(path: Path, count: int) -> ClassMap:
-    """Read the names of a model's `count` classes, each of which must be named once.
+    """Read the names of a model's `count` classes; a name must not occur twice.
 
-    The file is text with one name a line, or JSON: a list of names, an object from number to name
-    or from name to number, a Hugging Face ``config.json`` with ``id2label``, or what ``covcal
-    calibrate`` wrote.
+    The file is text with one name per line, or JSON: a list of names, an object from numbers to
+    names or from names to numbers, a Hugging Face ``config.json`` with ``id2label``, or a cal.json.
     """
     require_file(path, remedy=_REMEDY)
     try:
@@ -245,7 +245,7 @@ def _from_json(path: Path, text: str) -> list[str]:
             return _from_object(path, content.get("id2label", content))
         content = content[_CALIBRATED]
     if not isinstance(content, list) or not all(type(name) in (str, int) for name in content):
-        raise CovcalError(f"{path} lists more than names: {_REMEDY}")
+        raise CovcalError(f"{path} does not list names: {_REMEDY}")
     return [str(name) for name in content]
 
 
@@ -259,13 +259,13 @@ def _from_object(path: Path, content: Any) -> list[str]:
         raise CovcalError(f"{path} maps neither numbers to names nor names to numbers: {_REMEDY}")
     if sorted(by_number) != list(range(len(pairs))):
         raise CovcalError(
-            f"{path} numbers its {len(pairs)} classes other than 0 to {len(pairs) - 1}: give each "
-            "class its own number"
+            f"{path} does not number its {len(pairs)} classes from 0 to {len(pairs) - 1}: give "
+            "each class its own number"
         )
     return [by_number[number] for number in sorted(by_number)]
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names between commas; of very many, the first and the number of the others."""
+    """Return names separated by commas; of many names, the first and the number of the rest."""
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -1,4 +1,4 @@
-"""The protocols of a domain's data, whatever form it has, and of what is done to its images."""
+"""Define the protocols of a domain's data and of the preprocessing of its images."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,29 +17,29 @@ RowShape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a domain, ready for the model; valid until the next is asked for."""
+    """Some rows of a domain as inputs of the model; valid until the next batch is asked for."""
 
     inputs: Inputs
-    rows: Rows  # shape (m,): their row numbers in the domain, ascending
-    skipped: tuple[tuple[int, str], ...] = ()  # number and reason of rows that cannot be read
+    rows: Rows  # shape (m,): row numbers in the domain, ascending
+    skipped: tuple[tuple[int, str], ...] = ()  # number and reason of each unreadable row
 
 
 class DomainData(Protocol):
-    """The n rows of one domain in a stable order, opened for a model's inputs."""
+    """The n rows of one domain in a stable order, as inputs of a model."""
 
     path: Path
     ids: list[str]
-    ids_are_integers: bool  # where they come from; tables that apply writes keep it
-    split_names: list[str]  # the names that decide a row's split where none is given
-    given_split: Splits | None  # shape (n,): the data's own splits
+    ids_are_integers: bool  # in the data; apply writes integers again
+    split_names: list[str]  # the names whose hashes decide the split
+    given_split: Splits | None  # shape (n,): the splits that the data have, if any
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
-    way_to_label: str  # how its rows are given labels, for messages
+    way_to_label: str  # how a user labels the rows, for messages
     columns: Mapping[str, AnyArray]  # groups, shape (n,), for ``covcal evaluate --by``
-    notes: tuple[str, ...]  # what a user should know about how the data was read
-    holds_images: bool  # whether the rows need preprocessing to become the model's inputs
+    notes: tuple[str, ...]  # how the data were read, for the user
+    holds_images: bool  # whether the rows need preprocessing
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 where unknown."""
+        """Return the class index of every row, shape (n,); -1 for an unknown label."""
         ...
 
     def batches(
@@ -50,44 +50,44 @@ class DomainData(Protocol):
         size: int,
         threads: int,
     ) -> Generator[Batch, None, None]:
-        """Yield the chosen `rows`, ascending, `size` at a time; images through `pipeline`.
+        """Yield the ascending `rows`, `size` at a time; `pipeline` preprocesses images.
 
-        Rows that cannot be read are named in `Batch.skipped` and make a batch shorter.
+        Unreadable rows are named in `Batch.skipped`, and their batch is shorter.
         """
         ...
 
 
 class ImagePipeline(Protocol):
-    """Preprocessing with nothing left open. Threads share one."""
+    """The preprocessing of images for one model; threads share it."""
 
     @property
     def row_shape(self) -> RowShape:
-        """Shape of one row of the model's input, without the batch."""
+        """The shape of one row of the model's input, without the batch axis."""
         ...
 
     @property
     def dtype(self) -> str:
-        """Element type that the model reads."""
+        """The element type of the model's input."""
         ...
 
     def describe(self) -> str:
-        """Return what is done to an image, in one line."""
+        """Return the steps in one line."""
         ...
 
     def to_json(self) -> str:
-        """Return it as one line of JSON: equal texts do the same to every image."""
+        """Return the steps as one line of JSON; equal lines mean equal preprocessing."""
         ...
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Write one image, opened but perhaps not read, as a row of the model's input, in place.
+        """Write one image, which Pillow opened but may not have read, into a row of the input.
 
-        An image that cannot be read raises what Pillow does, and is left out.
+        If the image cannot be read, Pillow's error is raised.
         """
         ...
 
 
 def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> str:
-    """Return the name of the input that images go into, refusing a model with several."""
+    """Return the name of the model's input for images; refuse a model with several inputs."""
     if len(wanted) > 1:
         names = ", ".join(entry.name for entry in wanted)
         raise CovcalError(

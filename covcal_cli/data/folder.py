@@ -1,7 +1,7 @@
-"""Folders of images: ``DOMAIN/[train|val|test]/[class]/file``, both levels optional.
+"""Read folders of images: ``DOMAIN/[train|val|test]/[class]/file``; both levels are optional.
 
-Hidden files and folders are left out (``.ipynb_checkpoints`` is no class). Rows are ordered by
-their path, and a row's id is that path below the domain with forward slashes.
+Hidden files and folders are left out (``.ipynb_checkpoints`` is no class). Rows are sorted by their
+path. The id of a row is its path below the domain, with forward slashes.
 """
 
 import os
@@ -26,7 +26,7 @@ _Entries = list[os.DirEntry[str]]
 
 
 class FolderData(ImageFiles):
-    """An image folder."""
+    """The images of a folder."""
 
     way_to_label = "put its images in class folders"
 
@@ -34,17 +34,17 @@ class FolderData(ImageFiles):
         super().__init__(path, wanted)
         self._ignored = 0
         self._class_numbers: dict[str, int] = {}
-        found = sorted(self._listed())
-        if not found:
+        images = sorted(self._listed())
+        if not images:
             ignored = f", only {self._ignored} other files" if self._ignored else ""
             raise CovcalError(
                 f"{path} holds no images{ignored}: give a folder of {', '.join(_KINDS)} files, "
                 "in class folders or flat"
             )
-        self.ids = [row[0] for row in found]
-        self.split_names = [row[1] for row in found]
-        self._classes = np.array([row[2] for row in found], dtype=np.int64)
-        splits = [row[3] for row in found]
+        self.ids = [row[0] for row in images]
+        self.split_names = [row[1] for row in images]
+        self._classes = np.array([row[2] for row in images], dtype=np.int64)
+        splits = [row[3] for row in images]
         self.given_split: Splits | None = (
             None if splits[0] is None else np.array(splits, dtype=np.uint8)
         )
@@ -52,7 +52,7 @@ class FolderData(ImageFiles):
         self.notes: tuple[str, ...] = tuple(self._remarks())
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row by its folder's name; -1 outside class folders."""
+        """Return the class index of every row from its class folder; -1 outside class folders."""
         indices = [classes.require(self.path, name) for name in self._class_numbers]
         return np.array([*indices, UNKNOWN_LABEL], dtype=np.int64)[self._classes]
 
@@ -63,17 +63,16 @@ class FolderData(ImageFiles):
             yield f"{self.path}: {self._ignored} files that are no images were left out"
         loose = int((self._classes == UNKNOWN_LABEL).sum())
         if self._class_numbers and loose:
-            one = loose == 1
-            images = "1 image" if one else f"{loose} images"
-            has = "has" if one else "have"
-            yield f"{self.path}: {images} beside the class folders {has} no label"
+            images = "1 image" if loose == 1 else f"{loose} images"
+            have = "has" if loose == 1 else "have"
+            yield f"{self.path}: {images} beside the class folders {have} no label"
 
     def opener(self, row: int) -> Opener:
-        """Return what opens the image of a row."""
+        """Return the function that opens the image of a row."""
         return partial(_open_image, f"{self.path}/{self.ids[row]}")
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
-        """Yield (id, name for the split, class number, given split) of every image."""
+        """Yield (id, name for the hash of the split, class number, split folder) per image."""
         folders, files = _entries(self.path)
         if not folders or not all(entry.name.lower() in SPLIT_NAMES for entry in folders):
             yield from self._listed_classes("", folders, files, None)
@@ -120,8 +119,8 @@ class FolderData(ImageFiles):
 
 
 def _open_image(path: str) -> Image.Image:
-    # Pillow reads a small file in many small steps; from memory it takes two thirds of the time.
-    with open_plain(path) as file:  # a Path per file costs as much as its model run
+    # Pillow reads a small file in many small steps; reading from memory saves a third of the time.
+    with open_plain(path) as file:  # making a Path costs as much as running the model
         return Image.open(BytesIO(file.read()))
 
 
@@ -130,9 +129,9 @@ def _entries(
 ) -> tuple[_Entries, _Entries]:
     """Return the visible folders and files in a folder, each sorted by name."""
     try:
-        with os.scandir(folder) as found:
+        with os.scandir(folder) as visited:
             entries = sorted(
-                (entry for entry in found if not entry.name.startswith(".")),
+                (entry for entry in visited if not entry.name.startswith(".")),
                 key=lambda entry: entry.name,
             )
     except PermissionError as error:
@@ -142,7 +141,7 @@ def _entries(
 
 
 def _suffix(name: str) -> str:
-    _, dot, ending = name.rpartition(".")  # a Path per file is ten times slower
+    _, dot, ending = name.rpartition(".")  # making a Path is ten times slower
     return (dot + ending).lower()
 
 

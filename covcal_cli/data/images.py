@@ -1,8 +1,9 @@
-"""Decoding images in threads, ahead of the model, in a stable order.
+"""Decode images in threads, ahead of the model, in a stable order.
 
-Threads suffice because Pillow releases the interpreter while it decodes and resizes. Each works on
-a run of images, since one task per image costs more than decoding a small one, and writes straight
-into the batch that the model is fed. Three batches go round: one with the model, two in the making.
+Threads are enough because Pillow releases the interpreter lock while it decodes and resizes. Each
+task decodes a run of images, because a task costs more than decoding a small image, and writes
+directly into the batch for the model. Three batches are used in turn: the model runs on one while
+threads fill the other two.
 """
 
 import math
@@ -24,11 +25,11 @@ from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
 from covcal_cli.errors import one_line
 
 Opener = Callable[[], Image.Image]
-_AHEAD = 2  # batches in the making while the model runs on another
-_SMALL = 64 * 64 * 3  # values of a row up to which an image counts as small
+_AHEAD = 2  # batches that threads fill while the model runs on another
+_SMALL = 64 * 64 * 3  # values; an image with more is large
 _SMALL_RUN = (32, 64)
 _LARGE_RUN = (1, 8)
-# What Pillow raises on broken files; SyntaxError is its word for a broken PNG.
+# Pillow raises these on broken files; it raises SyntaxError for a broken PNG.
 _UNREADABLE = (
     OSError,
     SyntaxError,
@@ -42,16 +43,16 @@ _UNREADABLE = (
 
 @dataclass
 class _Run:
-    """Neighbouring images of a batch: where they begin, which were read, and the failures."""
+    """Neighbouring images of a batch, which one task decodes."""
 
-    start: int
-    kept: list[int] = field(default_factory=list)
-    skipped: list[tuple[int, str]] = field(default_factory=list)
+    start: int  # position of the first in the batch
+    decoded: list[int] = field(default_factory=list)  # positions
+    skipped: list[tuple[int, str]] = field(default_factory=list)  # positions and reasons
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A batch in the making: its buffer, its row numbers, and the runs that fill it."""
+    """A batch that threads are filling: its buffer, its row numbers, and its runs."""
 
     buffer: AnyArray
     rows: Rows
@@ -59,7 +60,7 @@ class _Pending:
 
 
 class ImageFiles(ABC):
-    """Rows that are image files: what is the same in folders and shards."""
+    """Rows that are image files; the base of folders and shards."""
 
     holds_images = True
     ids_are_integers = False
@@ -71,7 +72,7 @@ class ImageFiles(ABC):
 
     @abstractmethod
     def opener(self, row: int) -> Opener:
-        """Return what opens the image of a row."""
+        """Return the function that opens the image of a row."""
 
     def batches(
         self,
@@ -87,7 +88,7 @@ class ImageFiles(ABC):
 
 
 def openers_of(opener: Callable[[int], Opener], rows: Rows, size: int) -> Iterator[list[Opener]]:
-    """Yield what opens the images of `rows`, `size` at a time."""
+    """Yield the functions that open the images of `rows`, `size` at a time."""
     for start in range(0, len(rows), size):
         yield [opener(row) for row in rows[start : start + size].tolist()]
 
@@ -100,15 +101,14 @@ def decode_batches(
     *,
     threads: int,
 ) -> Generator[Batch, None, None]:
-    """Decode batches of images for the input `name` in order, some ahead of the caller.
+    """Yield batches of decoded images for the input `name`, some decoded ahead of the caller.
 
-    There is one sequence of `openers` per batch; each opens the image of one of the `rows` and may
-    fail: the image is then left out and named in `Batch.skipped`. A batch is valid until the next
-    one is asked for.
+    `openers` has one sequence per batch, with one function per row. If it fails, the image is left
+    out and named in `Batch.skipped`. A batch is valid until the caller asks for the next.
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")
-    # Buffers are used in turn, so that none is made anew: there are as many as batches at once.
+    # Buffers are used in turn: one for the model, and one for each batch that threads fill.
     buffers = [np.empty((0, *pipeline.row_shape), pipeline.dtype)] * (_AHEAD + 1)
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="covcal-decode")
@@ -120,7 +120,7 @@ def decode_batches(
             if len(buffer) < len(batch):
                 buffer = np.empty((len(batch), *pipeline.row_shape), pipeline.dtype)
             buffers.append(buffer)
-            # Threads fill the buffer, a run of images each, while the model has an earlier one.
+            # Threads fill this buffer while the model runs on an earlier one.
             length = _run_length(len(batch), pipeline, threads)
             runs = [
                 pool.submit(
@@ -140,7 +140,7 @@ def decode_batches(
 
 
 def _run_length(images: int, pipeline: ImagePipeline, threads: int) -> int:
-    """Return how many images a thread takes at a time, so that all threads have some."""
+    """Return the number of images per task, so that all threads have work."""
     small = math.prod(pipeline.row_shape) <= _SMALL
     fewest, most = _SMALL_RUN if small else _LARGE_RUN
     return min(most, max(fewest, -(-images // threads)))
@@ -153,18 +153,18 @@ def _decode(
     pipeline: ImagePipeline,
     stopped: threading.Event,
 ) -> _Run:
-    """Fill a buffer from `start` on with the images that can be read, without gaps."""
+    """Fill a buffer from `start` on with the readable images, without gaps."""
     run = _Run(start)
     for position, opener in enumerate(openers, start):
         if stopped.is_set():
             break
         try:
             with opener() as image:
-                pipeline.write(image, buffer[start + len(run.kept)])
+                pipeline.write(image, buffer[start + len(run.decoded)])
         except _UNREADABLE as error:
             run.skipped.append((position, _reason(error)))
         else:
-            run.kept.append(position)
+            run.decoded.append(position)
     return run
 
 
@@ -174,19 +174,19 @@ def _joined(batch: _Pending, name: str) -> Batch:
     filled = 0
     for run in runs:
         if run.start != filled:
-            batch.buffer[filled : filled + len(run.kept)] = batch.buffer[
-                run.start : run.start + len(run.kept)
+            batch.buffer[filled : filled + len(run.decoded)] = batch.buffer[
+                run.start : run.start + len(run.decoded)
             ]
-        filled += len(run.kept)
-    kept = [position for run in runs for position in run.kept]
+        filled += len(run.decoded)
+    decoded = [position for run in runs for position in run.decoded]
     skipped = tuple(
         (int(batch.rows[position]), reason) for run in runs for position, reason in run.skipped
     )
-    return Batch({name: batch.buffer[:filled]}, batch.rows[kept], skipped)
+    return Batch({name: batch.buffer[:filled]}, batch.rows[decoded], skipped)
 
 
 def _reason(error: BaseException) -> str:
-    """Say in a few words why an image could not be read, without the path."""
+    """Return in a few words why an image could not be read, without the path."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image, or of an unknown kind"
     if isinstance(error, OSError) and error.strerror:

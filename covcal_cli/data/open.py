@@ -1,7 +1,7 @@
-"""The data of one or both domains, opened by the kind of their paths.
+"""Open the data of one or both domains: folders, shards, and files of arrays.
 
-Tables of both domains must agree with each other and with the model: whose the rows are, and which
-columns are features. A column that numbers the rows is none.
+Two tables must agree with each other and with the model on the features, and on which table is the
+source. A column that numbers the rows is no feature.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,31 +31,30 @@ from covcal_cli.errors import CovcalError
 def open_domains(
     paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, DomainData], tuple[str, ...]]:
-    """Open the domains that a model is to run on: ``"source"``, ``"target"`` or both.
+    """Open the domains ``"source"``, ``"target"`` or both as inputs of a model, with notes.
 
-    What a user should know of columns that number the rows comes along.
+    The notes are about columns that number the rows.
 
     Raises
     ------
     CovcalError
-        If there is nothing to read, or nothing that covcal can read, or the rows are none of the
-        model's, or two tables do not agree.
+        If covcal cannot read a path, the rows do not fit the model, or two tables do not agree.
     """
     opened = {name: _opened(path, wanted) for name, path in paths.items()}
-    tables = {name: one for name, one in opened.items() if isinstance(one, ArrayFile)}
-    fed, notes = _agreed(tables, paths, wanted)
+    tables = {name: data for name, data in opened.items() if isinstance(data, ArrayFile)}
+    arrays, notes = _agreed(tables, paths, wanted)
     return {
-        name: fed[name] if isinstance(one, ArrayFile) else one for name, one in opened.items()
+        name: arrays[name] if isinstance(data, ArrayFile) else data for name, data in opened.items()
     }, notes
 
 
 def open_images(path: Path) -> DomainData:
-    """Open rows that are images, for somebody to look at.
+    """Open rows of images to show them.
 
     Raises
     ------
     CovcalError
-        If there is nothing that covcal can read, or no images.
+        If covcal cannot read the path, or it holds no images.
     """
     wanted = [ModelInput("x", (None, None, None, None), np.dtype(np.uint8))]
     opened = _opened(path, wanted)
@@ -78,9 +77,9 @@ def _without_images(path: Path) -> CovcalError:
 
 
 def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
-    """Return the columns of tables that go into the model side by side, in order."""
-    found = (data.feature_columns for data in domains.values() if isinstance(data, ArrayData))
-    return next(filter(None, found), ())
+    """Return the feature columns of the tables, in the order of the model's input."""
+    columns = (data.feature_columns for data in domains.values() if isinstance(data, ArrayData))
+    return next(filter(None, columns), ())
 
 
 def _opened(path: Path, wanted: Sequence[ModelInput]) -> FolderData | TarData | ArrayFile:
@@ -103,39 +102,38 @@ def _opened(path: Path, wanted: Sequence[ModelInput]) -> FolderData | TarData | 
 def _agreed(
     tables: Mapping[str, ArrayFile], paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
-    """Let the tables of both domains, by name, mean the same, or refuse them; with notes.
+    """Return the tables of both domains with the same feature columns in one order, and notes.
 
-    A column ``domain`` must not contradict the place of its table. Feature columns that go into
-    the model side by side go by name: in the source's order in both domains. Where there are too
-    many, those that number the rows are named.
+    A table is refused if its column ``domain`` names the other domain, or if the two tables have
+    other feature columns. Columns are matched by name and put into the source's order. If the model
+    wants fewer columns, the error names those that number the rows.
     """
-    # Whose rows they are comes first: swapped tables would fail for stranger reasons.
+    # First the domains: exchanged tables would fail later with a stranger message.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
     feeds = {name: table.feeds(wanted) for name, table in tables.items()}
-    columns = {name: columns_of(found) for name, found in feeds.items()}
+    columns = {name: columns_of(inputs) for name, inputs in feeds.items()}
     notes: list[str] = []
     for name, table in tables.items():
         if columns[name]:
             notes += note_on_index(table.store)
             _require_no_row_numbers(table, columns[name], wanted[0])
-    # Columns go by name: the target's in the source's order.
+    # Match the target's columns by name.
     remarks: dict[str, str] = {}
     if len(tables) == 2 and all(columns.values()) and columns["source"] != columns["target"]:
         _require_same_columns(tables, columns)
         feeds["target"] = [replace(feed, names=columns["source"]) for feed in feeds["target"] or ()]
         remarks["target"] = (
-            f"{paths['target']} has its columns in another order than {paths['source']}: they go "
-            f"by name, in the order of {paths['source'].name}"
+            f"{paths['target']} has its columns in another order than {paths['source']}: they are "
+            f"matched by name, in the order of {paths['source'].name}"
         )
     for name, table in tables.items():
         rising = numbering_columns(table.store, columns[name], rising=True)
         if rising:
             notes.append(
-                f"{table.path}: {', '.join(rising)} rises by whole numbers from row to row, as "
-                "row numbers do, and goes into the model: if that is no feature, "
-                f"{_way_out(table, rising)}"
+                f"{table.path}: {', '.join(rising)} rises from row to row like row numbers, and is "
+                f"used as a feature: if it is none, {_way_out(table, rising)}"
             )
             break  # the other table has the same columns
     return {
@@ -145,17 +143,18 @@ def _agreed(
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
-    """Refuse columns that are too many for the model by just those that number the rows."""
+    """Refuse a table whose columns fit the model without those that number the rows."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
-    for rising in (True, False):  # shuffled rows keep their numbers, but so might amounts be
-        found = numbering_columns(table.store, names, rising=rising)
-        if len(names) - len(found) == width:
+    # Rising numbers first; numbers of shuffled rows look like any amounts that all differ.
+    for rising in (True, False):
+        numbering = numbering_columns(table.store, names, rising=rising)
+        if len(names) - len(numbering) == width:
             raise CovcalError(
                 f"{table.path} has {len(names)} columns of numbers and the model wants "
-                f"{wanted.describe()}; another whole number in every row, as row numbers and ids "
-                f"have, is in {', '.join(found)}: {_way_out(table, found)}"
+                f"{wanted.describe()}; {', '.join(numbering)} holds a different whole number in "
+                f"every row, as row numbers and ids do: {_way_out(table, numbering)}"
             )
 
 
@@ -189,6 +188,6 @@ def _require_same_columns(
     more = len(lacking) + len(extra) - len(parts)
     beyond = f" ({more} more columns differ)" if more else ""
     raise CovcalError(
-        f"{' and '.join(parts)}{beyond}: give both the same feature columns, and call a column "
-        f"that is no feature {GROUP_PREFIX}NAME"
+        f"{' and '.join(parts)}{beyond}: give both the same feature columns, and rename a column "
+        f"that is no feature to {GROUP_PREFIX}NAME"
     )

@@ -1,7 +1,7 @@
-"""The facts of rows: labels, split, ids, groups and domain, which arrays hold beside the values.
+"""Read the labels, split, ids, groups and domain of rows, which stand beside their values.
 
-`RowFacts` reads them; below it stand the columns whose mistakes cost most: ``domain``, which tells
-whose the rows are, and ids and row numbers, which are easily taken for features.
+`RowFacts` reads them. Below it come two kinds of columns that are easily misread: ``domain``, which
+says whether a row belongs to the source or the target, and ids, which look like features.
 """
 
 import re
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Splits
+from covcal_cli.data.classes import is_plain_number
 from covcal_cli.data.labels import RowLabels, unlabelled
 from covcal_cli.data.splits import SPLIT_NAMES
 from covcal_cli.data.stores.store import Store
@@ -31,25 +32,25 @@ GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # of 64 bits, whatever its digits
-_HALF = re.compile("[\ud800-\udfff]")  # of a character
-_LONGEST_GROUP = 256  # characters; a longer text names no group of rows
-_LONGEST_ID = 4096  # and no row; paths are as long at most
+_HALF = re.compile("[\ud800-\udfff]")  # half of a character
+_LONGEST_GROUP = 256  # characters; a longer text is no name of a group
+_LONGEST_ID = 4096  # characters; no path is longer
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
-# What pandas calls the index of a table: in CSV, in one that was read and saved again, in Parquet.
+# The names that pandas gives to the index of a table, in CSV and in Parquet.
 _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether an array of this name says something of the rows, and is no feature."""
+    """Return whether an array of this name holds labels, ids, groups or the like, no features."""
     plain = name.lower()
     return plain in _RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
 
 
 def _can_be_stored(name: str) -> bool:
-    """Return whether HDF5 takes the name of a group of rows."""
-    kept = name.removeprefix(GROUP_PREFIX)
-    return kept not in ("", ".") and "/" not in kept and "\0" not in kept
+    """Return whether HDF5 accepts the name of a group of rows."""
+    group = name.removeprefix(GROUP_PREFIX)
+    return group not in ("", ".") and "/" not in group and "\0" not in group
 
 
 def is_index(name: str) -> bool:
@@ -58,12 +59,12 @@ def is_index(name: str) -> bool:
 
 
 def index_columns(store: Store) -> list[str]:
-    """Return the columns that are the index of a table, by their name or as the file says."""
+    """Return the columns that are the index of a table, by their name or by the file's metadata."""
     return [name for name, entry in store.entries.items() if entry.is_index or is_index(name)]
 
 
 def is_of_rows(store: Store, name: str) -> bool:
-    """Return whether an array says something of the rows, by its name or as an index."""
+    """Return whether an array holds labels, ids, groups or the index, by its name or metadata."""
     return is_reserved(name) or store.entries[name].is_index
 
 
@@ -73,9 +74,9 @@ def path_column(store: Store) -> str | None:
 
 
 class RowFacts:
-    """Labels, split, ids and groups of the `n` rows of a `Store`.
+    """The labels, split, ids and groups of the `n` rows of a `Store`.
 
-    Groups are the other arrays of one value a row, save those that are `used` in another way.
+    Groups are the arrays of one value per row that are nothing else and are not `used` elsewhere.
     """
 
     def __init__(
@@ -99,13 +100,13 @@ class RowFacts:
             and name != self._choice()
             and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
-        # Texts to classify, say: kept with every row as long as the longest, they fill the memory.
+        # Long texts, for example those to classify: arrays of them would fill the memory.
         long = [name for name in groups if self._longest(name) > _LONGEST_GROUP]
         groups = [name for name in groups if name not in long]
         self.notes: tuple[str, ...] = (
             (
-                f"{', '.join(long)} holds texts of more than {_LONGEST_GROUP} characters, which "
-                "are no groups of rows: left out",
+                f"{', '.join(long)} left out: it holds texts of more than {_LONGEST_GROUP} "
+                "characters, which are not used as groups",
             )
             if long
             else ()
@@ -113,20 +114,20 @@ class RowFacts:
         label = self._only(label_names) or self._choice()
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
         self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
-        # Ids are what is called so, else paths, else an index that pandas saved, else row numbers.
+        # Ids: the column of that name, else paths, else an index of pandas, else row numbers.
         named = self._only(ID_NAMES)
         index = next((name for name in index_columns(store) if self._may_be_ids(name)), None)
-        found = index if named is None else named
+        id_name = index if named is None else named
         if named is None and self.path_name is not None:
             self._require_short(self.path_name, _LONGEST_ID)
             self.ids = self.paths
-        elif found is not None:
-            self.ids = self._ids(found)
+        elif id_name is not None:
+            self.ids = self._ids(id_name)
         else:
             self.ids = list(map(str, range(n)))
         # Whether the ids are integers in the file; in CSV, only their spelling shows that.
-        are_texts = found is not None and store.entries[found].is_text and store.is_typed
-        are_numbers = found is None and self.path_name is None
+        are_texts = id_name is not None and store.entries[id_name].is_text and store.is_typed
+        are_numbers = id_name is None and self.path_name is None
         self.ids_are_integers = are_numbers or (not are_texts and all(map(_is_integer, self.ids)))
         self.has_ids = any(name is not None for name in (named, self.path_name, index))
         split = self._only(("split",))
@@ -137,7 +138,7 @@ class RowFacts:
 
     @cached_property
     def paths(self) -> list[str]:
-        """The paths of all rows; none where no column has them."""
+        """The paths of all rows; empty without a column of paths."""
         return [] if self.path_name is None else self._store.texts(self.path_name)
 
     def _labels(self, name: str) -> RowLabels:
@@ -152,11 +153,11 @@ class RowFacts:
         )
 
     def _only(self, names: tuple[str, ...]) -> str | None:
-        """Return the one array of these names, in any case, or None."""
-        found = [name for name in self._store.entries if name.lower() in names]
-        if len(found) > 1:
-            raise self._store.error(f"both {found[0]} and {found[1]} are there: keep one of them")
-        return found[0] if found else None
+        """Return the one array with one of these names, in upper or lower case, or None."""
+        own = [name for name in self._store.entries if name.lower() in names]
+        if len(own) > 1:
+            raise self._store.error(f"both {own[0]} and {own[1]} are there: keep one of them")
+        return own[0] if own else None
 
     def _choice(self) -> str | None:
         """Return the labels that Label Studio exports, if the file has no others."""
@@ -173,17 +174,17 @@ class RowFacts:
             code = allowed.get(str(value).strip().lower())
             if code is None or values.dtype.kind not in "iuU":
                 row = int(np.flatnonzero(values == value)[0])
-                found = repr(str(value)) if values.dtype.kind == "U" else value
+                text = repr(str(value)) if values.dtype.kind == "U" else value
                 kind = "" if values.dtype.kind in "iuU" else f" ({values.dtype})"
                 raise self._store.error(
-                    f"split holds {found}{kind} in {self._store.place(row)}: train, validation and "
+                    f"split holds {text}{kind} in {self._store.place(row)}: train, validation and "
                     "test, or 0, 1 and 2, are allowed"
                 )
             codes[values == value] = code
         return codes
 
     def _may_be_ids(self, name: str) -> bool:
-        """Return whether an index can be ids: it may be called like something else of the rows."""
+        """Return whether an index can be ids: its name may say that it holds labels or groups."""
         entry = self._store.entries[name]
         return is_index(name) or (
             not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
@@ -200,7 +201,7 @@ class RowFacts:
         return self._store.texts(name)
 
     def _longest(self, name: str) -> int:
-        """Return the characters of the longest text of a column; 0 where it holds none."""
+        """Return the number of characters of the longest text of a column; 0 without texts."""
         if not self._store.entries[name].is_text:
             return 0
         texts = self._store.texts(name)
@@ -218,8 +219,8 @@ class RowFacts:
         longest = self._longest(name)
         if longest > most:
             raise self._store.error(
-                f"{name} holds a text of {longest} characters, and at most {most} are read of what "
-                "says something of the rows: call the column of texts something else"
+                f"{name} holds a text of {longest} characters, and labels, ids and groups have at "
+                f"most {most}: rename the column if it holds other texts"
             )
 
     def _column(self, name: str) -> AnyArray:
@@ -232,11 +233,11 @@ class RowFacts:
         if shape not in ((self._n,), (self._n, 1)):
             remedy = f"give one {name} per row"
             if len(shape) > 1 and name.lower() in LABEL_NAMES:
-                remedy = "save class numbers, with argmax where they are one-hot"
+                remedy = "save class numbers; of one-hot rows, that is the argmax"
                 if shape[0] == self._n and not self._is_one_hot(name):
                     remedy = (
-                        "rows of several labels are not supported; each label can go in as a table "
-                        "of two classes, with its probability and a label of 0 or 1"
+                        "rows with several labels are not supported; give each label as a table of "
+                        "two classes, with its probability and a label of 0 or 1"
                     )
             raise self._store.error(
                 f"{name} has shape {list(shape)} and there are {self._n} rows: {remedy}"
@@ -268,12 +269,12 @@ def count_rows(store: Store) -> int:
     return entry.shape[0]
 
 
-# Whose the rows are: the column ``domain`` of a table.
+# The column ``domain`` of a table.
 
 
 def domain_of_rows(store: Store) -> AnyArray | None:
-    """Return the column ``domain`` in lower case, shape (n,); None where there is none."""
-    # Without an axis it says of no row what it is: `apply` notes there which rows it was given.
+    """Return the column ``domain`` in lower case, shape (n,); None without one."""
+    # `apply` writes the name of its domain without an axis, which says nothing about single rows.
     name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
     if name is None:
         return None
@@ -283,102 +284,103 @@ def domain_of_rows(store: Store) -> AnyArray | None:
 def holds_both_domains(store: Store) -> bool:
     """Return whether a table has rows of the source and of the target in a column ``domain``."""
     rows = domain_of_rows(store)
-    found = sorted(set(() if rows is None else rows.tolist()))
-    other = [value for value in found if value not in DOMAINS]
+    domains = sorted(set(() if rows is None else rows.tolist()))
+    other = [value for value in domains if value not in DOMAINS]
     if other:
         raise store.error(
-            f"domain holds {other[0]!r}: source and target are allowed; call the "
-            f"column {GROUP_PREFIX}domain where it means something else"
+            f"domain holds {other[0]!r}: source and target are allowed; rename the column to "
+            f"{GROUP_PREFIX}domain if it means something else"
         )
-    return len(found) == len(DOMAINS)
+    return len(domains) == len(DOMAINS)
 
 
 def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bool) -> None:
-    """Refuse a table, given as a domain beside the `other`, of which rows are the other domain's.
+    """Refuse a table of one domain if its column ``domain`` names the other domain.
 
-    Where tables hold `outputs`, one may serve for both.
+    One table of `outputs` may hold both domains. `other` is the path of the other domain's table.
     """
-    found = domain_of_rows(store)
+    rows = domain_of_rows(store)
     opposite = DOMAINS[1 - DOMAINS.index(domain)]
-    if found is None or opposite not in found:
+    if rows is None or opposite not in rows:
         return
     beside = "alone" if other is None else f"beside {other}"
-    both = set(DOMAINS) <= set(found.tolist())
+    both = set(DOMAINS) <= set(rows.tolist())
     if not both and other is not None:
-        remedy = "give it in the other place, or drop the column"
+        remedy = "exchange the two tables, or drop the column"
     elif outputs and both:
         remedy = "give this one table alone, or drop the column"
     elif outputs:
         remedy = f"give it as the {opposite} with a {domain} beside it, or drop the column"
     else:
-        remedy = f"save the rows of each domain as a table of their own, or call it {GROUP_PREFIX}"
-        remedy += "domain"
+        remedy = (
+            "save the rows of each domain as a table of their own, or rename the column to "
+            f"{GROUP_PREFIX}domain"
+        )
     raise CovcalError(
-        f"{store.path} is given as the {domain} {beside}, and its column domain says {opposite} of "
-        f"{(found == opposite).sum()} of {len(found)} rows: {remedy}"
+        f"{store.path} is given as the {domain} {beside}, but its column domain says {opposite} in "
+        f"{(rows == opposite).sum()} of {len(rows)} rows: {remedy}"
     )
 
 
-# Columns that name or number the rows, whatever they are called: ids, and no features.
+# Columns that name or number the rows under any name: they are ids and no features.
 
 
 def note_on_index(store: Store) -> tuple[str, ...]:
-    """Return a note if a table brings along the index of pandas, which is not read as a number."""
-    found = [name or "the column without a name" for name in index_columns(store)]
-    if not store.is_table or not found:
+    """Return a note if a table has an index that pandas saved."""
+    names = [name or "the column without a name" for name in index_columns(store)]
+    if not store.is_table or not names:
         return ()
-    return (f"{store.path}: {', '.join(found)} is the index that pandas saved, and no feature",)
+    return (f"{store.path}: {', '.join(names)} not used as a feature: pandas saved it as index",)
 
 
 def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
-    """Return what a user should know of the ids of a domain: that some repeat or are empty.
+    """Return notes on ids that are empty or occur twice.
 
-    Whoever joins the results by id would get rows too many, without an error.
+    A join of the results by such ids would give too many rows, without an error.
     """
-    found: list[str] = []
-    empty = sum(not known.strip() for known in ids)
+    notes: list[str] = []
+    empty = [row for row, row_id in enumerate(ids) if not row_id.strip()]
     if empty:
-        found.append(
-            f"{path}: {empty} of {len(ids)} ids are empty, first that of row "
-            f"{next(row for row, known in enumerate(ids) if not known.strip())}: results cannot "
-            "be joined by id there"
+        notes.append(
+            f"{path}: {len(empty)} of {len(ids)} ids are empty, first in row {empty[0]}: results "
+            "of these rows cannot be joined by id"
         )
-    # Hashes take 8 bytes an id; a set of a million ids would take 64 MB more.
+    # Hashes take 8 bytes per id; a set of a million ids would take 64 MB more.
     hashes = np.fromiter(map(hash, ids), dtype=np.int64, count=len(ids))
     order = np.sort(hashes)
     suspects = set(order[1:][order[1:] == order[:-1]].tolist())
-    counts = Counter(known for known in ids if known.strip() and hash(known) in suspects)
-    repeated = {known: count for known, count in counts.items() if count > 1}
+    counts = Counter(row_id for row_id in ids if row_id.strip() and hash(row_id) in suspects)
+    repeated = {row_id: count for row_id, count in counts.items() if count > 1}
     if repeated:
-        known, count = next(iter(repeated.items()))
-        more = f", as {len(repeated) - 1} more do" if len(repeated) > 1 else ""
-        found.append(
-            f"{path}: id {known!r} names {count} rows{more}: joining results by id would multiply "
+        row_id, count = next(iter(repeated.items()))
+        more = f", and {len(repeated) - 1} more ids name several" if len(repeated) > 1 else ""
+        notes.append(
+            f"{path}: id {row_id!r} names {count} rows{more}: joining results by id would multiply "
             "rows"
         )
-    return tuple(found)
+    return tuple(notes)
 
 
-def _is_integer(known: str) -> bool:
-    """Return whether an id is spelled as integers of 64 bits are."""
-    if _SHORT_INTEGER.fullmatch(known):
+def _is_integer(row_id: str) -> bool:
+    """Return whether an id is written as an integer of 64 bits is."""
+    if _SHORT_INTEGER.fullmatch(row_id):
         return True
-    digits = known.removeprefix("-")
-    plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
-    return plain and known != "-0" and -(2**63) <= int(known[:20]) < 2**63 and len(known) <= 20
+    digits = row_id.removeprefix("-")
+    is_plain = is_plain_number(digits) and digits[0] != "0"
+    return is_plain and len(row_id) <= 20 and -(2**63) <= int(row_id) < 2**63
 
 
-_FEW_ROWS = 20  # in fewer, ages are different whole numbers too
-_FIRST = 1000  # most columns of features show in these that they are none
+_FEW_ROWS = 20  # fewer rows may all have different ages
+_FIRST = 1000  # so many rows tell most features from row numbers
 
 
 def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:
-    """Return those of the columns that hold another whole number in every row, `rising` or not."""
+    """Return the columns with a different whole number in every row, in `rising` order or any."""
     entries = store.entries
     candidates = [
         name
         for name in names
-        # CSV has no other number than float64; in half or single precision nobody keeps ids.
+        # All numbers of a CSV are float64; nobody keeps ids in half or single precision.
         if entries[name].dtype.kind in "iu" or entries[name].dtype == np.float64
     ]
     n = entries[names[0]].shape[0] if names else 0

@@ -1,7 +1,7 @@
-"""Images in ``.tar`` shards as WebDataset lays them out: ``KEY.jpg`` beside ``KEY.cls``.
+"""Read images from ``.tar`` shards in the layout of WebDataset: ``KEY.jpg`` beside ``KEY.cls``.
 
-The members of one sample share their name up to the first dot of the base name. A shard is indexed
-once; images are then read at their place, in any order.
+The members of one sample have the same name up to the first dot of the base name. Each shard is
+indexed once; later, images are read at their offsets in any order.
 """
 
 import os
@@ -28,20 +28,20 @@ from covcal_cli.records import parsed_json
 _REMEDY = "give .tar files with KEY.jpg beside KEY.cls"
 _PATTERN = "[!.]*.tar"
 _BLOCK = 512
-_LONGEST_LABEL = 1 << 20  # bytes of a member that holds one
+_LONGEST_LABEL = 1 << 20  # bytes of a member
 _LABEL_KEYS = ("label", "cls", "class")
 
 
 def holds_shards(folder: Path) -> bool:
-    """Return whether a folder holds shards, itself or in its split folders."""
+    """Return whether a folder, or one of its split folders, holds shards."""
     return any(any(place.glob(_PATTERN)) for place in (folder, *_split_folders(folder)))
 
 
 class TarData(ImageFiles):
-    """One shard or a folder of them.
+    """The images of one shard, or of a folder of shards.
 
-    A folder may hold shards, or train, val and test folders of shards. A row's id is the shard
-    without its suffix and the key, such as ``train-000/n01_17``.
+    The folder may hold shards, or train, val and test folders with shards. The id of a row is the
+    name of the shard without its suffix, and the key: ``train-000/n01_17``.
     """
 
     way_to_label = "add a .cls file for each image"
@@ -54,14 +54,14 @@ class TarData(ImageFiles):
         self._places: list[tuple[int, int]] = []
         texts: list[str] = []
         splits: list[int] = []
-        without = 0
+        n_without_image = 0
         for number, shard in enumerate(self._shards):
             name = (
                 shard.relative_to(path).with_suffix("").as_posix() if path.is_dir() else path.stem
             )
             for key, sample in _samples(shard):
                 if sample.image is None:
-                    without += 1
+                    n_without_image += 1
                     continue
                 self.ids.append(f"{name}/{key}")
                 self._shard_of.append(number)
@@ -74,37 +74,37 @@ class TarData(ImageFiles):
         self._labels = RowLabels(np.array(texts, dtype=str), path, "label", texts_are_numbers=True)
         self.class_folders = self._labels.names
         self.given_split: Splits | None = None if -1 in splits else np.array(splits, dtype=np.uint8)
-        self.notes: tuple[str, ...] = (
-            (f"{path}: {without} samples without an image were left out",) if without else ()
-        )
+        self.notes: tuple[str, ...] = ()
+        if n_without_image:
+            self.notes = (f"{path}: {n_without_image} samples without an image were left out",)
         if not any(texts) and all("/" in name.partition("/")[2] for name in self.ids):
             self.notes += (
-                f"{path}: its images lie in folders, which are no labels in a .tar: unpack it for "
-                "class folders, or add a .cls file to each image",
+                f"{path}: the folders in it are not read as classes: unpack it to use them as "
+                "class folders, or add a .cls file for each image",
             )
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 where unknown."""
+        """Return the class index of every row, shape (n,); -1 for an unknown label."""
         return self._labels.indices(classes)
 
     def opener(self, row: int) -> Opener:
-        """Return what opens the image of a row."""
+        """Return the function that opens the image of a row."""
         return partial(_open_image, self._shards[self._shard_of[row]], *self._places[row])
 
 
 def _shards_of(path: Path) -> list[Path]:
-    """Return the shards of a path in order: itself, or those of the folder."""
-    found = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
+    """Return the shards of a path in order: the file itself, or the shards of the folder."""
+    shards = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
     inside = _split_folders(path) if path.is_dir() else []
     nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]
-    if found and nested:
+    if shards and nested:
         raise CovcalError(
             f"{path} has shards beside its {nested[0].parent.name} folder: move them into train, "
             "val or test"
         )
-    for shard in found or nested:
+    for shard in shards or nested:
         require_file(shard, remedy=_REMEDY)
-    return found or nested
+    return shards or nested
 
 
 def _split_folders(folder: Path) -> list[Path]:
@@ -115,15 +115,15 @@ def _split_folders(folder: Path) -> list[Path]:
 
 @dataclass
 class _Sample:
-    """Where the parts of one sample lie in its shard: offset and size."""
+    """The image and the label of one sample in a shard."""
 
-    image: tuple[int, int] | None = None
+    image: tuple[int, int] | None = None  # offset and size
     label: str = ""
     extensions: list[str] = field(default_factory=list)
 
 
 def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
-    """Yield key and places of every sample of a shard, in order."""
+    """Yield every sample of a shard with its key, in order."""
     samples: dict[str, _Sample] = {}
     size = shard.stat().st_size
     end = 0
@@ -150,32 +150,31 @@ def _add(
 ) -> None:
     folder, _, base = member.name.removeprefix("./").rpartition("/")
     stem, dot, extension = base.partition(".")
-    if not stem or not dot:  # hidden files, folders' leftovers
+    if not stem or not dot:  # hidden files, names without a suffix
         return
     key = f"{folder}/{stem}" if folder else stem
     sample = samples.setdefault(key, _Sample())
     extension = extension.lower()
     last = f".{extension.rpartition('.')[2]}"
     if extension in sample.extensions:
-        raise CovcalError(f"{shard} has {member.name} twice: give each sample a key of its own")
+        raise CovcalError(f"{shard} has {member.name} twice: give each sample its own key")
     sample.extensions.append(extension)
     if last in IMAGE_SUFFIXES:
         if sample.image is not None:
             raise CovcalError(
                 f"{shard}: sample {key} has two images ({', '.join(sample.extensions)}): keep the "
-                "one to classify"
+                "image to classify"
             )
         sample.image = (member.offset_data, member.size)
     elif extension in ("cls", "json"):
         if member.size > _LONGEST_LABEL:
             raise CovcalError(
-                f"{shard}: {member.name} has {member.size} bytes, and holds no label then: "
-                f"{_REMEDY}"
+                f"{shard}: {member.name} has {member.size} bytes, too many for a label: {_REMEDY}"
             )
         content = os.pread(descriptor, member.size, member.offset_data)
-        found = _label(shard, member.name, extension, content)
+        label = _label(shard, member.name, extension, content)
         if extension == "cls" or not sample.label:
-            sample.label = found
+            sample.label = label
 
 
 def _label(shard: Path, name: str, extension: str, content: bytes) -> str:
@@ -195,8 +194,7 @@ def _label(shard: Path, name: str, extension: str, content: bytes) -> str:
 def _require_whole(shard: Path, needed: int, size: int) -> None:
     if needed > size:
         raise CovcalError(
-            f"{shard} is truncated ({size} bytes are left, at least {needed} are needed): copy it "
-            "again"
+            f"{shard} is truncated (it has {size} bytes and needs at least {needed}): copy it again"
         )
 
 

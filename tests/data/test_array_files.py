@@ -192,11 +192,11 @@ BAD: dict[str, tuple[Any, str]] = {
     "short y": ({"x": ROWS, "y": np.zeros(9, int)}, r"y has shape \[9\] and there are 10 rows"),
     "one-hot y": (
         {"x": ROWS, "y": np.eye(3, dtype=int)[np.arange(10) % 3]},
-        r"y has shape \[10, 3\] .*: save class numbers, with argmax where they are one-hot",
+        r"y has shape \[10, 3\] .*: save class numbers; of one-hot rows, that is the argmax",
     ),
     "multi-hot y": (
         {"x": ROWS, "y": np.ones((10, 3), int)},
-        r"y has shape \[10, 3\] .*: rows of several labels are not supported; each label can go in",
+        r"y has shape \[10, 3\] .*: rows with several labels are not supported; give each label",
     ),
     "float y": ({"x": ROWS, "y": np.full(10, 0.5)}, r"y\[0\] is 0.5: save class numbers as int"),
     "huge y": ({"x": ROWS, "y": np.full(10, 1e39)}, r"y\[0\] is 1e\+39: save class numbers"),

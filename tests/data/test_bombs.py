@@ -44,7 +44,7 @@ def test_an_npz_whose_arrays_are_nearly_all_air(
     npy.write_array_header_2_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("id.npy", header.getvalue() + bytes(1000))
-    with pytest.raises(CovcalError, match=r"bomb.npz: id would take [\d.]+ GB, from \d+ bytes"):
+    with pytest.raises(CovcalError, match=r"bomb.npz: id would take [\d.]+ GB, but has \d+ bytes"):
         NpzStore(tmp_path / "bomb.npz")
 
 
@@ -65,7 +65,7 @@ def test_a_label_of_a_shard_that_is_none(tmp_path: Path) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    with pytest.raises(CovcalError, match=r"x.tar: a.cls has 2097152 bytes, and holds no label"):
+    with pytest.raises(CovcalError, match=r"x.tar: a.cls has 2097152 bytes, too many for a label"):
         TarData(tmp_path / "x.tar", IMAGES)
 
 
@@ -116,8 +116,8 @@ def test_texts_to_classify_are_no_groups(suffix: str, tmp_path: Path) -> None:
     file = ArrayFile(path)
     assert list(file.facts.groups) == ["site"]
     assert file.notes == (
-        f"{path}: review holds texts of more than 256 characters, which are no groups of rows: "
-        "left out",
+        f"{path}: review left out: it holds texts of more than 256 characters, which are not used "
+        "as groups",
     )
 
 

@@ -56,15 +56,15 @@ def test_a_file_of_names_may_be_text_or_json(content: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("cat\ndog\n", r"names 2 classes and the model has 3: give one class name a line"),
+        ("cat\ndog\n", r"names 2 classes and the model has 3: give one class name per line"),
         ("cat\n\neel\n", "the name of class 1 is empty"),
         ("cat\ndog\ncat\n", "names 'cat' twice, as classes 0 and 2"),
         ("", r"is empty \(0 bytes\)"),
         ('["cat", "dog"', "is not valid JSON"),
-        ([["cat"], "dog", "eel"], "lists more than names"),
+        ([["cat"], "dog", "eel"], "does not list names"),
         ({"cat": "dog"}, "maps neither numbers to names nor names to numbers"),
-        ({"cat": 1, "dog": 2, "eel": 3}, "numbers its 3 classes other than 0 to 2"),
-        ({"0": "cat", "1": "dog", "3": "eel"}, "numbers its 3 classes other than 0 to 2"),
+        ({"cat": 1, "dog": 2, "eel": 3}, "does not number its 3 classes from 0 to 2"),
+        ({"0": "cat", "1": "dog", "3": "eel"}, "does not number its 3 classes from 0 to 2"),
     ],
 )
 def test_a_file_that_does_not_name_the_classes_is_refused(
@@ -80,9 +80,7 @@ def test_a_file_that_does_not_name_the_classes_is_refused(
 def test_a_json_file_that_is_damaged_is_no_list_of_lines(content: str, tmp_path: Path) -> None:
     path = tmp_path / "classes.json"
     path.write_text(content)
-    with pytest.raises(
-        CovcalError, match=r"classes.json (is not valid JSON|lists more than names)"
-    ):
+    with pytest.raises(CovcalError, match=r"classes.json (is not valid JSON|does not list names)"):
         read_classes(path, 2)
 
 
@@ -158,8 +156,8 @@ def test_missing_classes_are_named_only_where_there_are_labels() -> None:
 @pytest.mark.parametrize(
     ("folders", "note"),
     [
-        (("sfw", "nsfw"), "taken as nsfw, sfw, the source's names in order; if the model's order"),
-        (("20", "3"), "taken as 3, 20, the source's names in order"),
+        (("sfw", "nsfw"), "read as nsfw, sfw, the names of the source in order; if the model has"),
+        (("20", "3"), "read as 3, 20, the names of the source in order"),
         (("1", "0"), None),
         (NumberedNames(("sfw", "nsfw")), None),
     ],

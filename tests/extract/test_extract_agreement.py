@@ -15,7 +15,7 @@ def test_columns_in_another_order_go_by_name(kinds: tuple[str, str], tmp_path: P
     source = save(kinds[0], tmp_path, "s", columns("source"))
     target = save(kinds[1], tmp_path, "t", columns("target", ("weight", "age", "height")))
     done = covcal("extract", model(tmp_path), source, target, cwd=tmp_path).require_success()
-    assert f"{target} has its columns in another order than {source}: they go by name" in done.err
+    assert f"{target} has its columns in another order than {source}: they are" in done.err
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     np.testing.assert_allclose(dataset(tmp_path, "source/logits"), X["source"], rtol=1e-6)
 
@@ -69,7 +69,7 @@ def test_rows_of_the_other_domain_are_refused_beside_a_model(place: str, tmp_pat
     }[place]
     line = covcal("extract", model(tmp_path), *given, cwd=tmp_path).error_line()
     assert "both.csv is given as the " in line
-    assert "of 20 of 40 rows: save the rows of each domain as a table of their own" in line
+    assert "in 20 of 40 rows: save the rows of each domain as a table of their own" in line
     assert ("beside one.csv" in line) == (place != "alone")
 
 
@@ -95,8 +95,8 @@ def test_a_domain_that_agrees_with_its_place_is_no_obstacle(tmp_path: Path) -> N
     arguments = ("extract", model(tmp_path), "source.csv", "target.csv")
     covcal(*arguments, cwd=tmp_path).require_success()
     line = covcal(*arguments[:2], "target.csv", "source.csv", "-f", cwd=tmp_path).error_line()
-    assert line.startswith("target.csv is given as the source beside source.csv, and its column ")
-    assert line.endswith("give it in the other place, or drop the column")
+    assert line.startswith("target.csv is given as the source beside source.csv, but its column ")
+    assert line.endswith("exchange the two tables, or drop the column")
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])

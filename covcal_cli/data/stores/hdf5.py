@@ -1,4 +1,4 @@
-"""``.h5`` files of others: every dataset with one row per example, read window by window."""
+"""Read ``.h5`` files of other programs: each dataset with one row per example, in windows."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,17 +17,17 @@ _REMEDY = "copy it again or save it again"
 
 
 class HDF5Store(Store):
-    """The datasets of an HDF5 file; those within groups go by their path, like ``train/data``."""
+    """The datasets of an HDF5 file, named by their path: ``train/data`` is in a group."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with File(path, remedy=_REMEDY) as file:
             self._require_foreign(file)
-            # Of numbers and texts; records, references and the like are for other programs.
+            # Only numbers and texts: records and references are left out.
             self.entries = {
-                name: Entry(one.shape, np.dtype(str) if one.is_text else one.dtype)
-                for name, one in file.datasets.items()
-                if one.is_text or one.dtype.kind in "biufcS"
+                name: Entry(dataset.shape, np.dtype(str) if dataset.is_text else dataset.dtype)
+                for name, dataset in file.datasets.items()
+                if dataset.is_text or dataset.dtype.kind in "biufcS"
             }
 
     def whole(self, name: str) -> AnyArray:
@@ -36,7 +36,7 @@ class HDF5Store(Store):
             return self._values(file[name][...])
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole dataset as texts, each as long as it is."""
+        """Return a whole dataset as texts of any length."""
         with File(self.path, remedy=_REMEDY) as file:
             values = file[name][...]
         if values.dtype.kind != "O":
@@ -44,7 +44,7 @@ class HDF5Store(Store):
         return [text for value in values.ravel() for text in self._values(np.array([value]))]
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows, a window of adjacent rows at a time."""
+        """Yield the chosen rows, one window of adjacent rows at a time."""
         with File(self.path, remedy=_REMEDY) as file:
             datasets = {name: file[name] for name in names}
             window = min(_window(dataset, size) for dataset in datasets.values())
@@ -53,7 +53,7 @@ class HDF5Store(Store):
                 yield chosen, {name: self._values(span[name][chosen - start]) for name in names}
 
     def _values(self, values: AnyArray) -> AnyArray:
-        """Return values with texts decoded."""
+        """Return the values, with bytes decoded to texts."""
         try:
             return _texts(values)
         except UnicodeDecodeError as error:
@@ -74,7 +74,7 @@ class HDF5Store(Store):
 
 
 def _window(dataset: Dataset, size: int) -> int:
-    """Return rows to read at once: whole chunks, so that none is decompressed twice."""
+    """Return the number of rows to read at once: whole chunks, which are decompressed once."""
     row_bytes = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
     window = max(size, WINDOW_BYTES // row_bytes)
     chunk = dataset.chunks[0] if dataset.chunks else 1

@@ -1,6 +1,6 @@
-"""``.npy`` arrays, and ``.npz`` files of them, read block by block.
+"""Read ``.npy`` arrays, and ``.npz`` files of arrays, block by block.
 
-The members of an ``.npz`` are streamed, so that an array of any size takes little memory.
+The members of an ``.npz`` are streamed, so an array of any size takes little memory.
 """
 
 import math
@@ -19,8 +19,8 @@ from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, wind
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import grows_beyond_belief
 
-# zipfile says NotImplementedError of a compression that it lacks, RuntimeError of a password that
-# it wants; NumPy parses headers as Python.
+# zipfile raises NotImplementedError for an unknown compression and RuntimeError for a password;
+# NumPy parses headers as Python and raises its errors.
 _UNREADABLE = (
     *(ValueError, OSError, EOFError, NotImplementedError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError),
@@ -28,7 +28,7 @@ _UNREADABLE = (
 
 
 class NpyStore(Store):
-    """The one array of a ``.npy`` file, called x."""
+    """A ``.npy`` file, whose only array is named x."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,11 +39,11 @@ class NpyStore(Store):
         self.entries = {"x": Entry(self._array.shape, self._array.dtype)}
 
     def whole(self, name: str) -> AnyArray:
-        """Refuse: x is wide, and there is nothing else."""
+        """Refuse, because x is wide and the file has no other array."""
         raise CovcalError(f"{self.path}: {name} is not in a .npy file: save an .npz")
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows, a window of adjacent rows at a time."""
+        """Yield the chosen rows, one window of adjacent rows at a time."""
         (name,) = names
         row_bytes = max(1, math.prod(self._array.shape[1:]) * self._array.itemsize)
         window = max(size, WINDOW_BYTES // row_bytes)
@@ -54,7 +54,7 @@ class NpyStore(Store):
         array = self._array
         if not array.flags.c_contiguous:
             return np.array(array[start:stop])
-        # Plain reads: pages of a mapped file would count as this process's memory.
+        # Read plainly: pages of a mapped file would count as memory of this process.
         row_items = math.prod(array.shape[1:])
         offset = array.offset + start * row_items * array.itemsize
         count = (stop - start) * row_items
@@ -93,13 +93,13 @@ class NpzStore(Store):
             raise self._unreadable(error) from error
 
     def _require_plausible(self, member: zipfile.ZipInfo, stream: "NpyStream") -> None:
-        """Refuse an array that would fill the memory and is next to nothing in the file."""
+        """Refuse an array that would fill the memory but takes almost no space in the file."""
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
-                f"{member.filename.removesuffix('.npy')} would take {needed / 1e9:.1f} GB, from "
-                f"{member.compress_size} bytes: no data compresses so; save shorter texts or fewer "
-                "rows"
+                f"{member.filename.removesuffix('.npy')} would take {needed / 1e9:.1f} GB, but has "
+                f"{member.compress_size} bytes in the file: no data compresses so well; save "
+                "shorter texts or fewer rows"
             )
 
     def whole(self, name: str) -> AnyArray:
@@ -112,7 +112,7 @@ class NpzStore(Store):
             raise self._unreadable(error) from error
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows, reading every array once from its start."""
+        """Yield the chosen rows; each array is read once from its start."""
         try:
             with zipfile.ZipFile(self.path) as archive, ExitStack() as stack:
                 members = [stack.enter_context(archive.open(f"{name}.npy")) for name in names]
@@ -143,10 +143,10 @@ class NpzStore(Store):
 
 
 class NpyStream:
-    """The header of a ``.npy`` stream, and its rows in order.
+    """A ``.npy`` stream: its header, and its rows in order.
 
-    The stream is read once, forwards, so that a member of a compressed zip will do. One that is no
-    array, holds Python objects or ends early is a ValueError.
+    It is read once and forwards, so it can be a member of a compressed zip. A stream that is no
+    array, holds Python objects or ends early raises a ValueError.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -162,9 +162,9 @@ class NpyStream:
             raise ValueError("Object arrays cannot be loaded")
 
     def blocks(self, size: int) -> Iterator[AnyArray]:
-        """Yield `size` rows at a time, the last block shorter."""
+        """Yield `size` rows at a time; the last block may be shorter."""
         rows = self.shape[0]
-        if self._fortran:  # columns come first: there is no way round reading them all
+        if self._fortran:  # column after column, so the whole array must be read first
             whole = self._read(self.shape[::-1]).T
             yield from (whole[start : start + size] for start in range(0, rows, size))
             return

@@ -1,6 +1,6 @@
-"""Formats of arrays and tables by the suffixes of their files.
+"""Open files of arrays and tables by their suffix.
 
-A new one is an entry of `_READERS` and a module beside this one; help and messages follow.
+To add a format, add an entry to `_READERS` and a module beside this one; help and messages follow.
 """
 
 from importlib import import_module
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
-if TYPE_CHECKING:  # it needs NumPy and Pillow, and --help does not
+if TYPE_CHECKING:  # it needs NumPy and Pillow, which --help does not load
     from covcal_cli.data.stores.store import Store
 
-# Module and class that read a format, by its suffixes; help and messages name the first of them.
+# The suffixes of each format, and the module and class that read it; help names the first suffix.
 _READERS = {
     (".npz",): ("npy", "NpzStore"),
     (".npy",): ("npy", "NpyStore"),
@@ -58,7 +58,7 @@ def open_store(path: Path) -> "Store":
 
 
 def format_of(path: Path) -> str:
-    """Return the suffix that stands for a file's format; an empty one where covcal reads none."""
+    """Return the first suffix of a file's format; an empty text for other files."""
     return "".join(_suffixes_of(path)[:1])
 
 

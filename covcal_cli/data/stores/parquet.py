@@ -1,9 +1,11 @@
-"""``.parquet`` tables, one file or a folder of parts, streamed through ``pyarrow.parquet``.
+"""Stream ``.parquet`` tables, one file or a folder of parts, through ``pyarrow.parquet``.
 
-pyarrow's datasets would hold whole row groups, 1.2 GB of 400 000 x 256 numbers in one group. A
-`ParquetFile` with a small buffer holds the pages that it stands in: of each column up to one of
-values and one of its dictionary, about 1 MB each as most writers make them, but up to 1024 image
-files. `ParquetStore` reads them so; below it stand the parts of a table and the values of columns.
+pyarrow's datasets would hold whole row groups in memory: 1.2 GB for a group of 400,000 x 256
+numbers. A `ParquetFile` with a small buffer holds only the current pages: one page of values per
+column and perhaps one of its dictionary. Most writers make pages of about 1 MB, but a page may also
+hold 1,024 image files.
+
+`ParquetStore` reads tables this way. Below it come the parts of a table, and the values of columns.
 """
 
 import math
@@ -23,14 +25,14 @@ from covcal_cli.data.stores.store import WINDOW_BYTES, Encoded, Entry, Piece, St
 from covcal_cli.errors import CovcalError
 from covcal_cli.records import parsed_json
 
-_HEAD = 8  # values that show what a column holds
-_BUFFER = 1 << 13  # without one, a whole column of a row group is read at once
+_HEAD = 8  # first values, which tell the kind of a column
+_BUFFER = 1 << 13  # without a buffer, a whole column of a row group is read at once
 _FEWEST, _USUAL = 64, 1 << 13  # rows of a batch
 _PAGES = 2 << 20  # bytes of an open column
-_ENOUGH = 64 << 20  # bytes of all open columns up to which nothing is cut
+_ENOUGH = 64 << 20  # bytes of open columns; with more, columns are read in sets
 _SET = 16 << 20  # bytes of the open columns of a set
-_HELD = 64 << 20  # bytes of the rows that sets are joined for
-_FEWEST_HELD = 1 << 16  # rows, whatever their bytes: each time, the rows before are read again
+_HELD = 64 << 20  # bytes of the rows whose sets are joined in memory
+_FEWEST_HELD = 1 << 16  # rows to join at least, because each time all earlier rows are read again
 
 
 class _Group(NamedTuple):
@@ -42,10 +44,10 @@ class _Group(NamedTuple):
 
 
 class ParquetStore(Store):
-    """The columns of a Parquet table, whose parts must have the same.
+    """The columns of a Parquet table; all its parts must have the same columns.
 
-    Columns of equally long lists of numbers are arrays with two axes. What the folders of a
-    partitioned table say of their rows are columns too, unless its parts have them already.
+    Columns of equally long lists of numbers are arrays with two axes. The keys of a partitioned
+    table are columns too, unless its parts have columns of these names.
     """
 
     is_table = True
@@ -101,35 +103,35 @@ class ParquetStore(Store):
             self.entries[key] = Entry((self._n,), dtype)
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole column; an empty text or NaN where there is no value."""
+        """Return a whole column; a missing value is an empty text or NaN."""
         return np.concatenate(list(self._all(name)))
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole column as texts; of image files, their names."""
+        """Return a whole column as texts; for image files, their names."""
         if not self.entries[name].is_encoded:
             return [str(value) for part in self._all(name) for value in part.tolist()]
         field = self._columns.name_field(self._schema.field(name))
         if field is None:
             return [""] * self._n
-        found: list[str] = []
+        texts: list[str] = []
         for path in self._files:
             with self._opened(path) as file:
                 for batch in file.iter_batches(columns=[f"{name}.{field}"], use_threads=False):
                     names = batch.column(0).field(field).to_pylist()
-                    found += [value or "" for value in names]
-        return found
+                    texts += [value or "" for value in names]
+        return texts
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows of the row groups that hold any; NaN where there is no value."""
+        """Yield the chosen rows, row group by row group; a missing number is NaN."""
         within = [name for name in names if name not in self._of_parts]
         for number, (start, stop) in enumerate(pairwise(self._bounds)):
             own = _between(rows, start, stop)
             if not len(own):
                 continue
-            said = {name: self._of_parts[name][number] for name in names if name not in within}
+            keys = {name: self._of_parts[name][number] for name in names if name not in within}
             pieces = self._of_file(number, within, own, size) if within else [(own, {})]
             for chosen, arrays in pieces:
-                more = {name: np.full(len(chosen), value) for name, value in said.items()}
+                more = {name: np.full(len(chosen), value) for name, value in keys.items()}
                 yield chosen, {**arrays, **more}
 
     def _all(self, name: str) -> Iterator[AnyArray]:
@@ -147,7 +149,7 @@ class ParquetStore(Store):
         return tuple(sorted(classes))
 
     def _head(self, name: str) -> list[Any]:
-        """Return the first values of a column as Python has them."""
+        """Return the first values of a column as Python objects."""
         first = next(number for number, stop in enumerate(self._bounds[1:]) if stop > 0)
         with self._opened(self._files[first]) as file:
             batch = next(file.iter_batches(_HEAD, columns=[name], use_threads=False))
@@ -156,14 +158,14 @@ class ParquetStore(Store):
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
-        """Open one file as a `ParquetFile`, and say so if it cannot be read while it is open."""
+        """Open one file as a `ParquetFile`; errors while it is open become a `CovcalError`."""
         try:
             with self._arrow.parquet.ParquetFile(
                 path, buffer_size=_BUFFER, pre_buffer=False
             ) as file:
                 yield file
         except (self._arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
-            # The last two come of texts and dates of a damaged page.
+            # Texts and dates of a damaged page raise the last two.
             reason = " ".join(str(error).split())[:200]
             raise CovcalError(
                 f"{path} is not a readable Parquet file ({reason}): copy it again or save it again"
@@ -200,10 +202,10 @@ class ParquetStore(Store):
     def _joined(
         self, group: _Group, sets: Sequence[Sequence[str]], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Read some columns after the others, since all side by side would hold a page each.
+        """Read one set of columns after the other, because each open column holds a page.
 
-        Only a reader that begins at the start of a row group reaches its later rows: so many rows
-        are held at a time as keep the number of times small.
+        To reach later rows of a row group, a reader must begin at its start. Many rows are
+        therefore joined in memory at a time.
         """
         width = sum(map(self._row_bytes, sets))
         held = max(_FEWEST_HELD, _HELD // width)
@@ -212,19 +214,19 @@ class ParquetStore(Store):
             arrays: dict[str, AnyArray] = {}
             for names in sets:
                 few = max(1, WINDOW_BYTES // self._row_bytes(names))
-                found = [part for _, part in self._batches(group, names, chosen, few)]
+                parts = [part for _, part in self._batches(group, names, chosen, few)]
                 for name in names:
-                    arrays[name] = np.concatenate([part.pop(name) for part in found])
+                    arrays[name] = np.concatenate([part.pop(name) for part in parts])
                 self._arrow.default_memory_pool().release_unused()
             for at in range(0, len(chosen), size):
                 piece = slice(at, at + size)
-                # Copies: a view would keep all held rows alive while the next are read.
+                # Copy: a view would keep all these rows in memory while the next are read.
                 yield chosen[piece], {name: values[piece].copy() for name, values in arrays.items()}
 
     def _batches(
         self, group: _Group, names: Sequence[str], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Yield the chosen rows of some columns, reading `size` rows at a time."""
+        """Yield the chosen rows of some columns, `size` rows of the file at a time."""
         start = group.start
         for batch in group.file.iter_batches(
             size, row_groups=[group.number], columns=list(names), use_threads=False
@@ -245,7 +247,7 @@ class ParquetStore(Store):
                 return
 
     def _row_bytes(self, names: Sequence[str]) -> int:
-        """Return what a row of these columns takes in memory, texts taken for numbers."""
+        """Return the bytes of a row of these columns in memory; a text counts as a number."""
         entries = [self.entries[name] for name in names]
         return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
 
@@ -262,20 +264,20 @@ def _between(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
-    """Return how many bytes each of some columns takes in a row group before compression."""
-    found = dict.fromkeys(names, 0)
+    """Return the bytes of each column in a row group before compression."""
+    sizes = dict.fromkeys(names, 0)
     for index in range(group.num_columns):
         column = group.column(index)
         name = column.path_in_schema.partition(".")[0]  # of a list or struct
-        if name not in found:
+        if name not in sizes:
             name = column.path_in_schema
-        if name in found:
-            found[name] += column.total_uncompressed_size
-    return found
+        if name in sizes:
+            sizes[name] += column.total_uncompressed_size
+    return sizes
 
 
 def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
-    """Cut columns, given with their stored bytes, into sets that can be open together."""
+    """Divide columns, given with their bytes in the file, into sets that can be open together."""
     opened = {name: min(size, _PAGES) for name, size in stored.items()}
     if sum(opened.values()) <= _ENOUGH:
         return [list(opened)]
@@ -290,12 +292,12 @@ def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
     return sets
 
 
-# The parts that a folder stands for, and what the names of its folders say of them.
+# The parts of a table in a folder.
 #
-# Spark, Dask, Polars and pyarrow write a table as a folder of parts, and a partitioned one as
-# folders ``KEY=VALUE`` of parts, several deep.
+# Spark, Dask, Polars and pyarrow write a table as a folder of parts, and a partitioned table as
+# nested folders ``KEY=VALUE`` of parts.
 
-_PATTERN = "[!._]*.parquet"  # Spark and others hide their own files so
+_PATTERN = "[!._]*.parquet"  # Spark hides its own files with a dot or an underscore
 _NOTHING = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
@@ -305,17 +307,17 @@ class Part:
     """One file of a table."""
 
     path: Path
-    # What the folders above it say of all of its rows; None for no value.
+    # The key and value of each folder above it; None for a missing value.
     keys: Mapping[str, str | None]
 
 
 def holds_parts(path: Path) -> bool:
-    """Return whether a path is a folder of parts, or of folders ``KEY=VALUE`` of them."""
+    """Return whether a path is a folder of parts, or of folders ``KEY=VALUE`` with parts."""
     return path.is_dir() and (any(path.glob(_PATTERN)) or any(map(holds_parts, _partitions(path))))
 
 
 def find_parts(path: Path) -> list[Part]:
-    """Return the parts of a table in order: the file itself, or those of the folder."""
+    """Return the parts of a table in order: the file itself, or the parts in the folder."""
     if not path.is_dir():
         return [Part(path, {})]
     parts = list(_below(path, {}))
@@ -327,27 +329,27 @@ def find_parts(path: Path) -> list[Part]:
 
 
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
-    """Return what the folders say of every part, shape (parts,), by key.
+    """Return the values of each key for all parts, shape (parts,).
 
-    int64 where all values are whole numbers, float64 where others are missing; else texts, empty
-    where missing.
+    They are int64 if all are whole numbers, float64 with NaN if some of these are missing, and else
+    texts, where a missing value is an empty text.
     """
-    found: dict[str, AnyArray] = {}
+    arrays: dict[str, AnyArray] = {}
     for key in parts[0].keys:
         values = [part.keys[key] for part in parts]
         known = [value for value in values if value is not None]
         if not known or not all(_WHOLE.fullmatch(value) for value in known):
-            found[key] = np.array([value or "" for value in values], dtype=str)
+            arrays[key] = np.array([value or "" for value in values], dtype=str)
         elif len(known) == len(values):
-            found[key] = np.array([int(value) for value in known], dtype=np.int64)
+            arrays[key] = np.array([int(value) for value in known], dtype=np.int64)
         else:
             numbers = [float("nan") if value is None else int(value) for value in values]
-            found[key] = np.array(numbers, dtype=np.float64)
-    return found
+            arrays[key] = np.array(numbers, dtype=np.float64)
+    return arrays
 
 
 def refuse_unnamed_parts(folder: Path) -> None:
-    """Refuse a folder whose Parquet files lie in folders that say nothing of their rows."""
+    """Refuse a folder whose Parquet files are in folders of other names than ``KEY=VALUE``."""
     for entry in sorted(folder.iterdir()):
         named = "=" in entry.name or entry.name.startswith((".", "_"))
         if not named and entry.is_dir() and any(entry.glob(_PATTERN)):
@@ -361,16 +363,16 @@ def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
     files, partitions = sorted(folder.glob(_PATTERN)), _partitions(folder)
     if files and any(map(holds_parts, partitions)):
         raise CovcalError(
-            f"{folder} has {files[0].name} beside partitions like {partitions[0].name}: give one "
-            "of them"
+            f"{folder} has {files[0].name} beside partitions like {partitions[0].name}: give "
+            "either the file or a folder of partitions"
         )
-    if keys or partitions:  # elsewhere, folders may hold a million images
+    if keys or partitions:  # other folders may hold a million images
         refuse_unnamed_parts(folder)
     yield from (Part(file, keys) for file in files)
     for partition in partitions:
         key, _, value = (unquote(text) for text in partition.name.partition("="))
         if key in keys:
-            raise CovcalError(f"{partition}: {key} is a partition twice: rename one of them")
+            raise CovcalError(f"{partition}: two folders have the key {key}: rename one of them")
         yield from _below(partition, {**keys, key: None if value == _NOTHING else value})
 
 
@@ -387,15 +389,15 @@ def _partitions(folder: Path) -> list[Path]:
 # Arrow's own conversion to NumPy loads pandas if it is installed, at 50 MB; DLPack does not.
 
 _TEXT = np.dtype(str)
-_OTHER = np.dtype("V1")  # structs, nested lists: there, but neither numbers nor texts
+_OTHER = np.dtype("V1")  # neither numbers nor texts: other structs, nested lists
 _BINARY = ("binary", "large_binary", "binary_view")
 _BYTES, _PATH = "bytes", "path"  # the fields of an image by Hugging Face
 _VECTOR = ("type", "size", "indices", "values")  # the fields of a vector by Spark
-Head = Callable[[str], list[Any]]  # returns the first values of a column, as Python has them
+Head = Callable[[str], list[Any]]  # returns the first values of a column as Python objects
 
 
 def described_features(schema: Any) -> dict[str, dict[str, Any]]:
-    """Return what Hugging Face datasets wrote into a table on its columns, by name."""
+    """Return the description of each column that Hugging Face datasets write into a table."""
     try:
         content = parsed_json((schema.metadata or {})[b"huggingface"].decode("utf-8"))
         features = content["info"]["features"].items()
@@ -405,7 +407,7 @@ def described_features(schema: Any) -> dict[str, dict[str, Any]]:
 
 
 def pandas_index(schema: Any) -> tuple[str, ...]:
-    """Return the columns that pandas saved as the index of a table; none where it says nothing."""
+    """Return the columns that pandas saved as the index of a table, if any."""
     try:
         columns = parsed_json((schema.metadata or {})[b"pandas"].decode())["index_columns"]
         return tuple(name for name in columns if isinstance(name, str))  # ranges are dictionaries
@@ -417,7 +419,7 @@ def pandas_index(schema: Any) -> tuple[str, ...]:
 class ArrowColumns:
     """Turns Arrow's columns into arrays."""
 
-    arrow: Any  # the module pyarrow, which not everybody has
+    arrow: Any  # the module pyarrow, which is optional
     path: Path  # for messages
 
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
@@ -455,14 +457,14 @@ class ArrowColumns:
         return Entry((n,), _OTHER if types.is_nested(kind) or types.is_null(kind) else _TEXT)
 
     def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
-        """Return the values of the given rows of a column, shape (m, ...); bytes as texts.
+        """Return a column with the numbers `rows` as an array, shape (m, ...); bytes become texts.
 
-        NaN or an empty text where there is no value; of image files, an array of `Encoded`.
+        A missing value is NaN or an empty text. Image files are an array of `Encoded`.
         """
         if entry.is_encoded:
-            found = np.empty(len(column), dtype=object)
-            found[:] = self._files(column)
-            return found
+            files = np.empty(len(column), dtype=object)
+            files[:] = self._files(column)
+            return files
         if entry.dtype in (_TEXT, _OTHER):
             if self.arrow.types.is_nested(column.type):
                 raise CovcalError(
@@ -550,11 +552,11 @@ class ArrowColumns:
         return bool((is_text or types.is_integer(label)) and types.is_floating(number))
 
     def name_field(self, field: Any) -> str | None:
-        """Return the field of a column's structs that names image files, if there is one."""
+        """Return the field that names image files in a column of structs, or None."""
         return _PATH if _PATH in self._fields(field.type) else None
 
     def _flat(self, column: Any) -> AnyArray:
-        """Return plain numbers; as floats with NaN where values are missing."""
+        """Return plain numbers; if values are missing, floats with NaN."""
         types = self.arrow.types
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()
@@ -595,8 +597,10 @@ class ArrowColumns:
         ]
 
     def _fields(self, kind: Any) -> dict[str, Any]:
-        """Return the types of a struct's fields by name; nothing for other types."""
-        return {one.name: one.type for one in kind} if self.arrow.types.is_struct(kind) else {}
+        """Return the types of a struct's fields by name; an empty dictionary for other types."""
+        if not self.arrow.types.is_struct(kind):
+            return {}
+        return {field.name: field.type for field in kind}
 
     def _number_type(self, kind: Any) -> np.dtype[Any] | None:
         types = self.arrow.types

@@ -1,7 +1,7 @@
-"""A file of named arrays with one row per example, read by chosen rows, of whatever format.
+"""Define the protocol of a file of named arrays with one row per example.
 
-Each format has a module with a class that keeps the protocol `Store`. `covcal_cli.data.array_files`
-feeds models from them, `covcal_cli.data.outputs` reads classifiers' outputs from them.
+Each format has a module with a class of this protocol. `covcal_cli.data.array_files` feeds models
+from such files, and `covcal_cli.data.outputs` reads the outputs of classifiers from them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,20 +20,21 @@ from covcal_cli.files import open_plain
 if TYPE_CHECKING:  # tables of numbers are read without Pillow
     from PIL import Image
 
-# Some chosen rows, and their part of every array asked for.
+# Some row numbers, and these rows of each array.
 Piece = tuple[Rows, dict[str, AnyArray]]
 WINDOW_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one array without reading it."""
+    """The shape, type and metadata of one array, known before it is read."""
 
     shape: tuple[int, ...]  # rows first
-    dtype: np.dtype[Any]  # kind "U" for texts whatever their length
-    is_encoded: bool = False  # whether its values are image files, as `Encoded` has them
-    class_names: tuple[str, ...] | None = None  # what its numbers stand for, if the file says so
-    is_index: bool = False  # whether the file says that it is the table's index
+    dtype: np.dtype[Any]  # kind "U" for texts of any length
+    is_encoded: bool = False  # whether its values are image files (`Encoded`)
+    # The names of its numbers 0, 1, ..., or of its columns, if the file has them.
+    class_names: tuple[str, ...] | None = None
+    is_index: bool = False  # whether the file marks it as the index of the table
 
     @property
     def is_text(self) -> bool:
@@ -45,41 +46,41 @@ class Store(Protocol):
     """A file of named arrays."""
 
     path: Path
-    is_table: bool = False  # whether they are columns: then plain columns of numbers are features
-    is_typed: bool = True  # whether a text that looks like a number is known to be none
+    is_table: bool = False  # whether the arrays are columns, where columns of numbers are features
+    is_typed: bool = True  # whether the file tells texts from numbers
     entries: dict[str, Entry]  # by name, in the order of the file
     # By name, the error for columns of texts that are numbers with a decimal comma.
     with_commas: Mapping[str, str] = MappingProxyType({})
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole array: labels, ids, groups; nothing that is wide."""
+        """Return a whole array of labels, ids or groups; wide arrays are read in pieces."""
         ...
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts, which takes less memory where they are long.
+        """Return a whole array as texts; a list of long texts takes less memory than an array.
 
-        Of image files, these are their names, empty where there is none.
+        For image files, these are their names, or an empty text.
         """
         return [str(value) for value in self.whole(name).ravel().tolist()]
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen ascending `rows` of the named arrays in runs of any length.
+        """Yield the chosen ascending `rows` of the named arrays, some at a time.
 
-        About `size` rows at a time are in memory, or what `WINDOW_BYTES` hold.
+        About `size` rows are in memory at a time, or the rows that fit into `WINDOW_BYTES`.
         """
         ...
 
     def error(self, what: str) -> CovcalError:
-        """Return the error that says `what` of the file."""
+        """Return an error with the path of the file before the message."""
         return CovcalError(f"{self.path}: {what}")
 
     def place(self, row: int) -> str:
-        """Return where a row is, in the file's own terms, such as ``line 12``."""
+        """Return where a row is in the file, for messages: ``line 12``."""
         return f"row {row}"
 
 
 def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
-    """Cut 0, 1, 2, ... into windows that hold chosen rows: start, stop, and the rows within."""
+    """Yield (start, stop, rows within) of each window of the file that has chosen rows."""
     position = 0
     while position < len(rows):
         start = int(rows[position]) // window * window
@@ -89,20 +90,20 @@ def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
 
 
 def regrouped(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """Yield the rows of `pieces` again, `size` at a time, the last fewer."""
+    """Yield the rows of `pieces` again, `size` at a time; the last piece may be shorter."""
     waiting: list[Piece] = []
-    have = 0
+    n_waiting = 0
     for rows, arrays in pieces:
         start = 0
         while start < len(rows):
-            taken = min(size - have, len(rows) - start)
+            taken = min(size - n_waiting, len(rows) - start)
             part = slice(start, start + taken)
             waiting.append((rows[part], {name: array[part] for name, array in arrays.items()}))
             start += taken
-            have += taken
-            if have == size:
+            n_waiting += taken
+            if n_waiting == size:
                 yield _joined(waiting)
-                waiting, have = [], 0
+                waiting, n_waiting = [], 0
     if waiting:
         yield _joined(waiting)
 
@@ -115,15 +116,15 @@ def _joined(pieces: list[Piece]) -> Piece:
     return rows, {name: np.concatenate([piece[1][name] for piece in pieces]) for name in names}
 
 
-# Images that lie in a table as the bytes of their files, as Hugging Face datasets save them.
+# Images in a table as the bytes of their files, as Hugging Face datasets save them.
 
-# The bytes of an image file, or its path where there are none, or None for no image.
+# The bytes of an image file, else its path, else None for no image.
 Encoded = bytes | str | None
 _USUAL = ("image", "img")
 
 
 def is_image_file(content: bytes) -> bool:
-    """Return whether bytes are those of an image file that Pillow knows."""
+    """Return whether Pillow recognises the bytes as an image file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -134,25 +135,25 @@ def is_image_file(content: bytes) -> bool:
 
 
 def image_column(store: Store) -> str | None:
-    """Return the column of images to classify, ``image`` of several; None where there is none."""
-    found = [name for name, entry in store.entries.items() if entry.is_encoded]
-    usual = [name for name in found if name.lower() in _USUAL]
-    if len(found) > 1 and len(usual) != 1:
+    """Return the column of images, or the one named ``image`` if there are several, or None."""
+    columns = [name for name, entry in store.entries.items() if entry.is_encoded]
+    usual = [name for name in columns if name.lower() in _USUAL]
+    if len(columns) > 1 and len(usual) != 1:
         raise CovcalError(
-            f"{store.path} has several columns of images ({', '.join(found)}): call the one to "
-            f"classify {_USUAL[0]}"
+            f"{store.path} has several columns of images ({', '.join(columns)}): rename the column "
+            f"to classify to {_USUAL[0]}"
         )
-    return next(iter(usual or found), None)
+    return next(iter(usual or columns), None)
 
 
 def image_names(store: Store, column: str) -> list[str] | None:
-    """Return the names of the image files of all rows; None where they name no row for certain."""
+    """Return the names of the image files of all rows; None if a name is missing or not unique."""
     names = store.texts(column)
     return names if all(names) and len(set(names)) == len(names) else None
 
 
 def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
-    """Open an image; a path is taken to lie below `folder`."""
+    """Open an image; a path is relative to `folder`."""
     from PIL import Image
 
     if value is None:

@@ -236,8 +236,8 @@ class TestPartitions:
         [
             (("a=1/0", "b=1/0"), "is partitioned by a and by b: give one table"),
             (("a=1/0", "a=2/b=1/0"), "is partitioned by a and by a, b: give one table"),
-            (("0", "a=1/0"), "has 0.parquet beside partitions like a=1: give one of them"),
-            (("a=1/a=2/0",), "a is a partition twice: rename one of them"),
+            (("0", "a=1/0"), "has 0.parquet beside partitions like a=1: give either"),
+            (("a=1/a=2/0",), "two folders have the key a: rename one"),
             (
                 ("a=1/0", "raw/0"),
                 "holds Parquet files in its folder raw, whose name is no KEY=VALUE: give that "

@@ -120,7 +120,9 @@ class TestImageColumns:
         assert greys(data, [0, 1]) == ([3, 4], {})
         assert data.notes == (f"{path}: mask not used",)
         write_dataset(path, {"mask": pictures((1, 2)), "photo": pictures((3, 4))})
-        message = r"has several columns of images \(mask, photo\): call the one to classify image"
+        message = (
+            r"has several columns of images \(mask, photo\): rename the column to classify to image"
+        )
         with pytest.raises(CovcalError, match=message):
             opened(path, GREY)
 
