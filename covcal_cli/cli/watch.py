@@ -69,7 +69,7 @@ def watch(
     plot: Annotated[
         Path | None,
         typer.Option(
-            metavar="TREND.HTML", help="Draw the history as a page, or as .png, .svg or .pdf."
+            metavar="TREND.HTML", help="Draw the history as a page (.html) or a picture (.svg)."
         ),
     ] = None,
     networks: NetworksOfFeatures = None,

@@ -1,26 +1,25 @@
-"""What a history of watched periods shows over time: a page like the report, or a picture.
+"""Draw the history of watched periods over time: a page like the report, or an SVG picture.
 
-Marks are placed in shares of the width and texts keep their size, so that one drawing serves a
-phone and a desk. No mark is told by its colour alone.
+Marks are placed in shares of the width, and texts keep their size, so that one drawing serves the
+page on a phone, the page on a desk, and the picture. No mark differs by its colour only.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError, printable
-from covcal_cli.evaluate.diagram import FORMATS, write_figure
 from covcal_cli.files import write_text
 from covcal_cli.report.style import STYLE, section
 from covcal_cli.report.tables import Table, html, safe
-from covcal_cli.report.timeline import Timeline
-from covcal_cli.report.trend_picture import figure
 from covcal_cli.watch.history import History
 from covcal_cli.watch.period import Period, PeriodAccuracy, Verdict
 
-PAGE = ".html"
+PAGE, PICTURE = ".html", ".svg"
 _MOST_PERIODS = 1000  # drawn
 _MOST_LISTED = 60
 _MOST_DOTS = 400
@@ -64,10 +63,71 @@ figure.trend { max-width: none; margin: .5rem 0 1rem; }
 """
 
 
+@dataclass(frozen=True)
+class Timeline:
+    """The periods to draw, the latest of a history."""
+
+    periods: Sequence[Period]
+    earlier: int = 0  # periods that are not drawn
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the periods in order, each once."""
+        return list(dict.fromkeys(period.measured.period for period in self.periods))
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of every name."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def calibrations(self) -> dict[str, list[Period]]:
+        """The periods of every calibration by its sha256, in order."""
+        periods: dict[str, list[Period]] = {}
+        for period in sorted(self.periods, key=lambda entry: self.places[entry.measured.period]):
+            periods.setdefault(period.calibration.sha256, []).append(period)
+        return periods
+
+    def x(self, period: Period) -> float:
+        """Return the position of a period, in percent of the width."""
+        return self.at(self.places[period.measured.period] + 0.5)
+
+    def at(self, place: float) -> float:
+        """Return a place in percent of the width."""
+        return 100 * place / len(self.names)
+
+    def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
+        """Yield the runs of successive periods of one calibration that have a value."""
+        for periods in self.calibrations.values():
+            run: list[Period] = []
+            for period in periods:
+                place = self.places[period.measured.period]
+                follows = run and place == self.places[run[-1].measured.period] + 1
+                if run and (has(period) is None or not follows):
+                    yield run
+                    run = []
+                if has(period) is not None:
+                    run.append(period)
+            if run:
+                yield run
+
+    def shares(self) -> tuple[float, float]:
+        """Return the limits of the axis of shares, whole tenths."""
+        shares: list[float] = []
+        for numbers in (period.measured for period in self.periods):
+            shares += [numbers.confidence, numbers.confidence_before]
+            for accuracy in (numbers.estimate, numbers.measured):
+                if accuracy is not None:
+                    shares += [accuracy.low, accuracy.high, accuracy.accuracy]
+        low = math.floor(10 * min(shares) + 1e-9) / 10
+        high = math.ceil(10 * max(shares) - 1e-9) / 10
+        return max(0.0, low - 0.1 * (low == high)), min(1.0, max(high, low + 0.1))
+
+
 def check_trend(path: Path) -> None:
-    """Refuse a page or picture whose ending is unknown with `CovcalError`."""
-    if path.suffix.lower() not in (PAGE, *FORMATS):
-        raise CovcalError(f"{path}: a trend ends in {', '.join((PAGE, *FORMATS))}")
+    """Raise `CovcalError` for a file name with another ending than .html or .svg."""
+    if path.suffix.lower() not in (PAGE, PICTURE):
+        raise CovcalError(f"{path}: the name of a trend must end in {PAGE} or {PICTURE}")
 
 
 def write_trend(history: History, path: Path, *, force: bool) -> None:
@@ -83,18 +143,16 @@ def write_trend(history: History, path: Path, *, force: bool) -> None:
         raise CovcalError(f"{history.path} has no period to draw: give files to watch")
     drawn = history.periods[-_MOST_PERIODS:]
     trend = Timeline(drawn, len(history.periods) - len(drawn))
-    if path.suffix.lower() == PAGE:
-        write_text(path, page(trend), force=force)
-        return
-    write_figure(lambda: figure(trend), path, force=force)
+    draw = page if path.suffix.lower() == PAGE else picture
+    write_text(path, draw(trend), force=force)
 
 
 def page(trend: Timeline) -> str:
     """Return the whole page; the same periods give the same bytes."""
     last = trend.periods[-1]
     title = f"Is the calibration still good? {last.calibration.path.name}"
-    due = sum(one.verdict == "recalibrate" for one in trend.periods)
-    raised = sum(one.alarm.raised for one in trend.periods)
+    due = sum(period.verdict == "recalibrate" for period in trend.periods)
+    raised = sum(period.alarm.raised for period in trend.periods)
     counts = (
         f"{_counted(len(trend.names), 'period')}, "
         f"{_counted(len(trend.calibrations), 'calibration')}, {_counted(raised, 'alarm')}, {due} "
@@ -111,14 +169,38 @@ def page(trend: Timeline) -> str:
         f'<p class="origin">{safe(counts + left_out)}</p>',
         f'<div class="verdict {_TONES[last.verdict]}"><strong>'
         f"{safe(f'{last.measured.period}: {last.verdict}')}</strong><p>{safe(last.why)}.</p></div>",
-        section("Confidence and accuracy", _accuracy_figure(trend)),
-        section("Evidence for a change", _evidence_figure(trend)),
+        section("Confidence and accuracy", f'<p class="key">{_key()}</p>{_accuracy(trend).figure}'),
+        section(
+            "Evidence for a change", f"<p>{_EVIDENCE_NOTE}</p>{_evidence_drawing(trend).figure}"
+        ),
         section("Periods", _periods_table(trend)),
         section("Calibrations", _calibrations_table(trend)),
         f'<p class="origin">covcal {safe(__version__)}</p>',
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def picture(trend: Timeline) -> str:
+    """Return the figures of the page as one SVG picture, in light colours."""
+    drawings = _accuracy(trend), _evidence_drawing(trend)
+    parts, y = [], _KEY
+    for drawing in drawings:
+        parts.append(drawing.nested(y))
+        y += drawing.height + 8
+    colours = dict(re.findall(r"(--[a-z]+): (#[0-9a-f]+);", _STYLE[: _STYLE.index("@media")]))
+    style = _STYLE[_STYLE.index("figure.trend") : _STYLE.rindex("@media")]
+    style = re.sub(r"var\((--[a-z]+)\)", lambda match: colours[match[1]], style)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y}" role="img">',
+        f"<title>{safe(' '.join(drawing.words for drawing in drawings))}</title>",
+        f"<style>svg {{ overflow: visible; font-family: sans-serif; }} {style}</style>",
+        '<rect width="100%" height="100%" fill="#fff"/>',
+        f'<g class="plot">{_picture_key()}</g>',
+        *parts,
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _counted(count: int, what: str) -> str:
@@ -163,6 +245,40 @@ def _calibrations_table(trend: Timeline) -> str:
 
 _ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without what is above and below
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
+_WIDTH, _KEY = 1000, 56  # of a picture, and the height of its key
+_EVIDENCE_NOTE = (
+    "How many times likelier the rows are if something has changed. The alarm is raised at the "
+    "dashed line, which depends on how many false alarms a year are allowed."
+)
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """One figure: the labels of its axis, and its field."""
+
+    words: str  # a description
+    height: int
+    axis: str
+    field: str
+
+    @property
+    def figure(self) -> str:
+        """The figure as HTML, as wide as the page."""
+        return (
+            '<figure class="trend"><div class="plot">\n'
+            f'<svg width="{_AXIS}" height="{self.height}" aria-hidden="true">{self.axis}</svg>\n'
+            f'<svg class="field" height="{self.height}" role="img">'
+            f"<title>{safe(self.words)}</title>\n{self.field}\n</svg></div></figure>"
+        )
+
+    def nested(self, y: int) -> str:
+        """Return the figure as a part of a picture, from a height on."""
+        width = _WIDTH - _AXIS - 24
+        return (
+            f'<g class="plot"><svg y="{y}" width="{_AXIS}" height="{self.height}">{self.axis}</svg>'
+            f'<svg class="field" x="{_AXIS}" y="{y}" width="{width}" height="{self.height}">'
+            f"{self.field}</svg></g>"
+        )
 
 
 @dataclass(frozen=True)
@@ -178,25 +294,16 @@ class _Field:
         share = (value - self.low) / (self.high - self.low)
         return _TOP + self.height * (1 - min(1.0, max(0.0, share)))
 
-    def figure(self, words: str, ticks: Iterable[tuple[float, str]], marks: Iterable[str]) -> str:
-        whole = self.height + _TOP + _BOTTOM
+    def drawing(
+        self, words: str, ticks: Iterable[tuple[float, str]], marks: Iterable[str]
+    ) -> _Drawing:
         axis, grid = [], []
         for value, text in ticks:
             y = self.y(value)
             axis.append(f'<text x="{_AXIS - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
             grid.append(f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
-        lines = [
-            '<figure class="trend"><div class="plot">',
-            f'<svg width="{_AXIS}" height="{whole}" aria-hidden="true">{"".join(axis)}</svg>',
-            f'<svg class="field" height="{whole}" role="img"><title>{safe(words)}</title>',
-            *grid,
-            *self._names(),
-            *self._changes(),
-            *marks,
-            *self._told(),
-            "</svg></div></figure>",
-        ]
-        return "\n".join(lines)
+        lines = [*grid, *self._names(), *self._changes(), *marks, *self._hints()]
+        return _Drawing(words, self.height + _TOP + _BOTTOM, "".join(axis), "\n".join(lines))
 
     def scaled(self, shapes: Iterable[str]) -> str:
         """Return shapes of `path`, which are as wide as the figure."""
@@ -259,13 +366,13 @@ class _Field:
             if number > 1 and self.height == _ACCURACY:
                 yield f'<text class="change" x="{x:.3f}%" dx="4" y="{bottom - 5}">{number}</text>'
 
-    def _told(self) -> Iterator[str]:
-        """Yield what is told of a period under the pointer."""
+    def _hints(self) -> Iterator[str]:
+        """Yield the text that appears when the pointer is over a period."""
         width = self.trend.at(1)
-        for one in self.trend.periods:
+        for period in self.trend.periods:
             yield (
-                f'<rect class="hit" x="{self.trend.x(one) - width / 2:.3f}%" y="0" '
-                f'width="{width:.3f}%" height="{self.height + _TOP}"><title>{safe(_told(one))}'
+                f'<rect class="hit" x="{self.trend.x(period) - width / 2:.3f}%" y="0" '
+                f'width="{width:.3f}%" height="{self.height + _TOP}"><title>{safe(_hint(period))}'
                 "</title></rect>"
             )
 
@@ -275,7 +382,7 @@ def _in_use(number: int, periods: Sequence[Period]) -> str:
     return safe(f"calibration {number} ({first.calibration.method}) from {first.measured.period}")
 
 
-def _told(one: Period) -> str:
+def _hint(one: Period) -> str:
     found = one.measured
     estimated = "" if found.estimate is None else f", estimated {_with_interval(found.estimate)}"
     measured = "" if found.measured is None else f", measured {_with_interval(found.measured)}"
@@ -285,7 +392,7 @@ def _told(one: Period) -> str:
     )
 
 
-def _accuracy_figure(trend: Timeline) -> str:
+def _accuracy(trend: Timeline) -> _Drawing:
     low, high = trend.shares()
     field = _Field(trend, _ACCURACY, low, high)
     steps = round(10 * (high - low))
@@ -302,7 +409,7 @@ def _accuracy_figure(trend: Timeline) -> str:
         *_measured(field),
         *_alarms(field),
     ]
-    return f'<p class="key">{_key()}</p>' + field.figure(words, ticks, marks)
+    return field.drawing(words, ticks, marks)
 
 
 def _estimated(one: Period) -> float | None:
@@ -349,7 +456,7 @@ def _mark(x: float, y: float, shape: str) -> str:
     return f'<svg x="{x:.3f}%" y="{y:.1f}" width="1" height="1">{shape}</svg>'
 
 
-def _evidence_figure(trend: Timeline) -> str:
+def _evidence_drawing(trend: Timeline) -> _Drawing:
     thresholds = [_threshold(one) for one in trend.periods]
     evidence = [_evidence(one) for one in trend.periods]
     high = max(1.25 * max(thresholds), min(max(evidence), 4 * max(thresholds)))
@@ -362,11 +469,7 @@ def _evidence_figure(trend: Timeline) -> str:
         *_alarms(field),
     ]
     words = f"Evidence for a change, last {_power(round(evidence[-1]))} times"
-    told = (
-        "<p>How many times likelier the rows are if something has changed. At the dashed line, "
-        "which is set by how many alarms a year may be false, an alarm is raised.</p>"
-    )
-    return told + field.figure(words, ticks, marks)
+    return field.drawing(words, ticks, marks)
 
 
 def _evidence(one: Period) -> float:
@@ -381,19 +484,30 @@ def _power(power: int) -> str:
     return f"{10**power:,}" if 0 <= power < 5 else f"1e{power}"
 
 
+_SWATCHES = {
+    "calibrated confidence": '<line class="line confidence" x2="24" y1="7" y2="7"/>',
+    "confidence": '<line class="line before" x2="24" y1="7" y2="7"/>',
+    "estimated accuracy": '<rect class="band" width="24" height="14"/>'
+    '<line class="line estimate" x2="24" y1="7" y2="7"/>',
+    "accuracy by labels": f'<g transform="translate(12 7)"><line class="measured" y1="-7" y2="7"'
+    f'/><path class="measured" d="{_DIAMOND}"/></g>',
+    "alarm": f'<path class="alarm" transform="translate(12 8)" d="{_TRIANGLE}"/>',
+    "recalibrate": f'<path class="alarm due" transform="translate(12 8)" d="{_TRIANGLE}"/>',
+    "another calibration": '<line class="line change" x1="12" x2="12" y2="14"/>',
+}
+
+
 def _key() -> str:
-    swatches = {
-        "confidence": '<line class="line confidence" x2="24" y1="7" y2="7"/>',
-        "as it came": '<line class="line before" x2="24" y1="7" y2="7"/>',
-        "estimated accuracy": '<rect class="band" width="24" height="14"/>'
-        '<line class="line estimate" x2="24" y1="7" y2="7"/>',
-        "measured accuracy": f'<g transform="translate(12 7)"><line class="measured" y1="-7" y2="7"'
-        f'/><path class="measured" d="{_DIAMOND}"/></g>',
-        "shifted": f'<path class="alarm" transform="translate(12 8)" d="{_TRIANGLE}"/>',
-        "recalibrate": f'<path class="alarm due" transform="translate(12 8)" d="{_TRIANGLE}"/>',
-        "another calibration": '<line class="line change" x1="12" x2="12" y2="14"/>',
-    }
     return "".join(
         f'<span><svg viewBox="0 0 24 14" aria-hidden="true">{shape}</svg> {name}</span> '
-        for name, shape in swatches.items()
+        for name, shape in _SWATCHES.items()
+    )
+
+
+def _picture_key() -> str:
+    step = (_WIDTH - _AXIS) // 4
+    return "".join(
+        f'<g transform="translate({_AXIS + step * (number % 4)} {8 + 24 * (number // 4)})">{shape}'
+        f'<text x="30" y="12">{name}</text></g>'
+        for number, (name, shape) in enumerate(_SWATCHES.items())
     )

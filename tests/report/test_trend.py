@@ -1,6 +1,7 @@
 """The trend of a watch, as a page and as a picture."""
 
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -8,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.records import line_text
-from covcal_cli.report.timeline import Timeline
-from covcal_cli.report.trend import page, write_trend
+from covcal_cli.report.trend import Timeline, page, picture, write_trend
 from covcal_cli.watch.history import History
 from tests.browser import Browser, browser, needs_browser
 from tests.cli_runner import covcal
@@ -106,24 +105,33 @@ def test_a_long_history_is_drawn_by_its_end() -> None:
 
 
 def test_the_same_history_gives_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("trend.html", "trend.png"):
+    for name in ("trend.html", "trend.svg"):
         contents = []
         for _ in range(2):
             write_trend(half_a_year(), tmp_path / name, force=True)
             contents.append((tmp_path / name).read_bytes())
         assert contents[0] == contents[1]
     assert "://" not in (tmp_path / "trend.html").read_text()
-    with Image.open(tmp_path / "trend.png") as picture:
-        colours = picture.convert("RGB").getcolors(1 << 20) or []
-    assert {(179, 38, 30), (0, 95, 158), (0, 122, 94), (107, 63, 160)} <= {
-        one for _, one in colours
-    }
+
+
+def test_the_picture_has_the_marks_of_the_page() -> None:
+    """One drawing: the same figures, in plain colours, for programs that know no variables."""
+    history = half_a_year()
+    text = picture(Timeline(history.periods))
+    marks, of_page = (Marks(content).found for content in (text, drawn(history)))
+    for name in ("circle.dot confidence", "polygon.band", "path.alarm due", "line.change"):
+        assert len(marks[name]) == len(of_page[name])
+    assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "var(" not in text
+    assert {"#b3261e", "#005f9e", "#007a5e", "#6b3fa0"} <= set(re.findall("#[0-9a-f]{6}", text))
+    strange = History(Path("w"), (replace(period(STRANGE), why=STRANGE),))
+    assert "script" not in Marks(picture(Timeline(strange.periods))).tags
 
 
 @pytest.mark.parametrize(
     ("name", "history", "said"),
     [
-        ("trend.gif", half_a_year(), "trend.gif: a trend ends in .html, .png, .svg, .pdf"),
+        ("trend.gif", half_a_year(), "trend.gif: the name of a trend must end in .html or .svg"),
         ("trend.html", History(Path("w.jsonl")), "w.jsonl has no period to draw"),
     ],
 )
