@@ -109,8 +109,7 @@ Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
 JudgedSplit = Annotated[
     SplitName,
     typer.Option(
-        help="Target rows to judge. No label of any was read by adapt and calibrate; those that "
-        "calibrate --labels read are left out."
+        help="Target rows to measure on. Rows whose labels calibrate --labels used are left out."
     ),
 ]
 MaxWeight = Annotated[

@@ -1,9 +1,9 @@
 """The reliability diagram: as a picture (PNG, SVG, PDF) and as text for a terminal.
 
-An empty bin is drawn as nothing. The picture has the paper's two views of every calibration:
-accuracy against confidence in bins, with the gap drawn in the colour of its direction; and accuracy
-of the rows above a confidence threshold, with the share of rows above it. Matplotlib is imported
-only when a picture is asked for.
+An empty bin is not drawn. The picture has the paper's two views of every calibration. The first is
+accuracy against confidence in bins, with each gap in the colour of its direction. The second is the
+accuracy of the rows above a confidence threshold, with the share of these rows. Matplotlib is
+imported only for a picture.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,14 +20,15 @@ from covcal_cli.files import atomic_output
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
-# The hatch tells the two without colour too; lines, since SVG has a path for every dot.
+# The hatch distinguishes both directions without colour. It has lines, because SVG needs a path for
+# every dot.
 _OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
 _DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # metadata left out, by format
 _MAX_ROWS_OF_TEXT = 15
 
 
 def check_diagram(path: Path) -> None:
-    """Refuse a picture whose ending is unknown with `CovcalError`."""
+    """Raise `CovcalError` for a picture with an unknown ending."""
     if path.suffix.lower() not in FORMATS:
         raise CovcalError(f"{path}: a diagram ends in {', '.join(FORMATS)}")
 
@@ -39,15 +40,15 @@ def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, forc
 
 
 def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
-    """Write a figure of Matplotlib, whole or not at all; the same figure gives the same bytes."""
+    """Write a Matplotlib figure, whole or not at all; the same figure gives the same bytes."""
     import matplotlib as mpl
 
     kind = path.suffix.lower().lstrip(".")
-    # No dates and fixed ids inside the file: the same numbers give the same bytes. Letters stay
-    # text in SVG, not outlines, which would be most of the file.
+    # The file has no dates and has fixed ids: the same numbers give the same bytes. Letters stay text
+    # in SVG, because outlines would be most of the file.
     settings: dict[Any, str] = {"svg.hashsalt": "covcal", "svg.fonttype": "none"}
     with atomic_output(path, force=force) as partial, mpl.rc_context():
-        # Not as a matplotlibrc of this folder or user has it.
+        # Ignore the matplotlibrc of this folder or user.
         mpl.rcParams.update({**mpl.rcParamsDefault, **settings})
         drawn().savefig(partial, format=kind, metadata={_DATES[kind]: None}, dpi=110)
 

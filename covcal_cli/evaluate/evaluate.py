@@ -417,47 +417,47 @@ def _top_class(logits: Float64s) -> Labels:
 def _without_fitted(
     target: Domain, rows: Rows, calibrations: Mapping[str, Calibration]
 ) -> tuple[Rows, Rows]:
-    """Return `rows` without those whose labels a calibration was fitted to, and those.
+    """Return the rows that no calibration was fitted to, and the rows that one was fitted to.
 
-    Rows are known by their ids, so that a calibration is judged fairly on a file made anew too.
+    Rows are recognised by their ids, also in a file that was extracted again.
     """
     fitted = {
-        known
+        row_id
         for calibration in calibrations.values()
         if calibration.labelled_rows is not None
-        for known in calibration.labelled_rows.ids
+        for row_id in calibration.labelled_rows.ids
     }
     if not fitted:
         return rows, rows[:0]
-    kept = np.concatenate(
+    unused = np.concatenate(
         [
-            np.array([known not in fitted for known in target.ids(block)], dtype=bool)
+            np.array([row_id not in fitted for row_id in target.ids(block)], dtype=bool)
             for block in target.blocks(rows)
         ]
     )
-    if not kept.any():
+    if not unused.any():
         raise CovcalError(
-            f"{target.path}: a calibration was fitted to every row to judge: take fewer --labels, "
-            "or another --split"
+            f"{target.path}: a calibration was fitted to every row of the split: use fewer "
+            "--labels, or another --split"
         )
-    return rows[kept], rows[~kept]
+    return rows[unused], rows[~unused]
 
 
 def _notes_on_split(split: str) -> list[str]:
     if split == "test":
         return []
     return [
-        "adapt, estimate and calibrate read the target's training and validation rows, though no "
-        "label of any: rows that come later may fare a little worse"
+        "adapt, estimate and calibrate read the target's training and validation rows, without "
+        "their labels: later rows may be measured a little worse"
     ]
 
 
 def _notes_on_fitted(
     target: Domain, calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> list[str]:
-    """Return a note per calibration that was fitted to labelled rows of which none is here by id.
+    """Return a note per calibration whose labelled rows are not in the file.
 
-    The file may hold other data, which is fine, or the same rows under other ids, which is not.
+    The file may hold other data, which is fine, or the same rows with other ids, which is not.
     """
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):
@@ -473,7 +473,7 @@ def _notes_on_fitted(
             document = documents[number] if number < len(documents) else name
             notes.append(
                 f"none of the {len(ids)} rows that {document} was fitted to is in {target.path} by "
-                "id: if they are there under other ids they are judged too"
+                "id: if they are there with other ids, they are measured too"
             )
     return notes
 
@@ -481,19 +481,19 @@ def _notes_on_fitted(
 def _notes_on_left_out(
     target: Domain, left_out: Rows, calibrations: Mapping[str, Calibration]
 ) -> list[str]:
-    """Return a note where rows that are left out were no random ones, so that the rest is none."""
+    """Return a note if the left-out rows were no random sample, so that the others are none."""
     picked = {
-        known
+        row_id
         for calibration in calibrations.values()
         if calibration.labelled_rows is not None and calibration.labelled_rows.design == "marked"
-        for known in calibration.labelled_rows.ids
+        for row_id in calibration.labelled_rows.ids
     }
     if picked.isdisjoint(target.ids(left_out)):
         return []
     return [
-        "the rows left out were picked, doubtful ones more often than sure ones: the others are no "
-        "random sample and flatter the classifier; judge a split that none was picked from, as the "
-        "test rows are unless pick is told otherwise"
+        "rows with low confidence were picked more often, and are left out now. So the others are "
+        "no random sample and flatter the classifier: use a split without picked rows, by default "
+        "the test split"
     ]
 
 

@@ -143,7 +143,7 @@ def assess(
         picked=False,  # a calibration beside the file counts only if the user names it
     )
     if path is None:
-        tell(f"judging {documents[0]} on {file}")
+        tell(f"measuring {documents[0]} on {file}")
     optional = [other for other in (gates.baseline, networks) if other is not None]
     check([file, *documents, *optional])
     baseline = None if gates.baseline is None else read_baseline(gates.baseline)

@@ -1,8 +1,8 @@
 """Rows ranked by confidence, and the metrics that bins of equal width cannot give.
 
-Four bytes a row: the bits of a float32 in [0, 1], as an integer, order like its value and leave the
-highest one unused; shifted by one they make room for whether the row is right. Sorting those
-integers sorts the rows, far faster than an index sort.
+A row takes four bytes. The bits of a float32 in [0, 1], read as an integer, have the order of its
+value and do not use the highest bit. Shifted by one, they leave a bit for whether the row is right.
+Sorting these integers sorts the rows, far faster than an index sort.
 """
 
 from collections.abc import Iterator
@@ -164,7 +164,7 @@ def aurc(rows: RankedRows) -> float:
 def _runs(rows: RankedRows) -> Iterator[tuple[Integers, Integers]]:
     """Yield runs of equal confidence, the most confident first: the rows and the errors of each.
 
-    They come in chunks, so that memory stays bounded; a run is never parted.
+    They come in chunks, which bounds the memory; a run is never split.
     """
     stop = len(rows)
     while stop > 0:
@@ -193,9 +193,9 @@ class Auroc:
 def auroc(rows: RankedRows) -> Auroc | None:
     """Return the area of ranked rows; None where all are right, or all wrong.
 
-    It is Mann & Whitney's U over the pairs of a right and a wrong row. A row's placement is the
-    share of rows of the other kind that it is on the right side of; their mean, over either kind,
-    is the area, and their variances over both give its own.
+    It is Mann & Whitney's U over the pairs of a right and a wrong row. The placement of a row is
+    the share of rows of the other kind that it is ordered correctly with. The mean placement of
+    either kind is the area, and the variances of both kinds give the area's variance.
     """
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))

@@ -371,7 +371,7 @@ def test_how_the_estimates_fared() -> None:
     assert other is not None
     assert (other.error, other.held) == pytest.approx((0.1, 1))
     text = as_markdown(found)
-    assert "| b | consensus | 70.0 [60.0, 85.0] | 90.0 | contradiction |" in text
+    assert "| b | consensus | 70.0 [60.0, 85.0] | 90.0 | estimators disagree |" in text
     assert "off by 13.3 points on average. Their ranges contain 33% of" in " ".join(text.split())
     without = {s: tuple(replace(r, estimates=()) for r in rs) for s, rs in found.records.items()}
     assert replace(found, records=without).coverage() is None
@@ -379,10 +379,10 @@ def test_how_the_estimates_fared() -> None:
 
 def test_a_method_that_did_not_run_everywhere_has_no_mean() -> None:
     """Means over different shifts cannot be compared; ranks leave such a method out."""
-    found = made({"a": {"none": 0.1, "temp": 0.2, "cot": 0.0}, "b": {"none": 0.1, "temp": 0.2}})
+    found = made({"a": {"none": 0.1, "temp": 0.2, "cot": 0.02}, "b": {"none": 0.1, "temp": 0.2}})
     assert found.everywhere == ("none", "temp")
     assert found.mean_rank("none") == 1
-    assert "| cot | **0.00 ± 1.00** | - | - | - | - | 0 | 0 | 0 |" in as_markdown(found)
+    assert "| cot | **2.00 ± 1.00** | - | - | - | - | 0 | 0 | 0 |" in as_markdown(found)
 
 
 def test_the_best_of_a_column_is_bold_in_markdown_and_latex() -> None:

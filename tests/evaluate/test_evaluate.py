@@ -552,7 +552,7 @@ class TestAlone:
     def test_it_uses_the_calibration_of_this_folder(self, calibrated: Path) -> None:
         """``covcal evaluate`` alone judges cal.json on the file that it was fitted on."""
         done = covcal("evaluate", cwd=calibrated).require_success()
-        assert "note: judging cal.json on adapted.h5\n" in done.err
+        assert "note: measuring cal.json on adapted.h5\n" in done.err
         expected = covcal("evaluate", "adapted.h5", "-c", "cal.json", cwd=calibrated)
         assert done.out == expected.out
 

@@ -229,7 +229,7 @@ def table_of(*records: Record) -> str:
 def test_a_harmed_shift_is_named_with_its_guard_and_warning() -> None:
     text = table_of(made_record())
     assert (
-        "| s0 | +3.50 | consensus | 70.0 [60.0, 80.0] / 85.0 | contradiction "
+        "| s0 | +3.50 | consensus | 70.0 [60.0, 80.0] / 85.0 | estimators disagree "
         "| estimators disagree 0.3 (0.1) | estimators differ |" in text
     )
     assert "by more than 1 point on 1 of 1 (0 without the warning contradiction)" in text
