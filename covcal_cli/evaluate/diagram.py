@@ -44,8 +44,8 @@ def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
     import matplotlib as mpl
 
     kind = path.suffix.lower().lstrip(".")
-    # The file has no dates and has fixed ids: the same numbers give the same bytes. Letters stay text
-    # in SVG, because outlines would be most of the file.
+    # Without dates and with fixed ids the same numbers give the same bytes. Letters stay text in
+    # SVG, because outlines would be most of the file.
     settings: dict[Any, str] = {"svg.hashsalt": "covcal", "svg.fonttype": "none"}
     with atomic_output(path, force=force) as partial, mpl.rc_context():
         # Ignore the matplotlibrc of this folder or user.

@@ -293,7 +293,8 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
     numbers = f"{_label(verdict.metric)} {shown(verdict.value)}"
     if verdict.low is None or verdict.high is None or level is None:
         return numbers
-    return f"{numbers} ({shown(verdict.low)} to {shown(verdict.high)}, {100 * level:.4g} % sure)"
+    low, high = shown(verdict.low).removesuffix(" %"), shown(verdict.high)
+    return f"{numbers} ({100 * level:.3g} % interval {low} to {high})"
 
 
 def _middle(metric: str, value: float, interval: Interval) -> float:
