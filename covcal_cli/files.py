@@ -329,8 +329,16 @@ def require_file(path: Path, *, remedy: str) -> None:
 
 def as_word(path: str | Path) -> str:
     """Return a path as a word of a command: quoted for a shell, and never an option."""
-    text = str(path)
-    return shlex.quote(f"./{text}" if text.startswith("-") else text)
+    text = f"./{path}" if str(path).startswith("-") else str(path)
+    if text.isprintable():
+        return shlex.quote(text)
+    # A line of text cannot show such a name, but a shell reads its bytes in $'...'.
+    return f"$'{''.join(map(_shell_byte, os.fsencode(text)))}'"
+
+
+def _shell_byte(byte: int) -> str:
+    is_plain = 32 <= byte < 127 and byte not in b"'\\"
+    return chr(byte) if is_plain else f"\\x{byte:02x}"
 
 
 def relative_to_folder_of(path: Path, document: Path) -> str:

@@ -1,12 +1,10 @@
 """A few lines on any file that covcal wrote, told apart by their content."""
 
-import mmap
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +19,7 @@ from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, 
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named
 from covcal_cli.hdf5 import File
 from covcal_cli.labels.draws import NO_DRAW, Draw, read_draw
-from covcal_cli.records import Document, Input, parsed_json, read_document, read_json
+from covcal_cli.records import Input, parsed_json, read_document, read_json
 from covcal_cli.run.journal import Results
 from covcal_cli.watch.history import read_history
 from covcal_cli.watch.period import Period, Watched
@@ -154,9 +152,8 @@ def _domain(domain: Domain) -> tuple[str, str]:
     return domain.name, f"{domain.n} rows ({splits}); {widths}"
 
 
-# Models that export wrote, by the metadata that it left in them; nothing of them is loaded.
+# Models that export wrote, by the metadata that it put into them. No model is run.
 
-_METADATA = 14  # number of the field of an ONNX model that holds pairs of texts
 _PREFIX = "covcal."
 
 
@@ -183,49 +180,10 @@ def _of_archive(path: Path) -> dict[str, str]:
 
 
 def _of_onnx(path: Path) -> dict[str, str]:
-    """Return the pairs of texts of an ONNX model: the protobuf is walked, its weights skipped."""
-    pairs = []
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for number, content in _fields(data, 0, len(data)):
-                if number == _METADATA:
-                    texts = [data[one] for _, one in _fields(data, content.start, content.stop)]
-                    pairs.append([text.decode("utf-8") for text in texts])
-    except (ValueError, IndexError):  # no protobuf, or a damaged one
-        return {}
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    """Return the metadata of an ONNX model; its weights in other files are not read."""
+    from covcal_cli.classifiers.onnx.file import metadata_of
 
-
-def _fields(data: mmap.mmap, place: int, stop: int) -> Iterator[tuple[int, slice]]:
-    """Yield number and place of the fields of a protobuf message that have a length."""
-    while place < stop:
-        key, place = _varint(data, place)
-        kind = key & 7
-        if kind == 0:
-            _, place = _varint(data, place)
-        elif kind == 2:
-            length, place = _varint(data, place)
-            if place + length > stop:
-                raise ValueError("a field is longer than its message")
-            yield key >> 3, slice(place, place + length)
-            place += length
-        elif kind in (1, 5):
-            place += 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"no protobuf has a field of kind {kind}")
-
-
-def _varint(data: mmap.mmap, place: int) -> tuple[int, int]:
-    """Return a number of seven bits a byte, and the place behind it."""
-    value = shift = 0
-    while True:
-        byte = data[place]
-        value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
-            return value, place
-        if shift > 63:
-            raise ValueError("a number is longer than 64 bits")
+    return metadata_of(path)
 
 
 def _model_lines(metadata: Mapping[str, str]) -> Lines:
@@ -295,29 +253,24 @@ def _offsets(calibration: Calibration) -> Lines:
     return [("prior", f"log odds moved by {low:.3g} to {high:.3g}")]
 
 
-@dataclass(frozen=True)
-class _Main:
-    accuracy: float
-    ece: float
-    nll: float
-
-
-@dataclass(frozen=True)
-class _Metrics(Document):
-    schema: ClassVar[str] = MetricsRecord.schema
-
-    n: int
-    split: str
-    metrics: Mapping[str, _Main]
-
-
 def _metrics_lines(path: Path) -> Lines:
-    read = read_document(_Metrics, path, remedy=_REMEDY, again="evaluate again")
-    lines = [
-        (name, f"accuracy {one.accuracy:.2%}, ECE {one.ece:.2%}, NLL {one.nll:.4f}")
-        for name, one in read.metrics.items()
-    ]
-    return [("rows", f"{read.n} of the target's {read.split} split"), *lines]
+    record = read_document(MetricsRecord, path, remedy=_REMEDY, again="evaluate again")
+    lines = [("rows", f"{record.n} of the target's {record.split} split")]
+    for name, metrics in record.metrics.items():
+        shares = ", ".join(
+            f"{title} {_share(metrics.get(key))}"
+            for key, title in (("accuracy", "accuracy"), ("ece", "ECE"))
+        )
+        lines.append((name, f"{shares}, NLL {_number(metrics.get('nll'))}"))
+    return lines
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2%}"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4f}"
 
 
 def _estimation_lines(path: Path) -> Lines:
@@ -349,17 +302,18 @@ def _watch_lines(path: Path) -> Lines:
 
 
 def _period_lines(periods: Sequence[Period]) -> Lines:
-    """Return how many periods got which verdict, and what is said of the last."""
+    """Return how many periods got each verdict, and the sentence of the last period."""
     counts = Counter(one.verdict for one in periods)
     calibrations = {one.calibration.sha256 for one in periods}
-    lines = [("periods", f"{len(periods)}, held against {len(calibrations)} calibrations")]
+    several = f", with {len(calibrations)} calibrations" if len(calibrations) > 1 else ""
+    lines = [("periods", f"{len(periods)}{several}")]
     lines += [(verdict, str(count)) for verdict, count in sorted(counts.items())]
     return lines + [(one.measured.period, f"{one.verdict}: {one.why}") for one in periods[-1:]]
 
 
 _DESCRIBERS: Mapping[str, Callable[[Path], Lines]] = {
     Calibration.schema: _calibration_lines,
-    _Metrics.schema: _metrics_lines,
+    MetricsRecord.schema: _metrics_lines,
     Estimation.schema: _estimation_lines,
     Results.schema: _run_lines,
     Watched.schema: _watch_lines,

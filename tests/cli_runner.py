@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from unittest import mock
 
 import typer
 
-from covcal_cli.cli import app
+from covcal_cli.cli import app, console
 
 # typer makes the commands anew for every call, in more time than many of them take.
 COMMANDS = typer.main.get_command(app.app)
@@ -62,6 +63,8 @@ def covcal(*arguments: Argument, cwd: Path | None = None) -> Outcome:
         redirect_stderr(err),
         chdir(cwd) if cwd else nullcontext(),
         mock.patch.object(app, "app", COMMANDS),
+        # On a busy machine a line of progress would stand before the lines that a test expects.
+        mock.patch.object(console, "_SECONDS", math.inf),
     ):
         code = app.run([str(argument) for argument in arguments])
     return Outcome(code, _text(out), _text(err))

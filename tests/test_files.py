@@ -503,10 +503,19 @@ def test_an_output_that_is_a_link_to_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "word"),
-    [("-a.h5", "./-a.h5"), ("a b.h5", "'a b.h5'"), ("-a b", "'./-a b'"), ("d/-a.h5", "d/-a.h5")],
+    [
+        ("-a.h5", "./-a.h5"),
+        ("a b.h5", "'a b.h5'"),
+        ("-a b", "'./-a b'"),
+        ("d/-a.h5", "d/-a.h5"),
+        ("f\udcff's.h5", r"$'f\xff\x27s.h5'"),  # bytes that are no UTF-8
+        ("-\x1b[1m", r"$'./-\x1b[1m'"),
+    ],
 )
 def test_a_path_in_a_command_is_no_option(path: str, word: str) -> None:
     assert as_word(Path(path)) == word
+    shown = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
+    assert Path(os.fsdecode(shown.stdout)) == Path(path)
 
 
 def test_a_pipe_in_the_place_of_an_input_is_named(tmp_path: Path) -> None:

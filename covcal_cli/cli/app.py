@@ -51,17 +51,28 @@ _REMEDIES = {
     errno.EPERM: "check its permissions",
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "pass a shorter one",
+    errno.EBADF: "open it, or name a file with -o",
 }
 _RENAMED = {"calibrate-labelled": "calibrate --labels N"}
 _COMPLETE = "_COVCAL_COMPLETE"  # by which a shell asks for what to complete
+_LARGEST_INTEGER = 2**31 - 1  # of an option: a seed, a number of rows or of processes
+_HELP_GAPS = 6  # columns beside the names and the texts of a list in help
 _LESS_MEMORY = "give less data at once, a smaller --batch or --size, or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
 class _Command(TyperCommand):
-    """A command to which an option that nothing has a use for is an error in its usage."""
+    """A command that checks its numbers, and for which an option without effect is a usage error.
+
+    In its help, options are grouped under headings.
+    """
 
     def invoke(self, ctx: Any) -> Any:
+        for parameter in self.get_params(ctx):
+            value = ctx.params.get(parameter.name)
+            if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+                reason = f"{value} is too large: the limit is {_LARGEST_INTEGER}"
+                raise typer.BadParameter(reason, ctx, param_hint=f"'{parameter.opts[0]}'")
         try:
             return super().invoke(ctx)
         except UnusedOptionError as error:
@@ -82,7 +93,20 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """The commands, with a word on those that have another name now."""
+    """The commands, grouped by what they are for; a renamed command is named in the error."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands under their headings (``rich_help_panel``)."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        width = formatter.width - max(map(len, commands)) - _HELP_GAPS
+        for name, command in commands.items():
+            heading = getattr(command, "rich_help_panel", None) or "Commands"
+            line = (name, command.get_short_help_str(width) if command else "")
+            groups.setdefault(heading, []).append(line)
+        for heading, lines in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(lines)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in _RENAMED:
@@ -100,35 +124,39 @@ app = typer.Typer(
 )
 
 
-def _command(**named: Any) -> Callable[[Callable[..., None]], None]:
-    """Return what registers a function as a command."""
+def _command(
+    group: str, short_help: str, name: str | None = None
+) -> Callable[[Callable[..., None]], None]:
+    """Return a decorator that registers a function as a command, listed under `group`."""
 
     def register(function: Callable[..., None]) -> None:
         for parameter in signature(function).parameters.values():
             for information in get_args(parameter.annotation)[1:]:
-                # A file that cannot be read is a bad input, named where it is read, no bad usage.
+                # A file that cannot be read is an error of input, not of usage: exit code 1, not 2.
                 information.readable = False
-        app.command(cls=_Command, **named)(function)
+        app.command(name, cls=_Command, rich_help_panel=group, short_help=short_help)(function)
 
     return register
 
 
-_command(name="run", short_help="Take every step in one folder.")(run_command)
-_command(short_help="Run a classifier; keep features and logits.")(extract)
-_command(short_help="Join the features files of parts of the data.")(merge)
-_command(short_help="Learn features on which the domains look alike.")(adapt)
-_command(short_help="Estimate target accuracy; without labels, or by a few.")(estimate)
-_command(short_help="Fit a temperature; without target labels, or to a few.")(calibrate)
-_command(short_help="Pick the target rows whose labels tell most.")(pick)
-_command(short_help="Put labels of picked rows into their file.")(label)
-_command(short_help="Measure calibrations where labels are known.")(evaluate)
-_command(short_help="Rank methods on several labelled shifts.")(compare)
-_command(short_help="Write calibrated probabilities of every row.")(apply)
-_command(short_help="Write the model with calibrated probabilities.")(export)
-_command(short_help="Say whether a calibration still holds.")(watch)
-_command(short_help="Write a page to show a colleague.")(report)
-_command(short_help="Show what a covcal file holds.")(inspect)
-_command(short_help="Run the four steps on an embedded example.")(demo)
+_STEPS, _LABELS, _TIME, _RESEARCH = "Main steps", "Labels", "Over time", "Research"
+
+_command(_STEPS, "Take every step in one folder.", name="run")(run_command)
+_command(_STEPS, "Run the classifier; write features and logits.")(extract)
+_command(_STEPS, "Fit a temperature, by default without target labels.")(calibrate)
+_command(_STEPS, "Estimate the accuracy on the target.")(estimate)
+_command(_STEPS, "Measure accuracy and calibration on labelled rows.")(evaluate)
+_command(_STEPS, "Write calibrated probabilities of every row.")(apply)
+_command(_STEPS, "Write the model with calibrated probabilities.")(export)
+_command(_STEPS, "Write a page that says what to do.")(report)
+_command(_STEPS, "Show everything that a covcal file holds.")(inspect)
+_command(_STEPS, "Join features files of parts of the data.")(merge)
+_command(_STEPS, "Run the steps on an embedded example.")(demo)
+_command(_LABELS, "Choose the target rows to label first.")(pick)
+_command(_LABELS, "Add the labels of chosen rows to their file.")(label)
+_command(_TIME, "Check whether a calibration still fits new data.")(watch)
+_command(_RESEARCH, "Learn features on which the domains look alike.")(adapt)
+_command(_RESEARCH, "Rank methods on several labelled shifts.")(compare)
 
 
 def _show_version(asked: bool) -> None:
@@ -189,16 +217,15 @@ def covcal(
 ) -> None:
     """Recalibrate the confidence of a trained classifier on shifted data.
 
-    No labels of the new data are needed. File to file, in four steps:
+    No labels of the new data are needed. Each step reads and writes files:
 
     \b
       covcal extract model.onnx source/ target/    writes features.h5
-      covcal adapt                                 writes adapted.h5
-      covcal calibrate -o cal.json
-      covcal evaluate                              where some labels are known
+      covcal calibrate                             writes cal.json
+      covcal evaluate                              if some target labels are known
 
     \b
-    Then for rows, as a model, as a page; or all of it at once:
+    Use it for rows, in a model or on a page; or take all steps at once:
       covcal apply, covcal export, covcal report
       covcal run model.onnx source/ target/
 

@@ -11,6 +11,7 @@ import re
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,9 +65,9 @@ class Console:
             _to_stderr(message(text))
 
     def warn(self, texts: Iterable[str]) -> None:
-        """Print warnings to stderr, quiet or not."""
-        for text in texts:
-            say("warning", text)
+        """Print warnings to stderr, quiet or not; equal ones once, with their number."""
+        for text, count in Counter(texts).items():
+            say("warning", text if count == 1 else f"{text} ({count} times)")
 
     def wrote(self, path: Path, hint: str | None = None, *, about: str = "") -> None:
         """Say what was written, how to see more of it, and the command to run next."""

@@ -105,6 +105,15 @@ class OnnxFile:
         return opset_of(self.model) or 1
 
 
+def metadata_of(path: Path) -> dict[str, str]:
+    """Return the metadata of an ONNX model, without its external weights; none of other files."""
+    try:
+        model = onnx.load_model(path, load_external_data=False)
+    except Exception:  # protobuf's DecodeError, from a package without type stubs
+        return {}
+    return {entry.key: entry.value for entry in model.metadata_props}
+
+
 def opset_of(model: onnx.ModelProto) -> int:
     """Return the version of the standard operators; 0 if the model imports none.
 
