@@ -31,9 +31,9 @@ class CalibratedClassifier:
     def fit(self, X: Any, y: ArrayLike, X_target: Any = None) -> Self:
         """Calibrate on labelled source rows and unlabelled target rows.
 
-        A fitted classifier (with ``classes_``) stays as it is, and `X` must be rows that it was not
-        trained on. An unfitted one is copied and trained on two thirds of the rows, and calibrated
-        on the others.
+        A fitted classifier (with ``classes_``) is not changed. Then `X` must hold rows that it was
+        not trained on. An unfitted classifier is copied, trained on two thirds of the rows, and
+        calibrated on the other third.
         """
         labels = np.asarray(y)
         self.calibrator_ = Calibrator(**(self.calibrator or Calibrator()).get_params())

@@ -34,7 +34,8 @@ from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")  # the name of the file in messages
-_FEW_BOUNDED = {True: 8, False: 50}  # rows in [0, 1] that may be logits: of many columns, of one
+# So many rows within [0, 1] are no logits: for several columns, and for one column.
+_FEW_BOUNDED = {True: 8, False: 50}
 _PRIOR_TOLERANCE = 1e-3  # shares are often rounded
 # What the commands call by an option, and Python by an argument.
 _IN_PYTHON = (

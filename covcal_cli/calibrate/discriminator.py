@@ -42,13 +42,13 @@ class LogisticDiscriminator:
 def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> LogisticDiscriminator:
     """Fit the discriminator on the training rows of both domains.
 
-    Of more than 50 000 rows of a domain `seed` chooses as many.
+    `seed` chooses 50 000 rows of a larger domain.
     """
     rows = []
     for domain in (source, target):
         domain.require_any("train")
         rows.append((domain, domain.drawn(MAX_ROWS_PER_DOMAIN, seed, "train")))
-    # Features are standardised on the way: the ridge weighs all of them alike.
+    # Features are standardised, so that the ridge treats all of them alike.
     mean, scale = _moments(rows)
     weights = fit_logistic(
         lambda: (((values - mean) / scale, kind, weight) for values, kind, weight in _blocks(rows)),

@@ -41,7 +41,7 @@ _NO_TARGET = "a target domain: extract it together with the source"
 
 @dataclass(frozen=True)
 class MethodFit:
-    """What a method does to the logits of one file, with the checks and remarks on it."""
+    """The scaling that a method fits on a file, with its checks, notes and warnings."""
 
     scaling: Scaling
     # The mean loss of the labelled source validation rows, weighted as in the fit, at T and at 1.

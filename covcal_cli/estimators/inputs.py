@@ -74,7 +74,7 @@ class EstimatorInputs:
         highest = [logits.max(axis=1) for logits in (self.source_logits, self.target_logits)]
         if not (np.isfinite(np.concatenate(highest)).all() and 0 < self.temperature < np.inf):
             raise ValueError(
-                "logits must be finite or, but for one in each row, -inf; the temperature positive"
+                "every row needs a finite logit, the others finite or -inf; T must be positive"
             )
 
     @property
@@ -197,7 +197,7 @@ class Estimate:
 
     name: str
     accuracy: float  # in [0, 1]
-    low: float  # the ends of an interval; `interval` says of which kind
+    low: float  # the ends of an interval; `interval` names its kind
     high: float
     assumption: str  # what must hold for the estimate to be right, in one sentence
     guards: tuple[Guard, ...] = ()

@@ -1,4 +1,4 @@
-"""Label shift: how much rarer or more frequent each class is on the target, estimated or given.
+"""Label shift: the class frequencies on the target, estimated or given by the user.
 
 If only P(y) changes, the mean prediction on the target is a mix of the mean predictions per class.
 With C_ck = mean_source 1[y = k] p_c (K x K) and mu_c = mean_target p_c, the ratio w_k = P_target(k)
@@ -6,12 +6,12 @@ With C_ck = mean_source 1[y = k] p_c (K x K) and mu_c = mean_target p_c, the rat
 
 - BBSE (Lipton et al., ICML 2018): least squares, then made a distribution.
 - RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises
-  ||C theta - (mu - C 1)|| + rho ||theta||. Delta = 2 log(2K/delta) / (3 n_v) + sqrt(2 log(2K/delta)
-  / n_v) is the theory's bound on the error of C, and rho = 0.01 x 3 Delta that of the published
-  code: rho = Delta gives theta = 0 unless C's singular values, about 1/K, exceed it. C and mu are
-  of probabilities, where the published code has predicted labels by default.
+  ||C theta - (mu - C 1)|| + rho ||theta||. The theory bounds the error of C by Delta =
+  2 log(2K/delta) / (3 n_v) + sqrt(2 log(2K/delta) / n_v). The published code uses rho = 0.01 x 3
+  Delta, and so does this module. With rho = Delta, theta is 0 unless C's singular values, about
+  1/K, exceed it. C and mu use probabilities; the published code uses predicted labels by default.
 
-Estimating a prior goes badly wrong where more than P(y) shifts, so nothing here runs unasked.
+An estimated prior is badly wrong if more than P(y) shifts, so covcal estimates it only on request.
 """
 
 import math
@@ -41,12 +41,12 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class LabelShift:
-    """How class frequencies change from source to target."""
+    """The change of class frequencies from source to target."""
 
     ratios: Float64s  # (K,): w_k >= 0 with sum_k pi_k w_k = 1; 0 for classes without a source row
     prior: Float64s  # (K,): target class frequencies pi_k w_k
     moved: float  # total variation between the target's class frequencies and the source's
-    # How far the mean predictions of the domains are apart, in multiples of what sampling does.
+    # The distance of the domains' mean predictions, in standard errors of sampling.
     sigmas: float
     guards: tuple[Guard, ...]
 
@@ -62,7 +62,7 @@ def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
         solved = np.linalg.lstsq(joint, means, rcond=None)[0]
     else:
         solved = 1 + rlls_theta(joint, gap, rlls_penalty(inputs))
-    # A solution is no distribution yet: frequencies are not negative, and they sum to 1.
+    # Make the solution a distribution: not negative, with sum 1.
     solved = np.maximum(solved, 0.0)
     total = float(pi[present] @ solved)
     ratios = np.zeros(inputs.n_classes)
@@ -130,7 +130,7 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
     """Return argmin theta H theta / 2 - slope theta over theta >= -1, and which are above -1.
 
     By block principal pivoting (Judice and Pires 1994) from the guess `free`: solve for the free
-    ones, and exchange all that are on the wrong side; one by one where that does not get on.
+    ones, and exchange all that are on the wrong side. If that makes no progress, exchange one.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())
@@ -149,23 +149,21 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
         free = free ^ wrong
 
 
-# ``--target-prior``: how often each class occurs on the target, as the user says.
-#
-# ``source`` (as often as on the source), ``uniform``, ``bbse`` (estimated, because it was asked
-# for) or a JSON file that gives every class name a share; the shares sum to 1.
+# ``--target-prior``: the class frequencies on the target, as the user gives them: ``source``,
+# ``uniform``, ``bbse`` (estimated), or a JSON file with a share for every class name, sum 1.
 
 BBSE: Final = "bbse"
 _TOLERANCE = 1e-3
 
 
 def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
-    """Return the prior that `value` names, shape (K,), sum 1; None stands for the source's.
+    """Return the prior that `value` names, shape (K,), sum 1; None for the source's.
 
     Raises
     ------
     CovcalError
         If a file is missing, is not JSON, does not give every class one non-negative number, or
-        its shares do not sum to 1 (within 0.001, for shares are often rounded).
+        its shares do not sum to 1 (within 0.001, because shares are often rounded).
     """
     if value == BBSE:
         return label_shift(inputs, BBSE).prior

@@ -1,14 +1,14 @@
-"""The temperature at which the mean target confidence is a given accuracy.
+"""The temperature at which the mean target confidence equals a given accuracy.
 
-For the classifier's own labels the mean confidence m(T) falls from 1 to 1/K as T grows: one root.
-For the classifier's labels under OTHER logits (the aligned forecaster's) m(T) is not monotone: as
-T -> 0 it tends to the share of rows whose labels agree, in between it may rise above it, and as
-T -> oo it is 1/K, or with class offsets the prior of those labels. Then every crossing on a grid is
-found, the one with the largest T is taken (the softest, where m falls through the accuracy), and an
-accuracy above or below all of m is met by the nearest that m reaches.
+For the classifier's own labels, the mean confidence m(T) falls from 1 to 1/K as T grows, so there
+is one root. For the classifier's labels under OTHER logits (those of the aligned forecaster), m(T)
+may rise and fall. As T -> 0 it tends to the share of rows whose labels agree. As T -> oo it tends
+to 1/K, or with class offsets to the prior of those labels. So a grid finds every crossing, and the
+crossing with the largest T is taken, where m falls through the accuracy. If m never reaches the
+accuracy, the nearest value of m on the grid is taken.
 
-The search is over log T in [1e-4, 1e4] x c, c the root mean square of the centred logits but for
-masks, so that match(k z) = k match(z), as in MATHEMATICS, section 4.
+The search is over log T in [1e-4, 1e4] x c. The scale c is the root mean square of the centred
+logits without masks, so that match(k z) = k match(z), as in MATHEMATICS, section 4.
 """
 
 import math
@@ -33,12 +33,12 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class Match:
-    """A matched temperature."""
+    """A temperature whose mean confidence is a given accuracy."""
 
     temperature: float
-    confidence: float  # its mean at `temperature`
-    crossings: int  # temperatures at which it has the wanted value; 0 where none has
-    guard: Guard  # fails where another confidence than the given one had to be matched
+    confidence: float  # the mean confidence at `temperature`
+    crossings: int  # the number of temperatures with the wanted confidence
+    guard: Guard  # fails if another confidence than the accuracy had to be matched
 
 
 def match_accuracy(
@@ -49,44 +49,46 @@ def match_accuracy(
 ) -> Match:
     """Return T with mean_j softmax(z_j / T + b)[label_j] = `accuracy`.
 
-    Of an accuracy in [0, 1] at least 1/K + 0.01 is matched, as uniform probabilities say nothing,
-    and at most what n rows can tell from 1. The probability of `labels`, shape (n,), counts, by
-    default of those of the logits, shape (n, K), themselves; they must be given with `offsets` b,
-    shape (K,), by default 0.
+    The accuracy is raised to at least 1/K + 0.01, because uniform probabilities say nothing. It is
+    lowered to the highest accuracy that n rows can distinguish from 1. `labels`, shape (n,), are by
+    default the top labels of the logits, shape (n, K). They are required with `offsets` b, shape
+    (K,), which are 0 by default.
     """
     n, K = len(logits), int(logits.shape[1])
     floor, ceiling = min(1 / K + _MIN_EXCESS, 1.0), 1 - 0.5 / (n + 1)
     wanted = min(max(accuracy, floor), ceiling)
     why = (
-        f"{n} rows cannot tell more from certainty"
+        f"{n} rows cannot distinguish a higher accuracy from 100 %"
         if accuracy > wanted
-        else "probabilities that say nothing have as much"
+        else "even uniform probabilities have about that confidence"
     )
     out = masked(logits)
     scale = spread(logits, out)
     if out.any():
         logits = np.where(out, -np.inf, logits)
-    if scale == 0:  # every row is a tie: no T changes anything
-        return Match(1.0, 1 / K, 0, not_clamped(accuracy, 1 / K, "the logits are all alike"))
+    if scale == 0:  # all logits of every row are equal, so T changes nothing
+        return Match(1.0, 1 / K, 0, not_clamped(accuracy, 1 / K, "all logits are equal"))
 
     def excess(log_t: float) -> float:
         temperature = math.exp(log_t)
         moved = with_offsets(logits, temperature, offsets)
         return float(np.mean(confidences(moved, temperature, labels))) - wanted
 
-    # The classifier's own labels give one root between the ends; others need a grid to find all.
+    # The classifier's own labels have one root between the ends; other labels need a grid.
     ends = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(*ends, 2 if labels is None else _GRID_POINTS)
     values = np.array([excess(log_t) for log_t in grid])
     falls = np.flatnonzero((values[:-1] >= 0) & (values[1:] < 0))
     if len(falls) == 0:
         best = int(np.abs(values).argmin())
-        found = wanted + float(values[best])
+        nearest = wanted + float(values[best])
         most = "less" if values[best] > 0 else "more"
-        guard = not_clamped(accuracy, found, f"no temperature gives these labels {most}")
-        return Match(math.exp(float(grid[best])), found, 0, guard)
+        guard = not_clamped(
+            accuracy, nearest, f"no temperature gives these labels {most} confidence"
+        )
+        return Match(math.exp(float(grid[best])), nearest, 0, guard)
     rises = int(np.count_nonzero((values[:-1] < 0) & (values[1:] >= 0)))
-    # Of all crossings the softest: the last fall.
+    # The last crossing has the largest T.
     last = int(falls[-1])
     log_t = _root(excess, float(grid[last]), float(grid[last + 1]))
     guard = not_clamped(accuracy, wanted, why)
@@ -99,13 +101,13 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     for _ in range(_MAX_STEPS):
         if high - low < _TOLERANCE or at_low == 0:
             break
-        # A false position on the function straightened by an exponential, through three points.
+        # Ridders: an exponential factor straightens the function, then a false position follows.
         middle = (low + high) / 2
         at_middle = function(middle)
         step = at_middle / math.sqrt(at_middle**2 - at_low * at_high)
         point = middle + (high - low) / 2 * step
         at_point = function(point)
-        # Both points narrow the bracket: the highest that is not below 0, the lowest that is.
+        # Both points narrow the bracket.
         for where, value in sorted([(middle, at_middle), (point, at_point)]):
             if value >= 0:
                 low, at_low = where, value

@@ -1,7 +1,7 @@
-"""Whether a calibration fits a file: what it was fitted to must hold there too.
+"""Check that a calibration fits a file.
 
-Model, classes, a table's columns, and how the model was read: the tail of its output and what was
-done to images.
+Both must have the same model, classes, columns of a table, and reading of the model: the tail of
+its output and the preprocessing of images.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ def require_fitting(
     Raises
     ------
     CovcalError
-        If its model, classes, columns or the way that its model was read are others; another
-        preprocessing of images can be allowed.
+        If its model, classes, columns or the reading of its model differ. Another preprocessing of
+        images can be allowed.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
-    # Classes first: where they differ too, their names say more than the sha256 of two models.
+    # Classes first: their names say more than the sha256 of two models.
     _require_same_classes(calibration, document, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -47,21 +47,21 @@ def require_fitting(
 def _require_same_classes(
     calibration: Calibration, document: Path, file: FeatureFile, *, same_model: bool
 ) -> None:
-    found, expected = file.classes, calibration.classes
-    if len(found) != len(expected):
+    classes, expected = file.classes, calibration.classes
+    if len(classes) != len(expected):
         raise CovcalError(
-            f"{file.path} has {len(found)} classes, the calibration {len(expected)}: {AGAIN}"
+            f"{file.path} has {len(classes)} classes, the calibration {len(expected)}: {AGAIN}"
         )
-    for index, (name, wanted) in enumerate(zip(found, expected, strict=True)):
+    for index, (name, wanted) in enumerate(zip(classes, expected, strict=True)):
         if name == wanted:
             continue
         differs = f"(class {index} is {name}, not {wanted})"
         names = "other class names than the calibration"
-        if same_model and sorted(found) == sorted(expected):
+        if same_model and sorted(classes) == sorted(expected):
             names = "the classes of the calibration in another order"
-        # One model has its outputs in one order, whatever they are called. Of tables the model is
-        # not known: other names are other classes, unless they have none.
-        elif not same_model or (not file.model["sha256"] and not _are_numbers(found)):
+        # A model has one order of outputs, whatever the names. A table has no known model, so
+        # other names mean other classes, unless they are only numbers.
+        elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} has {names} {differs}: {AGAIN}")
         raise CovcalError(
             f"{file.path} has {names} {differs}: extract it again with --classes {document}, which "
@@ -70,24 +70,23 @@ def _require_same_classes(
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
-    """Return whether the classes are called 0 .. K-1, as those without a name are."""
+    """Return whether the classes are called 0 .. K-1, as classes without names are."""
     return list(names) == [str(number) for number in range(len(names))]
 
 
 def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a table whose columns the model read otherwise: it reads them by position."""
-    found, expected = file.feature_columns, calibration.feature_columns
-    if not found or not expected or found == expected:
+    """Refuse a table with other feature columns, because the model reads them by position."""
+    columns, expected = file.feature_columns, calibration.feature_columns
+    if not columns or not expected or columns == expected:
         return
-    lacking = [name for name in expected if name not in found]
-    extra = [name for name in found if name not in expected]
+    lacking = [name for name in expected if name not in columns]
+    extra = [name for name in columns if name not in expected]
     if not lacking and not extra:
-        place = next(i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b)
+        place = next(i for i, (a, b) in enumerate(zip(columns, expected, strict=False)) if a != b)
         raise CovcalError(
-            f"{file.path} was extracted with its feature columns in another order than the "
-            f"calibration's (column {place} is {found[place]}, not {expected[place]}), which the "
-            "model takes for other features: write the table's columns in that order, or extract "
-            "it with the source beside it, which goes by name"
+            f"{file.path} has its feature columns in another order than the calibration (column "
+            f"{place} is {columns[place]}, not {expected[place]}), and the model reads columns by "
+            "position: reorder the table's columns, or extract it together with the source"
         )
     has = [f"lacks {lacking[0]}"] if lacking else []
     has += [f"has {extra[0]}"] if extra else []
@@ -98,9 +97,9 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 
 
 def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
-    """Refuse a file whose logits, or features, are other tensors of the model, or read otherwise.
+    """Refuse a file whose logits or features are other tensors of the model, or read differently.
 
-    Without features (``--phi none``) the output stands for the logits that made it, by any name.
+    Without features (``--phi none``) the name of the logits says nothing.
     """
     found, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (found, expected)]
@@ -129,12 +128,13 @@ def _require_same_preprocessing(
     differs = setting_that_differs(found[name], expected[name])
     raise CovcalError(
         f"{file.path} was extracted with other preprocessing than {document} was fitted with "
-        f"({differs}): extract it again with that, {AGAIN}, or pass --allow-other-preprocessing"
+        f"({differs}): extract it again with the same preprocessing, {AGAIN}, or pass "
+        "--allow-other-preprocessing"
     )
 
 
 def setting_that_differs(found: Any, expected: Any) -> str:
-    """Return the first setting that differs, and both values, of the preprocessing of images."""
+    """Return the first setting of preprocessing that differs, with both values."""
     if not (isinstance(found, Mapping) and isinstance(expected, Mapping)):
         has, had = ("none" if one is None else "that of images" for one in (found, expected))
         return f"{has}, not {had}"

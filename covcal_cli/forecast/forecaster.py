@@ -1,9 +1,9 @@
 """The forecaster whose logits a calibration scales, on every file that the calibration fits.
 
-That is the classifier, or the aligned forecaster. An adapted file holds the aligned logits of its
-own rows; on rows that were extracted later its networks compute them from phi(x) in NumPy.
-`networks_for` gives them for a file that a calibration fits; `scaled_logits` brings several
-calibrations, read and named by `read_named`, to one file.
+The forecaster is the classifier, or the aligned forecaster. An adapted file holds the aligned
+logits of its own rows. For rows that were extracted later, its networks compute them from phi(x) in
+NumPy; `networks_for` returns these networks. `read_named` reads several calibrations, and
+`scaled_logits` applies them to one file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,13 +25,13 @@ from covcal_cli.maths.networks import (
 from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import Softmax, class_major, log_mean_softmax
 
-NONE = "none"  # the name of the classifier as it came
-UNSCALED = Scaling("original", 1.0)  # what it does to its logits
+NONE = "none"  # the name of the uncalibrated classifier
+UNSCALED = Scaling("original", 1.0)  # its scaling
 
 
 @dataclass(frozen=True)
 class AlignedNetworks:
-    """The arrays of ``/networks`` and where they come from."""
+    """The networks of an adapted file."""
 
     path: Path  # the adapted file
     sha256: str  # of the arrays themselves, as ``networks_sha256`` of a calibration
@@ -112,9 +112,10 @@ def networks_for(
 ) -> AlignedNetworks | None:
     """Return the networks that compute the aligned logits of `file`, or None if it needs none.
 
-    A calibration of the classifier's own logits needs none, nor does an adapted file, which holds
-    its aligned logits. The networks are those of the adapted file `networks`, or of the one that
-    cal.json, the `document`, names. Other networks are refused, and what `require_fitting` refuses.
+    A calibration of the classifier's own logits needs no networks. An adapted file holds its
+    aligned logits, so it needs none either. The networks are those of the adapted file `networks`,
+    or of the file that cal.json, the `document`, names. Other networks are refused, and so is a
+    file that the calibration does not fit (`require_fitting`).
     """
     require_fitting(
         calibration, document, file, allow_other_preprocessing=allow_other_preprocessing
@@ -133,7 +134,7 @@ def networks_for(
 def fitted_networks(
     calibration: Calibration, document: Path, networks: Path | None = None
 ) -> AlignedNetworks:
-    """Return the networks that a calibration of aligned logits was fitted with, and no others."""
+    """Return the networks that a calibration of aligned logits was fitted with."""
     path = networks or calibration.inputs[0].path
     if networks is None and calibration.inputs[0].is_outside:
         raise CovcalError(
@@ -154,27 +155,28 @@ def fitted_networks(
     return found
 
 
-# Calibrations that are looked at together: their names, and the logits that each scales.
+# Several calibrations: their names, and the logits that each scales.
 
 
 @dataclass(frozen=True)
 class ScaledLogits:
-    """What a calibration does to a file's logits, and what makes those that the file lacks."""
+    """The scaling of a file's logits, with the networks for aligned logits that it lacks."""
 
     scaling: Scaling
-    networks: AlignedNetworks | None = None  # that make the aligned logits
+    networks: AlignedNetworks | None = None
 
     @property
     def reads(self) -> set[str]:
-        """What of a file its logits are made of."""
+        """The datasets of a file that are read."""
         aligned = "aligned_logits" if self.networks is None else "features"
-        return {"logits" if one == "original" else aligned for one in self.scaling.temperatures}
+        return {"logits" if name == "original" else aligned for name in self.scaling.temperatures}
 
     @property
     def keys(self) -> dict[str, ForecasterName]:
-        """The forecasters that it scales, in order, by what tells their logits from others'."""
+        """The scaled forecasters in order; the keys differ where the logits differ."""
         aligned = "aligned" if self.networks is None else self.networks.sha256
-        return {one if one == "original" else aligned: one for one in self.scaling.temperatures}
+        names = self.scaling.temperatures
+        return {name if name == "original" else aligned: name for name in names}
 
     def prepared(self, domain: Domain, rows: Rows) -> tuple[Float64s, float]:
         """Return logits, (K, m), and the T whose softmax is the distribution of a domain's rows."""
@@ -201,21 +203,21 @@ class ScaledLogits:
 
     def _blocks(self, domain: Domain, rows: Rows) -> list[Float64s]:
         return [
-            class_major(forecaster_logits(domain, rows, one, self.networks))
-            for one in self.scaling.temperatures
+            class_major(forecaster_logits(domain, rows, name, self.networks))
+            for name in self.scaling.temperatures
         ]
 
 
-def split_names(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the files of calibrations given as ``FILE`` or ``NAME=FILE``, and their names.
+def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files of calibrations from arguments ``FILE`` or ``NAME=FILE``, and their names.
 
-    A calibration without a name has an empty one. A file that is there is one, whatever its name.
+    A calibration without a name has an empty one. An argument that is an existing file is a file.
     """
     files, names = [], []
-    for one in given:
-        name, equals, rest = str(one).partition("=")
-        has_name = bool(equals and name and rest) and "/" not in name and not one.exists()
-        files.append(Path(rest) if has_name else one)
+    for argument in arguments:
+        name, equals, rest = str(argument).partition("=")
+        has_name = bool(equals and name and rest) and "/" not in name and not argument.exists()
+        files.append(Path(rest) if has_name else argument)
         names.append(name if has_name else "")
     return files, names
 
@@ -223,21 +225,21 @@ def split_names(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
 def read_named(
     documents: Sequence[Path], networks: Path | None = None, names: Sequence[str] = ()
 ) -> dict[str, Calibration]:
-    """Read calibrations under their `names`, where those are given and not empty.
+    """Read calibrations under their `names`.
 
-    Another is named by its method, or by its file where two share one. A calibration by none is
-    ``none`` itself.
+    A calibration with an empty name is called after its method, or after its file if two have the
+    same method. A calibration by method none is called ``none``.
 
     Raises
     ------
     CovcalError
-        If one cannot be read, or two have one name.
+        If a calibration cannot be read, or two have the same name.
     UnusedOptionError
-        If `networks` are given and no calibration is of aligned logits.
+        If `networks` are given and no calibration scales aligned logits.
     """
     calibrations = [read_calibration(document) for document in documents]
-    if networks is not None and not any(one.scaling.reads_aligned for one in calibrations):
-        raise UnusedOptionError("--networks", "no calibration given has a use for it")
+    if networks is not None and not any(read.scaling.reads_aligned for read in calibrations):
+        raise UnusedOptionError("--networks", "no calibration uses it")
     methods = [calibration.method_used for calibration in calibrations]
     found: dict[str, Calibration] = {}
     for path, given, method, calibration in zip(
@@ -246,7 +248,7 @@ def read_named(
         name = given or (path.stem if methods.count(method) > 1 and method != NONE else method)
         if name in found or (name == NONE and method != NONE):
             raise CovcalError(
-                f"two calibrations would be named {name!r}: rename {path}, or name it as in "
+                f"two calibrations would be named {name!r}: rename {path}, or give it a name: "
                 f"-c NAME={path}"
             )
         found[name] = calibration
@@ -261,10 +263,10 @@ def scaled_logits(
     *,
     allow_other_preprocessing: bool = False,
 ) -> dict[str, ScaledLogits]:
-    """Return what every calibration scales in `file`, which each must fit (`require_fitting`).
+    """Return the scaled logits of every calibration; each must fit the file (`require_fitting`).
 
-    `documents` are their files, in the same order, as far as they have any; `networks` an adapted
-    file for those of aligned logits, if it is not where they say.
+    `documents` are the files of the calibrations, in the same order. `networks` is the adapted file
+    for aligned logits, if it is not where the calibrations say.
     """
     found = {}
     for number, (name, calibration) in enumerate(calibrations.items()):

@@ -147,4 +147,4 @@ def test_networks(trained: Path, small_files: Path, tmp_path: Path) -> None:
 def test_networks_that_nothing_needs(small_files: Path) -> None:
     """Without an fl calibration the option is a mistake."""
     done = covcal("estimate", "features.h5", "--networks", "adapted.h5", cwd=small_files)
-    assert "has a use for it" in done.usage_error()
+    assert "no calibration uses it" in done.usage_error()

@@ -219,4 +219,4 @@ class TestNetworks:
     def test_networks_that_nothing_needs(self, networks_folder: Path) -> None:
         """Without an fl calibration the option is a mistake."""
         done = covcal("evaluate", "features.h5", "--networks", "adapted.h5", cwd=networks_folder)
-        assert "has a use for it" in done.usage_error()
+        assert "no calibration uses it" in done.usage_error()

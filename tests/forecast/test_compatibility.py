@@ -143,7 +143,7 @@ class TestTail:
         content["reading"]["tail"] = "softmax"
         write_document(content, folder / "cal.json", force=True)
         line = covcal("export", "model.onnx", "-c", "cal.json", cwd=folder).error_line()
-        assert "was fitted with softmax as the output of model.onnx, which is read as none" in line
+        assert "was fitted with softmax as the output of model.onnx, and that output is now" in line
 
     def test_without_features_the_name_of_the_logits_says_nothing(self, folder: Path) -> None:
         """With --phi none the output stands for what it was made of."""
@@ -200,7 +200,8 @@ class TestPrior:
         for key in ("estimates", "target_prior"):
             assert found[key] == expected[key]
         page = covcal("report", "features.h5", "-c", "cal.json", cwd=folder).require_success()
-        assert f"{expected['estimates'][0]['accuracy']:.1%} of the target right" in page.out
+        accuracy = f"{100 * expected['estimates'][0]['accuracy']:.0f} %"
+        assert f"Estimated accuracy on the target: {accuracy}" in page.out
 
     @pytest.mark.parametrize("prior", ["prior.json", "uniform"])
     def test_the_shares_are_kept_where_no_estimate_was_made(self, folder: Path, prior: str) -> None:

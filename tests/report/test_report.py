@@ -422,7 +422,7 @@ class TestRefusals:
     def test_networks_that_nothing_needs(self, networks: str, folder: Path) -> None:
         """Without an fl calibration the option is a mistake, as for evaluate."""
         arguments = ("features.h5", "-c", calibrated(folder), "--networks", networks)
-        assert "has a use for it" in covcal("report", *arguments, cwd=folder).usage_error()
+        assert "no calibration uses it" in covcal("report", *arguments, cwd=folder).usage_error()
         assert not (folder / "report.html").exists()
 
     def test_a_file_that_is_damaged_where_estimates_read_it(self, folder: Path) -> None:
