@@ -11,7 +11,8 @@ class Progress:
     stage: str  # what is being done, such as "source" or "align"
     step: int  # work done, in rows or steps
     total: int  # the most there can be; a stage may end early
-    losses: Mapping[str, float] = field(default_factory=dict)  # numbers worth watching
+    # Numbers worth watching, by name; a text is shown as it is.
+    losses: Mapping[str, float | str] = field(default_factory=dict)
 
 
 ProgressCallback = Callable[[Progress], None]

@@ -1,4 +1,4 @@
-"""``covcal adapt``: from features.h5 to adapted.h5. Torch is loaded only when work starts."""
+"""Make adapted.h5 from features.h5. Torch is loaded only when the work starts."""
 
 import os
 import sys
@@ -22,43 +22,43 @@ if TYPE_CHECKING:
     from covcal_cli.adapt.training import MemberReport
 
 _FEW_ROWS = 200
-_MOST_THREADS = 256  # more than any machine has use for crash OpenMP
+_MOST_THREADS = 256  # far larger numbers crash OpenMP
 _SEPARATED_ESS = 0.05
-_AS_IT_COMES = AdaptSettings()
+DEFAULTS = AdaptSettings()
 
 
 @dataclass(frozen=True)
 class AdaptReport:
-    """What ``covcal adapt`` prints."""
+    """The result of ``covcal adapt``, for the screen."""
 
     preset: str
     device: str  # as used, "cpu" or "cuda"
     seed: int
     threads: int
-    n_features: int  # width of phi, and of what psi sees (principal components)
-    n_inputs: int
-    # Rows used, by "source train", "labelled source train", "source validation", "labelled source
+    n_features: int  # width of phi
+    n_inputs: int  # width of the principal components, which psi reads
+    # Numbers of rows: "source train", "labelled source train", "source validation", "labelled source
     # validation", "target train" and "target validation".
     counts: Mapping[str, int]
     members: "tuple[MemberReport, ...]"
     domain_error: float  # of the discriminator on phi: class-balanced, squared, on validation rows
     networks_sha256: str
-    warnings: tuple[str, ...]  # in plain words, each with what to do
+    warnings: tuple[str, ...]  # each says what to do
 
 
 def adapt(
     features_path: str | Path,
     output: str | Path,
-    settings: AdaptSettings = _AS_IT_COMES,
+    settings: AdaptSettings = DEFAULTS,
     *,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> AdaptReport:
     """Learn features on which source and target look alike, and write ``covcal.adapted/1``.
 
-    Training rows are fitted on and validation rows chosen by; no label of the target is read. The
+    Networks are fitted on training rows and chosen on validation rows. No target label is read. The
     same input, seed, threads, versions and machine give the same bytes. `output` appears whole or
-    not at all, and replaces a file with `force` alone; `progress` is called many times.
+    not at all, and replaces an existing file only with `force`.
 
     Raises
     ------
@@ -110,10 +110,10 @@ def adapt(
 
 
 def _require_adaptable(file: FeatureFile) -> int:
-    """Return the number of features of a file that can be adapted; refuse any other."""
+    """Return the number of features, or refuse a file that cannot be adapted."""
     if file.is_adapted:
         raise CovcalError(
-            f"{file.path} is adapted already: give the features file that it was made from"
+            f"{file.path} is adapted already: give the features file from which it was made"
         )
     source, target = file.require_source(), file.require_target()
     for domain in (source, target):
@@ -137,9 +137,9 @@ def _require_adaptable(file: FeatureFile) -> int:
 
 @contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """Load torch and let it use `threads` threads within the block."""
+    """Load torch, and limit it to `threads` threads within the block."""
     if threads > 1 and "torch" not in sys.modules:
-        # Threads that spin while they wait make a busy machine 10 to 100 times slower.
+        # Threads that spin while they wait slow a busy machine down 10 to 100 times.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -163,22 +163,27 @@ def _chosen_device(device: str) -> "torch.device":
 
 
 def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) -> tuple[str, ...]:
-    found = []
+    warnings = []
     ended = sum(member.stop_reason == "schedule ended" for member in members)
-    apart = sum(member.ess_share < _SEPARATED_ESS for member in members)
+    apart = members_apart(members)
     if apart:
-        found.append(
-            f"{apart} of {len(members)} members: source and target can still be told apart on the "
-            f"learnt features (under {_SEPARATED_ESS:.0%} effective rows), so weights from them "
-            "are noise: prefer a method without iw"
+        warnings.append(
+            f"adaptation did not align the domains in {apart} of {len(members)} members: "
+            f"importance weights on the adapted features keep under {_SEPARATED_ESS:.0%} effective rows, so "
+            "do not use fl+iw+temp"
         )
     elif ended:
-        found.append(
-            f"{ended} of {len(members)} members: training ended before the domains overlapped as "
-            "much as asked for; see the effective rows before trusting a method with iw"
+        warnings.append(
+            f"training ended before the domains overlapped as much as asked for, in {ended} of "
+            f"{len(members)} members: check the effective rows before you use fl+iw+temp"
         )
     few = [name for name, count in counts.items() if count < _FEW_ROWS]
     if few:
         sizes = ", ".join(f"{name} {counts[name]}" for name in few)
-        found.append(f"few rows ({sizes}): expect results to change with the seed")
-    return tuple(found)
+        warnings.append(f"few rows ({sizes}): another seed will give other results")
+    return tuple(warnings)
+
+
+def members_apart(members: "tuple[MemberReport, ...]") -> int:
+    """Return how many members leave source and target far apart on the adapted features."""
+    return sum(member.ess_share < _SEPARATED_ESS for member in members)

@@ -1,9 +1,9 @@
-"""Feature learning: psi, the forecaster's head and D-bar, trained together.
+"""Feature learning: train psi, the forecaster's head and the discriminator D-bar together.
 
-The forecaster learns the labels of source rows, D-bar learns the domain, and psi helps the one and,
-through a gradient reversal layer, hinders the other. How far the domains still stand apart on psi
-is judged by a linear probe fitted from scratch: D-bar can be fooled while a new discriminator tells
-them apart at 99 % (MATHEMATICS, section 5).
+The forecaster learns the labels of source rows, and D-bar learns the domain. Psi helps the
+forecaster and, through a gradient reversal layer, hinders D-bar. A linear probe, fitted from
+scratch, measures how far the domains still differ on psi: D-bar can be fooled while a new
+discriminator tells the domains apart at 99 % (MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,18 +40,18 @@ _MEAN_WEIGHT_TOLERANCE = 0.1
 
 @dataclass
 class MemberTrace:
-    """How the alignment of one member went."""
+    """The course of one member's alignment."""
 
-    steps: int  # after which its networks were kept
+    steps: int  # of training before its networks were stored
     stop_reason: str
-    # At every check: ``step``, mean ``forecaster`` and ``discriminator`` losses since the last one,
-    # and what the stop rule looked at.
+    # At every check: ``step``, the mean ``forecaster`` and ``discriminator`` losses since the last
+    # check, and the numbers that the stop rule uses.
     losses: list[dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Aligned networks, kept per member where its stop rule fired."""
+    """The aligned networks, each member's as of the check at which it stopped."""
 
     psi: Perceptrons
     head: Perceptrons
@@ -119,7 +119,7 @@ class Aligner:
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
         good = [0] * settings.members  # checks in a row with enough overlap
         while self._iteration < total and running:
-            # All members train on, those that have stopped too: one batched pass costs the same.
+            # Members that have stopped train on too: one batched pass costs the same.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -133,7 +133,7 @@ class Aligner:
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
                 if self._discriminator_won(trace.losses[-1]):
-                    # The networks of the check before are kept; after the first, its own.
+                    # Store the networks of the check before; at the first check, its own.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
                     running.discard(member)
@@ -144,8 +144,7 @@ class Aligner:
                     running.discard(member)
                 for kept, current in zip(self._kept, self._current(), strict=True):
                     kept.take_members(current, [member])
-            shown = {name: float(values.mean()) for name, values in (means | checks).items()}
-            progress(Progress("align", self._iteration, total, shown))
+            progress(Progress("align", self._iteration, total, self._shown(checks)))
         return Alignment(*self._kept, traces)
 
     def _train(self, steps: int) -> dict[str, Tensor]:
@@ -163,10 +162,25 @@ class Aligner:
         forecaster, discriminator = (sums / steps).cpu()
         return {"forecaster": forecaster, "discriminator": discriminator}
 
+    @torch.no_grad()
+    def _shown(self, checks: Mapping[str, Tensor]) -> dict[str, str]:
+        """Return numbers for people: means over members, on some validation rows."""
+        shown = {}
+        labels = spread_rows(self._rows.validation_labels, PROBE_ROWS)
+        known = labels >= 0
+        if known.any():
+            psi, head = self._current()
+            inputs = spread_rows(self._rows.source.validation, PROBE_ROWS)[known]
+            wrong = head(psi(inputs[None])).argmax(dim=2) != labels[known]
+            shown["source error"] = f"{100 * float(wrong.double().mean()):.0f} %"
+        if "ess_share" in checks:
+            shown["effective rows"] = f"{100 * float(checks['ess_share'].mean()):.0f} %"
+        return shown
+
     def _average(self) -> None:
         if self._settings.averaging == 0.0:
             return
-        # A short memory at first, so that the initial weights are soon forgotten.
+        # The memory is short at first, so that the initial weights are soon forgotten.
         decay = min(self._settings.averaging, self._iteration / (self._iteration + 10))
         with torch.no_grad():
             for mean, now in zip(self._averaged, (self.psi, self.head), strict=True):

@@ -1,7 +1,8 @@
-"""The training of ``covcal adapt``, in its order, and the record of how it went.
+"""Train all networks of ``covcal adapt``, and report on every member.
 
-Psi and the forecaster are aligned and frozen; then a source discriminator is trained on phi and one
-on psi(phi): the paper's (Section 6), with one hidden layer, dropout and squared error.
+Psi and the forecaster are aligned first and then frozen. Then two source discriminators are
+trained, one on phi and one on psi(phi), as in Section 6 of the paper: one hidden layer, dropout and
+squared error.
 """
 
 import math
@@ -36,28 +37,28 @@ from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 50_000  # training rows of a domain that a discriminator sees: psi of them is in memory
-_ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes of random streams; alignment has the first
+MAX_ROWS = 50_000  # of a domain, for a discriminator; psi of these rows is in memory
+_ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes of random streams; alignment uses 1
 _REPORT_PRECISION = 6
 _BLOCK_VALUES = 1 << 22  # logits of a member at a time
 
 
 @dataclass(frozen=True)
 class MemberReport:
-    """How one member fared."""
+    """The training and the quality of one member."""
 
-    steps: int  # after which its networks were kept
+    steps: int  # of training before its networks were stored
     # "overlap" (enough effective rows), "discriminator won" (the paper's rule) or "schedule ended".
     stop_reason: str
     forecaster_loss: float  # in training, the mean between the last two checks
     discriminator_loss: float
     # Balanced accuracy of a fresh linear probe on validation rows; 0.5: domains look alike.
     probe_accuracy: float
-    # Of the weights that the final discriminator on psi gives to source validation rows, and its
-    # class-balanced squared error on validation rows; 0.25: chance.
+    # By the final discriminator on psi: effective rows of the weights of source validation rows, as
+    # a share of these rows, and their mean.
     ess_share: float
     mean_weight: float
-    domain_error: float
+    domain_error: float  # its class-balanced squared error on validation rows; 0.25: chance
     # Importance-weighted Brier score of the aligned forecaster on labelled source validation rows,
     # and its control-variate form. Lower is better; no label of the target is used.
     weighted_brier: float
@@ -67,12 +68,12 @@ class MemberReport:
 
 @dataclass(frozen=True)
 class Trained:
-    """Networks of all members and how each fared."""
+    """The networks of all members, and a report on each."""
 
-    psi: Perceptrons  # of M members, as the next two
+    psi: Perceptrons  # of M members, like the next two
     head: Perceptrons
     aligned_discriminator: Perceptrons
-    discriminator: Perceptrons  # of one member, on the projected features
+    discriminator: Perceptrons  # a single one, on the projected features
     members: tuple[MemberReport, ...]
     traces: list[MemberTrace]
     domain_error: float  # of the discriminator on features: squared, on validation rows
@@ -137,10 +138,10 @@ def train_discriminators(
     device: torch.device,
     progress: ProgressCallback,
 ) -> tuple[Perceptrons, Tensor]:
-    """Train one discriminator per member on psi of the rows, or, where it is None, on the rows.
+    """Train one discriminator per member, on psi of the rows or, if psi is None, on the rows.
 
-    One generator per member draws everything random. Return per member the weights with the least
-    error on validation rows, and that error, shape (M,): class-balanced, squared; 0.25 is chance.
+    Each member has its own random generator. Return each member's weights with the lowest error on
+    validation rows, and that error, shape (M,): class-balanced and squared; 0.25 is chance.
     """
     members = len(generators)
 
@@ -161,7 +162,8 @@ def train_discriminators(
     streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
     total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
     every = torch.arange(members, device=device)[:, None]
-    # Train up to a check, then look at the validation rows, until no member has patience left.
+    # Train up to a check, then compare errors on the validation rows, until all members are out of
+    # patience.
     for start in range(0, total, interval):
         steps = min(interval, total - start)
         source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
@@ -182,12 +184,19 @@ def train_discriminators(
                 for domain in domains
             ]
             error = domain_loss(scores[0], scores[1], "squared").cpu()
-        # A member that has run out of patience keeps its best weights whatever the others do.
+        # A member that is out of patience keeps its best weights, while others train on.
         better = (error < least) & (stale < settings.patience)
         best.take_members(network, better.nonzero().flatten().tolist())
         least = torch.where(better, error, least)
         stale = torch.where(better, 0, stale + 1)
-        progress(Progress("discriminators", start + steps, total, {"error": float(error.mean())}))
+        progress(
+            Progress(
+                "discriminators",
+                start + steps,
+                total,
+                shown,
+            )
+        )
         if bool((stale >= settings.patience).all()):
             break
     return best, least
@@ -276,7 +285,7 @@ def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
 
 
 def training_record(trained: Trained) -> Mapping[str, Any]:
-    """Return what the file keeps of the training, ready for JSON: no times, no paths."""
+    """Return the training record of the file, for JSON, without times and paths."""
     return {
         "domain_error": _rounded(trained.domain_error),
         "members": [
@@ -287,7 +296,7 @@ def training_record(trained: Trained) -> Mapping[str, Any]:
 
 
 def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with floats rounded and NaN, which JSON does not know, as None."""
+    """Return `values` with rounded floats, and None for NaN, which JSON lacks."""
     return {
         name: (None if math.isnan(value) else _rounded(value))
         if isinstance(value, float)

@@ -1,5 +1,6 @@
-"""``covcal adapt``: learn features on which the domains look alike."""
+"""``covcal adapt``: learn features on which source and target look alike."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,19 @@ from covcal_cli.cli.options import (
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
 
+# The columns of the table with -v, and what the legend says about them.
+_COLUMNS = {
+    "member": "",
+    "steps": "",
+    "stopped by": "",
+    "probe": "accuracy of a new linear classifier of the domains; 0.5 = indistinguishable",
+    "rows": "effective rows of the importance weights, as a share of the source rows",
+    "mean w": "mean importance weight, which should be near 1",
+    "domain error": "squared error of the domain classifier; 0.25 = indistinguishable",
+    "Brier": "importance-weighted Brier score of the forecaster; lower is better",
+    "agreement": "share of target rows where the forecaster keeps the classifier's label",
+}
+
 
 def adapt(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A features file.")] = Path(
@@ -27,23 +41,28 @@ def adapt(
     ),
     output: Annotated[Path, output("Adapted file to write.")] = Path("adapted.h5"),
     preset: Annotated[
-        PresetName, typer.Option(help="covcal's own setting, or the paper's schedule.")
+        PresetName, typer.Option(help="Settings: covcal's own, or those of the paper.")
     ] = PresetName.default,
     members: Annotated[
         int | None,
-        typer.Option(min=1, help="Independent members to average; the preset's when left out."),
+        typer.Option(min=1, help="Number of networks to average; default: 3, paper: 1."),
     ] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(min=0.0, help="For --preset paper; 5e-4 when left out.")
+        float | None, typer.Option(min=0.0, help="For --preset paper only; default: 5e-4.")
     ] = None,
     seed: Seed = 0,
     device: Device = DeviceName.auto,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads; more can be slower.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads; more than one can be slower.")
+    ] = 1,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Learn psi and its heads from a features file; reads no target label.
+    """Learn features on which source and target look alike.
+
+    Methods with fl in their name need this step; the default method does not. Reads no
+    target labels.
 
     \b
     Examples:
@@ -67,13 +86,44 @@ def adapt(
     console = Console(quiet=quiet, verbose=verbose)
     with console.progress() as progress:
         report = adapt(file, output, settings, force=force, progress=progress)
-    console.warn(report.warnings)
     console.screen(_summary(report))
+    if verbose:
+        console.screen(_details(report))
+    console.warn(report.warnings)
     console.wrote(output, f"covcal calibrate {as_word(output)}")
 
 
 def _summary(report: "AdaptReport") -> str:
-    """Return what was trained: one line per member."""
+    """Return whether the domains were aligned, and by what training."""
+    from covcal_cli.adapt.adapt import members_apart
+    from covcal_cli.cli.tables import aligned
+
+    members, counts = report.members, report.counts
+    apart = members_apart(members)
+    on = f" in {apart} of {len(members)} members" if 0 < apart < len(members) else ""
+    result = f"not aligned{on}: source and target still differ" if apart else "aligned"
+    shares = _range(100 * member.ess_share for member in members)
+    agreement = _range(100 * member.target_agreement for member in members)
+    steps = _range((member.steps for member in members), "")
+    return aligned(
+        {
+            "Domains": f"{result} on the adapted features ({shares} effective rows)",
+            "Forecaster": f"agrees with the classifier on {agreement} of the target rows",
+            "Training": f"{len(members)} members, {steps} steps, on {counts['source train']:,} "
+            f"source and {counts['target train']:,} target rows",
+        }
+    )
+
+
+def _range(values: Iterable[float], unit: str = " %") -> str:
+    """Return equal values as one number, and others as the smallest to the largest."""
+    shown = [f"{value:,.0f}" for value in sorted(values)]
+    ends = shown[:1] if shown[0] == shown[-1] else [shown[0], shown[-1]]
+    return f"{' to '.join(ends)}{unit}"
+
+
+def _details(report: "AdaptReport") -> str:
+    """Return the settings, a table with a line per member, and its legend."""
     from covcal_cli.cli import tables
     from covcal_cli.report.tables import Table
 
@@ -92,23 +142,13 @@ def _summary(report: "AdaptReport") -> str:
         ]
         for number, member in enumerate(report.members)
     ]
-    columns = (
-        "member",
-        "steps",
-        "stopped by",
-        "probe acc.",
-        "ess",
-        "mean w",
-        "domain err.",
-        "IW Brier",
-        "agreement",
-    )
     return "\n".join(
         [
-            f"preset {report.preset}, seed {report.seed}, {report.device}, "
-            f"{report.n_features} features -> {report.n_inputs} inputs of psi",
-            f"train {counts['source train']} source + {counts['target train']} target rows, "
-            f"validation {counts['source validation']} + {counts['target validation']}",
-            tables.text(Table(columns, rows)),
+            f"preset {report.preset}, seed {report.seed}, {report.device}, {report.n_features} "
+            f"features, reduced to {report.n_inputs} principal components",
+            f"validation rows: {counts['source validation']} source, "
+            f"{counts['target validation']} target",
+            tables.text(Table(tuple(_COLUMNS), rows)),
+            tables.aligned({name: text for name, text in _COLUMNS.items() if text}),
         ]
     )

@@ -139,7 +139,8 @@ def _numbers(step: Progress, room: int) -> str:
     """Return the numbers worth watching, as many of them as fit."""
     shown = ""
     for name, value in step.losses.items():
-        longer = f"{shown}{'  ' if shown else ''}{name} {value:.3f}"
+        number = value if isinstance(value, str) else f"{value:.3f}"
+        longer = f"{shown}{'  ' if shown else ''}{name} {number}"
         if len(longer) > room:
             break
         shown = longer
