@@ -37,8 +37,8 @@ class AdaptReport:
     threads: int
     n_features: int  # width of phi
     n_inputs: int  # width of the principal components, which psi reads
-    # Numbers of rows: "source train", "labelled source train", "source validation", "labelled source
-    # validation", "target train" and "target validation".
+    # Numbers of rows: "source train", "labelled source train", "source validation",
+    # "labelled source validation", "target train" and "target validation".
     counts: Mapping[str, int]
     members: "tuple[MemberReport, ...]"
     domain_error: float  # of the discriminator on phi: class-balanced, squared, on validation rows
@@ -169,8 +169,8 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
     if apart:
         warnings.append(
             f"adaptation did not align the domains in {apart} of {len(members)} members: "
-            f"importance weights on the adapted features keep under {_SEPARATED_ESS:.0%} effective rows, so "
-            "do not use fl+iw+temp"
+            "importance weights on the adapted features keep under "
+            f"{100 * _SEPARATED_ESS:.0f} % effective rows, so do not use fl+iw+temp"
         )
     elif ended:
         warnings.append(

@@ -189,14 +189,8 @@ def train_discriminators(
         best.take_members(network, better.nonzero().flatten().tolist())
         least = torch.where(better, error, least)
         stale = torch.where(better, 0, stale + 1)
-        progress(
-            Progress(
-                "discriminators",
-                start + steps,
-                total,
-                shown,
-            )
-        )
+        shown = {"error": f"{float(error.mean()):.3f} (0.25: the domains look alike)"}
+        progress(Progress("discriminators", start + steps, total, shown))
         if bool((stale >= settings.patience).all()):
             break
     return best, least
