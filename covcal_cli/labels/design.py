@@ -112,7 +112,8 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
         following = np.zeros(n, dtype=np.bool_)
         if rank < n:
             following = _from_rank(scores, rank, values[rank])
-        places = np.flatnonzero(reached & ~following)
+        reached &= ~following
+        places: Integers = np.flatnonzero(reached).astype(np.int32 if n < 1 << 31 else np.int64)
         reached = following
         forth = -1 if band % 2 else 1
         yield places[np.lexsort((forth * scores[places], forth * predictions[places]))]
@@ -131,24 +132,30 @@ def _from_rank(scores: Floats, rank: int, value: float) -> Booleans:
 
 def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
     """Return which rows are drawn, ascending, shape (n,) int64; see `drawn_along`."""
-    return drawn_along((probabilities,), rng)
+    return drawn_along([(np.arange(len(probabilities)), probabilities)], rng)
 
 
-def drawn_along(parts: Iterable[Float64s], rng: np.random.Generator) -> Integers:
-    """Return which of N rows in order are drawn, ascending, shape (n,) int64.
+def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Generator) -> Integers:
+    """Return the rows that are drawn, in their order along the line, shape (n,) int64.
 
     Parameters
     ----------
-    parts : iterable of arrays
-        pi along the order, some rows at a time, n in sum.
+    parts : iterable of pairs of arrays
+        The numbers of some rows at a time, in order, and their pi, n in sum over all parts.
     rng : numpy.random.Generator
     """
-    certain: list[Integers] = []
-    winners: list[int] = []
+    # Of each row drawn, where it lies in the order, and its number.
+    certain: list[tuple[int, int]] = []
+    winners: list[tuple[int, int]] = []
     # The rows that no stratum has used yet, and where they begin on the line and end.
-    rows, edges, first = np.empty(0, dtype=np.int64), np.zeros(1), 0
+    rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
+    edges, first = np.zeros(1), 0
     # A row that was not drawn where it began is carried on, with the length that it has left.
-    carried = -1
+    carried: tuple[int, int] | None = None
+
+    def row(index: int) -> tuple[int, int]:
+        place, number = rows
+        return int(place[index]), int(number[index])
 
     def draw_one(last: int) -> None:
         """Draw one row from the next stratum, over whose end the row `last` reaches."""
@@ -156,32 +163,39 @@ def drawn_along(parts: Iterable[Float64s], rng: np.random.Generator) -> Integers
         stratum = len(winners)
         inside = edges[last] - stratum
         # The rows inside fight, each with its length, and the winner stands for all of them.
-        place = stratum + rng.random() * inside
-        winner = (
-            carried
-            if place < edges[first]
-            else int(rows[int(np.searchsorted(edges, place, "right")) - 1])
-        )
+        point = stratum + rng.random() * inside
+        winner = carried
+        if point >= edges[first]:
+            index = int(np.searchsorted(edges, point, "right")) - 1
+            winner = row(index) if index >= 0 else None
         # Then one of the winner and the last row is drawn, and the other is carried on.
         reaching = edges[last + 1] - edges[last]
-        loses = winner < 0 or rng.random() * (2 - inside - reaching) < 1 - inside
-        reached = int(rows[last])
-        drawn_row, carried = (reached, winner) if loses else (winner, reached)
-        winners.append(drawn_row)
+        loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
+        if winner is None or loses:
+            winners.append(row(last))
+            carried = winner
+        else:
+            winners.append(winner)
+            carried = row(last)
         first = last + 1
 
     start = 0
-    for part in parts:
-        is_certain = part == 1
-        certain.append(start + np.flatnonzero(is_certain))
-        rows = np.concatenate([rows[first:], start + np.flatnonzero(~is_certain)])
-        edges = np.concatenate([edges[first:], edges[-1] + np.cumsum(part[~is_certain])])
-        start, first = start + len(part), 0
-        while (last := _reaching(edges, len(winners))) < len(rows):
+    for numbers, probabilities in parts:
+        is_certain = probabilities == 1
+        places = np.flatnonzero(is_certain)
+        certain += zip((start + places).tolist(), numbers[places].tolist(), strict=True)
+        others = np.flatnonzero(~is_certain)
+        rows = [
+            np.concatenate([old[first:], new])
+            for old, new in zip(rows, (start + others, numbers[others]), strict=True)
+        ]
+        edges = np.concatenate([edges[first:], edges[-1] + np.cumsum(probabilities[others])])
+        start, first = start + len(numbers), 0
+        while (last := _reaching(edges, len(winners))) < len(rows[0]):
             draw_one(last)
     for _ in range(len(winners), round(float(edges[-1]))):  # rounding left the last stratum short
-        draw_one(len(rows) - 1)
-    return np.sort(np.concatenate([*certain, np.array(winners, dtype=np.int64)]))
+        draw_one(len(rows[0]) - 1)
+    return np.array([number for _, number in sorted(certain + winners)], dtype=np.int64)
 
 
 def _reaching(edges: Float64s, stratum: int) -> int:

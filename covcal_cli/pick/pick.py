@@ -243,15 +243,14 @@ class _Frame:
 
     def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Labels, Float64s]:
         """Return the drawn rows along the order, their predicted classes and their scores."""
-        bands: list[Integers] = []
 
-        def lengths() -> Iterator[Float64s]:
-            for places in order_of_likeness(self._keys, self._predictions):
-                bands.append(places)
-                yield probabilities(self._scores(places))
+        def parts() -> Iterator[tuple[Integers, Float64s]]:
+            for band in order_of_likeness(self._keys, self._predictions):
+                for start in range(0, len(band), _CHUNK):
+                    places = band[start : start + _CHUNK]
+                    yield places, probabilities(self._scores(places))
 
-        along = drawn_along(lengths(), rng)
-        places = np.concatenate(bands)[along].astype(np.int64)
+        places = drawn_along(parts(), rng)
         rows, start = np.empty(len(places), dtype=np.int64), 0
         for block in self._row_blocks():
             inside = (places >= start) & (places < start + len(block))

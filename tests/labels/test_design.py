@@ -159,5 +159,7 @@ def test_a_draw_in_parts_is_the_draw(cut: int) -> None:
         assert rule(s) == pytest.approx(whole, rel=1e-12)
         for seed in range(20):
             rngs = [np.random.default_rng(seed) for _ in range(2)]
-            rows = drawn_along((whole[:cut], whole[cut:]), rngs[1])
-            assert drawn(whole, rngs[0]).tolist() == rows.tolist()
+            numbers = np.random.default_rng(seed).permutation(60)
+            parts = [(numbers[:cut], whole[:cut]), (numbers[cut:], whole[cut:])]
+            rows = drawn_along(parts, rngs[1])
+            assert numbers[drawn(whole, rngs[0])].tolist() == rows.tolist()
