@@ -1,11 +1,11 @@
-// Every text from outside comes as JSON and is shown as text, never as HTML.
+// All foreign texts arrive as JSON and are shown as text, never as HTML.
 const part = (id) => document.getElementById(id);
 const { name, digest, columns, rows, label, hidden, left_out: leftOut, classes, images } =
   JSON.parse(part("data").textContent);
-// Letters with a meaning of their own (p, s, u, x) stand for no class.
+// The letters p, s, u and x are commands, so they choose no class.
 const KEYS = [..."1234567890abcdefghijklmnoqrtvwyz"];
 const SEARCHED = classes.length > KEYS.length;
-// A class that is called like a key has that key, the others have those that are left, in order.
+// A class named like a key has that key. The other classes have the keys that are left, in order.
 const called = classes.map((text) => text.toLowerCase());
 const left = KEYS.filter((key) => !called.includes(key));
 const keyOf = called.map((text, index) => (
@@ -13,12 +13,12 @@ const keyOf = called.map((text, index) => (
 const STORE = `covcal label ${digest}`;
 const SMALL = 64; // pixels, up to which an image is enlarged without smoothing
 
-// An answer is null where a row waits, "" where nobody can tell, and else the name of a class.
+// An answer is null for an open row, "" where nobody can tell the class, else a class name.
 let state = { answers: rows.map((row) => row[label] || null), past: [], at: 0 };
 let unsaved = false;
 let revealed = false;
 
-// What has no picture, or turns the direction of writing, is shown by its code.
+// Characters that are invisible or turn the direction of writing are shown by their code.
 const shown = (text) => text.replace(
   /[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu,
   (char) => `\\u${char.codePointAt(0).toString(16).padStart(4, "0")}`);
@@ -31,7 +31,7 @@ function restored() {
       state = kept;
       return kept.past.length > 0;
     }
-  } catch { /* nothing was kept, or nothing can be */ }
+  } catch { /* nothing is stored, or nothing can be */ }
   return false;
 }
 
@@ -41,7 +41,7 @@ function keep() {
     return true;
   } catch {
     unsaved = true;
-    notice("This browser keeps nothing for this page: save before you close it.");
+    notice("This browser cannot store your answers: save the CSV before you close the page.");
     return false;
   }
 }
@@ -115,7 +115,7 @@ function show(said) {
   part("status").textContent = [said, `${place}.`].join(" ").trim();
   part("progress").max = rows.length;
   part("progress").value = done;
-  part("row").hidden = part("told").hidden = end;
+  part("row").hidden = part("told").hidden = part("choice").hidden = end;
   part("done").hidden = !end;
   part("count").textContent = `${done - empty} labelled, ${empty} left empty.`;
   part("partial").hidden = !empty;
@@ -148,7 +148,7 @@ function showRow() {
   facts.replaceChildren();
   secrets.replaceChildren();
   columns.forEach((column, index) => {
-    // What could sway whoever labels is shown on demand: for an image, all there is beside it.
+    // Cells that could influence the answer are shown on demand: with an image, all of them.
     const secret = hidden.includes(index) || Boolean(image);
     if (leftOut.includes(index) || row[index] === "" || (secret && !revealed)) return;
     const [term, value] = [document.createElement("dt"), document.createElement("dd")];
@@ -184,7 +184,7 @@ function find(text) {
   for (const button of buttons) button.hidden = !plain(button.value).includes(sought);
 }
 
-// The best of the classes found: the whole name, its beginning, or any part of it.
+// The best match: the whole name, else its beginning, else any part of it.
 function best() {
   const sought = plain(part("search").value);
   if (!sought) return undefined;
@@ -224,7 +224,7 @@ document.addEventListener("keydown", (event) => {
     typed(event);
     return;
   }
-  // By what the key writes, or by its place where that is another script or needs Shift.
+  // The character of the key, or its place on the keyboard for another script or with Shift.
   const writes = event.key.toLowerCase();
   const key = /^([a-z0-9]|..+)$/.test(writes)
     ? writes : event.code.replace(/^(Key|Digit)/, "").toLowerCase();
@@ -235,7 +235,7 @@ document.addEventListener("keydown", (event) => {
     part("search").focus();
   } else if (action || chosen !== undefined) {
     event.preventDefault();
-    // A key that is held down must not answer row after row.
+    // A key that is held down must not answer one row after another.
     if (event.repeat && !key.startsWith("arrow")) return;
     if (action) action();
     else answer(chosen);
@@ -256,8 +256,8 @@ part("picture").addEventListener("load", ({ target }) => {
 part("search").hidden = !SEARCHED;
 part("search").addEventListener("input", (event) => find(event.target.value));
 part("keys").textContent = SEARCHED
-  ? "/ goes to the search box, where Enter takes the best match and Escape leads out."
-  : "Each class has the key that stands beside its name.";
+  ? "Press / to search. Enter takes the best match, Escape leaves the search."
+  : "Press the key shown beside a class to choose it.";
 for (const [id, act] of Object.entries({ save, undo, reveal, skip: () => answer(""),
   back: () => step(-1), next: () => step(1) })) {
   part(id).addEventListener("click", act);
@@ -268,4 +268,4 @@ if (!again) {
   state.at = first >= 0 ? first : rows.length;
 }
 if (SEARCHED && matchMedia("(pointer: fine)").matches) part("search").focus();
-show(again ? "Answers of before are here again." : "");
+show(again ? "Your earlier answers are here again." : "");

@@ -1,8 +1,8 @@
 """The page on which a person labels the picked rows: one HTML file that needs nothing else.
 
-Texts and pictures go in as JSON, which the page's script shows as text and never as HTML, and the
-page's own policy forbids every other script and every request. What it saves is the CSV that it was
-made of, with the column ``label`` filled.
+Texts and pictures go in as JSON. The page's script shows them as text and never as HTML, and the
+page's policy forbids every other script and every request. The page saves the CSV that it was made
+from, with the column ``label`` filled in.
 """
 
 import base64
@@ -19,17 +19,17 @@ from covcal_cli.files import write_text
 from covcal_cli.labels.sheet import Sheet, sheet_text
 from covcal_cli.records import document_text
 
-_HIDDEN = ("predicted", "confidence")  # columns that would sway whoever labels: shown on demand
-_LEFT_OUT = ("label", "inclusion", "draw")  # columns that tell them nothing
-_FILE = Path("page")  # where a document's paths would start from; there are none
+_HIDDEN = ("predicted", "confidence")  # columns that influence an answer: shown on demand
+_LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help to label
+_FILE = Path("page")  # the base of a document's paths; a page has no paths
 
 
 def write_page(
     path: Path, sheet: Sheet, classes: Sequence[str], images: str | Path | None, *, force: bool
 ) -> Mapping[str, str]:
-    """Write the page of a sheet; return why an image could not be read, by its row's id.
+    """Write the page of a sheet, and return why an image could not be read, by the row's id.
 
-    `images` are those of the target's rows; without them rows are shown by their cells.
+    `images` are the target's images; without them the page shows the cells of a row.
 
     Raises
     ------
@@ -41,8 +41,8 @@ def write_page(
     if images is not None:
         from covcal_cli.pick.pictures import pictures
 
-        found = pictures(Path(images), sheet.ids)
-        uris, unreadable = found.uris, found.unreadable
+        shown = pictures(Path(images), sheet.ids)
+        uris, unreadable = shown.uris, shown.unreadable
     text = page(sheet_text(sheet), classes, uris, name=sheet.path.name)
     write_text(path, text, force=force)
     return unreadable
@@ -56,12 +56,12 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
     table : str
         The CSV of the n rows, with a line of columns, the column ``label`` among them.
     classes : sequence of str
-        What may be written there, no name twice.
+        What may be written in that column, no name twice.
     pictures : sequence of str or None
-        A data URI per row; empty where an image could not be read, None where the row has none
-        and is shown by its cells.
+        A data URI per row: empty where an image could not be read, None where the row has no image
+        and the page shows its cells.
     name : str
-        Of the file that the page saves.
+        The name of the file that the page saves.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
     columns, *rows = csv.reader(StringIO(table, newline=""))
     if len(pictures) != len(rows):
         raise ValueError(f"{len(pictures)} pictures for {len(rows)} rows")
-    known = {
+    content = {
         "columns": columns,
         "rows": rows,
         "label": columns.index("label"),
@@ -79,9 +79,9 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
         "left_out": [columns.index(column) for column in columns if column in _LEFT_OUT],
         "classes": classes,
     }
-    # Answers are kept in the browser under this name, so that those of another table stay apart.
-    digest = hashlib.sha256(document_text(known, _FILE).encode()).hexdigest()
-    data = document_text(known | {"name": name, "digest": digest, "images": pictures}, _FILE)
+    # The browser stores answers under this name, so that every table has its own.
+    digest = hashlib.sha256(document_text(content, _FILE).encode()).hexdigest()
+    data = document_text(content | {"name": name, "digest": digest, "images": pictures}, _FILE)
     here = files(__package__)
     before, _, rest = here.joinpath("page.html").read_text(encoding="utf-8").partition("<style>")
     style, _, rest = rest.partition("</style>")
@@ -92,7 +92,7 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
     )
     title = escape(printable(f"Label {len(rows)} rows: {name}"))
     before = before.replace("__POLICY__", policy).replace("__TITLE__", title)
-    # Within a script element only "<" can end what is there; JSON takes it in this form as well.
+    # Only "<" can end a script element, and JSON may spell it by its code.
     rest = rest.replace("__SCRIPT__", script, 1).replace(
         "__DATA__", data.replace("<", r"\u003c"), 1
     )

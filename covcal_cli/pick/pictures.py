@@ -1,7 +1,7 @@
-"""Pictures of rows for a person to look at, small enough to lie in a page.
+"""Pictures of rows for a person to look at, small enough to be part of a page.
 
-They come from whatever images `covcal_cli.data` reads, by way of the same protocol as a model's
-inputs: a thumbnail is what this pipeline makes of an image.
+They come from any images that `covcal_cli.data` reads, through the same protocol as a model's
+inputs: this pipeline makes a thumbnail of an image.
 """
 
 import base64
@@ -20,7 +20,7 @@ from covcal_cli.data.preprocessing.pixels import eight_bit
 from covcal_cli.errors import CovcalError, shown
 
 LONGEST_SIDE = 256  # pixels of a thumbnail
-_MOST_BYTES = 24_000  # of a thumbnail: 60 in base 64 stay below 2 MB
+_MOST_BYTES = 24_000  # of a thumbnail: 60 of them in base 64 stay below 2 MB
 _QUALITIES = (85, 70, 50, 30, 15)  # of JPEG, until it is small enough
 _WHITE = (255, 255, 255)
 _BATCH = 64
@@ -41,31 +41,31 @@ def pictures(path: Path, ids: Sequence[str]) -> Pictures:
     Parameters
     ----------
     path : Path
-        The data that the rows come from: a folder of images, shards, or a file that holds images.
+        The data of the rows: a folder of images, shards, or a file that holds images.
     ids : sequence of str
-        The rows' ids, as extract gave them.
+        The ids of the rows, as in the features file.
 
     Raises
     ------
     CovcalError
-        If it holds no images, or not those of the ids.
+        If it holds no images, or lacks one of the ids.
     """
     data = open_images(path)
-    numbers = {known: row for row, known in enumerate(data.ids)}
-    strange = next((known for known in ids if known not in numbers), None)
-    if strange is not None:
+    numbers = {row_id: row for row, row_id in enumerate(data.ids)}
+    missing = next((row_id for row_id in ids if row_id not in numbers), None)
+    if missing is not None:
         raise CovcalError(
-            f"{path} has no row {shown(strange)}, its first is {shown(data.ids[0])}: give the "
+            f"{path} has no row {shown(missing)}, its first is {shown(data.ids[0])}: give the "
             "images that the target rows come from"
         )
-    rows = np.array(sorted({numbers[known] for known in ids}), dtype=np.int64)
-    found: dict[int, str] = {}
+    rows = np.array(sorted({numbers[row_id] for row_id in ids}), dtype=np.int64)
+    thumbnails: dict[int, str] = {}
     unreadable: dict[str, str] = {}
     for batch in data.batches(_Thumbnails(), rows, size=_BATCH, threads=_THREADS):
         (uris,) = batch.inputs.values()
-        found |= dict(zip(batch.rows.tolist(), uris[:, 0].tolist(), strict=True))
+        thumbnails |= dict(zip(batch.rows.tolist(), uris[:, 0].tolist(), strict=True))
         unreadable |= {data.ids[row]: reason for row, reason in batch.skipped}
-    return Pictures([found.get(numbers[known], "") for known in ids], unreadable)
+    return Pictures([thumbnails.get(numbers[row_id], "") for row_id in ids], unreadable)
 
 
 class _Thumbnails:
@@ -79,7 +79,7 @@ class _Thumbnails:
         return f"RGB of at most {LONGEST_SIDE} pixels a side"
 
     def to_json(self) -> str:
-        """Return its settings, of which there are none."""
+        """Return its settings: it has none."""
         return "{}"
 
     def write(self, image: Image.Image, out: AnyArray) -> None:
@@ -88,7 +88,7 @@ class _Thumbnails:
 
 
 def data_uri(image: Image.Image) -> str:
-    """Return an image of any size and kind as a person sees it: upright, small, on white."""
+    """Return an image of any size and kind as a small data URI: upright, on white."""
     kind = image.format
     image.draft("RGB", (2 * LONGEST_SIDE, 2 * LONGEST_SIDE))  # a large JPEG is not read whole
     image = eight_bit(ImageOps.exif_transpose(image), kind)
@@ -98,7 +98,7 @@ def data_uri(image: Image.Image) -> str:
         image = Image.alpha_composite(behind, image)
     image = image.convert("L" if image.mode in ("L", "1") else "RGB")
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
-    # PNG is exact, and small where there is little to see.
+    # PNG is exact, and small for simple images.
     name, content = "png", _encoded(image, "png", optimize=True)
     for quality in _QUALITIES:
         if len(content) <= _MOST_BYTES:

@@ -284,7 +284,7 @@ def test_a_closed_tab_loses_nothing(chromium: Browser, downloads: Path, tmp_path
     tab.press("2", "x")
     tab.close()
     tab = opened(chromium, tmp_path / "closed.html", sheet)
-    assert text_of(tab, "status") == "Answers of before are here again. 3 of 3."
+    assert text_of(tab, "status") == "Your earlier answers are here again. 3 of 3."
     tab.press("u", "4", "s")
     assert saved(chromium, downloads) == sheet.text(["cat", "dog", ""])
     assert text_of(tab, "status").startswith("Saved closed.csv; 1 rows are still open.")
@@ -303,7 +303,7 @@ def test_a_browser_that_keeps_nothing_is_named(chromium: Browser, tmp_path: Path
     assert text_of(tab, "notice") == ""
     tab.value("{Storage.prototype.setItem = () => { throw new Error('full'); }}")
     tab.press("1")
-    assert "save before you close it" in text_of(tab, "notice")
+    assert "save the CSV before you close the page" in text_of(tab, "notice")
     assert text_of(tab, "status") == "Row 1: bird. 2 of 2."
     require_silence(tab)
     tab.close()
