@@ -1,4 +1,4 @@
-"""The preprocessing that ``--preprocess`` names, or that a model or the files beside it state."""
+"""Find the preprocessing: in ``--preprocess``, in the model, or in the files beside the model."""
 
 import re
 from collections.abc import Mapping
@@ -34,18 +34,18 @@ def load_preprocessing(
     Parameters
     ----------
     text : str
-        A JSON file of Hugging Face or timm, or the folder it lies in; a torchvision preset;
-        ``ultralytics`` for what the model's metadata say; ``module:function``; ``none`` for nothing
-        but the model's input and flags.
+        A JSON file of Hugging Face or timm, or its folder; a torchvision preset; ``ultralytics``
+        for the metadata in the model; ``module:function``; or ``none`` for the model's input and
+        the options alone.
     metadata : mapping of str to str
-        What the model says about itself.
+        The model's metadata.
     model : Path, optional
-        The model's file, named in messages.
+        The model's file, for messages.
 
     Raises
     ------
     CovcalError
-        If `text` is none of these, or what it names cannot be used as it is.
+        If `text` is none of these, or the preprocessing that it names cannot be used.
     """
     if text == "none":
         return Preprocessing()
@@ -56,12 +56,12 @@ def load_preprocessing(
             raise CovcalError(f"{model}: {error}" if model else str(error)) from error
     path = Path(text)
     if path.is_dir():
-        found = _in_folder(path)
-        if found is None:
+        config = _in_folder(path)
+        if config is None:
             raise CovcalError(
                 f"{path} has no {' or '.join(_FILES)} with preprocessing in it: pass {_KINDS}"
             )
-        return found[0]
+        return config[0]
     if path.is_file() or path.suffix.lower() == ".json":
         return _from_file(path)
     if _FUNCTION.fullmatch(text):
@@ -79,11 +79,11 @@ def load_preprocessing(
 def found_preprocessing(
     metadata: Mapping[str, str], model: Path | None
 ) -> tuple[Preprocessing, str] | None:
-    """Return the preprocessing that a model brings along, and where it was found in words.
+    """Return the preprocessing that comes with a model, and its origin in words.
 
-    The model's own metadata come first, then a file beside it (or above it, where the model lies in
-    a folder ``onnx``, as exports for the browser have it). A file that covcal cannot use as it is
-    is refused: guessing would be silent.
+    The model's own metadata come first, then a file beside the model. If the model is in a folder
+    ``onnx``, as exports for the browser are, the folder above counts too. A file that covcal cannot
+    use is refused, because a wrong guess would not be noticed.
     """
     if _is_ultralytics(metadata):
         return _ultralytics(metadata), "the model's own metadata (Ultralytics)"
@@ -93,18 +93,18 @@ def found_preprocessing(
     if model.absolute().parent.name == "onnx":
         folders.append(model.absolute().parent.parent)
     for folder in folders:
-        found = _in_folder(folder)
-        if found is not None:
-            return found[0], f"{found[1]} (beside the model)"
+        config = _in_folder(folder)
+        if config is not None:
+            return config[0], f"{config[1]} (beside the model)"
     return None
 
 
 def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
     """Return the preprocessing of the first file that has one, and the file."""
     for path in (folder / name for name in _FILES):
-        found = _read(_content(path), str(path)) if path.is_file() else None
-        if found is not None:
-            return found, path
+        settings = _read(_content(path), str(path)) if path.is_file() else None
+        if settings is not None:
+            return settings, path
     return None
 
 
@@ -112,15 +112,15 @@ def _from_file(path: Path) -> Preprocessing:
     if not path.is_file():
         raise CovcalError(f"{path} does not exist: pass {_KINDS}")
     content = _content(path)
-    found = _read(content, str(path))
-    if found is None:
+    settings = _read(content, str(path))
+    if settings is None:
         kind = "a model's config" if "model_type" in content else "no preprocessing of a known kind"
         raise CovcalError(f"{path} holds {kind}: pass {_KINDS}")
-    return found
+    return settings
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return a JSON file's object, or that of the image processor within it."""
+    """Return the object of a JSON file, or the image processor in it."""
     try:
         content = json_of(path)
     except (OSError, ValueError) as error:
@@ -134,17 +134,17 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
-    """Return the preprocessing that a JSON file states; None where it is of neither kind."""
+    """Return the preprocessing in the JSON of timm or Hugging Face; None for other JSON."""
     if is_timm(content):
         return timm_preprocessing(content, origin)
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
-# What Ultralytics' exported classifiers state in their metadata.
+# The metadata of classifiers that Ultralytics exported.
 #
-# Their transforms are torchvision's: the shorter side becomes the image size, the centre is
-# cropped, pixels are divided by 255. They read files with OpenCV, which turns images upright by
-# EXIF.
+# Ultralytics uses torchvision's transforms: the shorter side becomes the image size, the centre is
+# cropped, and pixels are divided by 255. It reads files with OpenCV, which turns images upright by
+# their EXIF orientation.
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
@@ -153,12 +153,12 @@ def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
 
 
 def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
-    """Return what Ultralytics does to an image before its classifier."""
+    """Return the preprocessing of an Ultralytics classifier."""
     if not _is_ultralytics(metadata):
         task = metadata.get("task")
-        found = f"its task is {task}" if task else "it has no imgsz and task"
+        reason = f"its task is {task}" if task else "it has no imgsz and task"
         raise CovcalError(
-            f"the model's metadata are not those of an Ultralytics classifier ({found}): pass "
+            f"the model's metadata are not those of an Ultralytics classifier ({reason}): pass "
             "another --preprocess"
         )
     try:
@@ -170,7 +170,7 @@ def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
         raise CovcalError(
             f"the model's metadata have the image size {metadata['imgsz']!r}: pass --size"
         ) from error
-    # Ultralytics keeps the ratio for square inputs only.
+    # Ultralytics keeps the aspect ratio only for square inputs.
     square = height == width
     return Preprocessing(
         resize=Resize("short", short=height) if square else Resize("squash", size=(height, width)),

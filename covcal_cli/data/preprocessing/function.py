@@ -1,7 +1,8 @@
-"""Preprocessing by a function of the user's own: ``--preprocess module:function``.
+"""Preprocess with a user's function: ``--preprocess module:function``.
 
-The function takes a PIL image and returns one row of the model's input. It is recorded by its name
-and the sha256 of its source file, so that two runs can be told apart. Threads call it side by side.
+The function takes a PIL image and returns one row of the model's input. Its name and the sha256 of
+its source file are recorded, so runs with different functions can be told apart. Several threads
+may call it at once.
 """
 
 import hashlib
@@ -33,41 +34,41 @@ class ImageFunction:
     """A function from a PIL image to an array."""
 
     name: str  # ``module:function``
-    sha256: str  # of the source file that it stands in
+    sha256: str  # of its source file
     call: RowFunction = field(compare=False)
 
     @property
     def origin(self) -> dict[str, str]:
-        """What tells it from other functions, for JSON."""
+        """The name and the digest that identify the function, for JSON."""
         return {"function": self.name, "sha256": self.sha256}
 
 
 @dataclass(frozen=True)
 class FunctionPipeline:
-    """See `covcal_cli.data.domain.ImagePipeline`."""
+    """A function as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
     function: ImageFunction
-    row_shape: RowShape  # of what it returns
-    dtype: str  # that the model reads
+    row_shape: RowShape  # of the array that it returns
+    dtype: str  # of the model's input
 
     @classmethod
     def fitting(
         cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
     ) -> "FunctionPipeline":
-        """Build one for a declared input, trying the function where a size is left open."""
+        """Return the pipeline for a declared input; an open size is taken from a first call."""
         declared = shape[1:]
-        known = tuple(size for size in declared if size is not None)
-        if len(known) < len(declared):
+        row_shape = tuple(size for size in declared if size is not None)
+        if len(row_shape) < len(declared):
             from PIL import Image
 
             probe = Image.new("RGB", (_PROBE_SIDE, _PROBE_SIDE), (120, 130, 140))
-            known = _called(function, probe).shape
-            if len(known) != len(declared):
-                raise _wrong_shape(function, known, declared)
-        return cls(function, known, dtype.name)
+            row_shape = _called(function, probe).shape
+            if len(row_shape) != len(declared):
+                raise _wrong_shape(function, row_shape, declared)
+        return cls(function, row_shape, dtype.name)
 
     def describe(self) -> str:
-        """Return what is done to an image, in one line."""
+        """Return the name of the function and the shape of its rows, in one line."""
         shape = "x".join(map(str, self.row_shape))
         return f"{self.function.name} (sha256 {self.function.sha256[:12]}), {shape} {self.dtype}"
 
@@ -79,14 +80,14 @@ class FunctionPipeline:
         )
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Write what the function makes of an image, in place."""
-        image.load()  # a broken file is left out; what fails from here on is the function
+        """Write the function's result for an image into a row of the input."""
+        image.load()  # an error here is that of a broken file, later errors are the function's
         row = _called(self.function, image)
         if row.shape != self.row_shape:
             raise _wrong_shape(self.function, row.shape, self.row_shape)
         if row.dtype.kind == "f" and np.dtype(self.dtype).kind in "iu":
             raise CovcalError(
-                f"{self.function.name} returns {row.dtype} and the model reads {self.dtype}: "
+                f"{self.function.name} returns {row.dtype} but the model's input is {self.dtype}: "
                 "return integers"
             )
         if row.dtype.kind == "f" and not np.isfinite(row).all():
@@ -102,9 +103,9 @@ def load_function(text: str) -> ImageFunction:
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module_name)
+        function: Any = importlib.import_module(module_name)
         for part in name.split("."):
-            found = getattr(found, part)
+            function = getattr(function, part)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _unimportable(text, error) from error
@@ -116,13 +117,13 @@ def load_function(text: str) -> ImageFunction:
         raise CovcalError(
             f"--preprocess {text}: {module_name} has no {name}: check its name"
         ) from error
-    except Exception as error:  # importing runs code of the user's own: anything can go wrong
+    except Exception as error:  # importing runs the user's code, which can raise anything
         raise _unimportable(text, error) from error
     finally:
         sys.path.remove(here)
-    if not callable(found):
-        raise CovcalError(f"--preprocess {text} is no function: name one that takes a PIL image")
-    return ImageFunction(text, _source_sha256(text, found, module_name), found)
+    if not callable(function):
+        raise CovcalError(f"--preprocess {text} is no function: give a function of a PIL image")
+    return ImageFunction(text, _source_sha256(text, function, module_name), function)
 
 
 def _source_sha256(text: str, function: Any, module_name: str) -> str:
@@ -138,10 +139,10 @@ def _source_sha256(text: str, function: Any, module_name: str) -> str:
 def _called(function: ImageFunction, image: "Image.Image") -> AnyArray:
     try:
         row: AnyArray = np.asarray(function.call(image))
-    except Exception as error:  # code of the user's own: anything can go wrong
+    except Exception as error:  # the user's code can raise anything
         raise CovcalError(
             f"{function.name} failed on a {image.mode} image of {image.height}x{image.width} "
-            f"pixels ({type(error).__name__}: {one_line(error)}): mend the function"
+            f"pixels ({type(error).__name__}: {one_line(error)}): correct the function"
         ) from error
     if row.dtype.kind not in "fiub":
         raise CovcalError(
@@ -150,8 +151,9 @@ def _called(function: ImageFunction, image: "Image.Image") -> AnyArray:
     return row
 
 
-def _wrong_shape(function: ImageFunction, found: RowShape, wanted: Shape) -> CovcalError:
-    texts = [", ".join("?" if size is None else str(size) for size in s) for s in (found, wanted)]
+def _wrong_shape(function: ImageFunction, returned: RowShape, wanted: Shape) -> CovcalError:
+    shapes = (returned, wanted)
+    texts = [", ".join("?" if size is None else str(size) for size in shape) for shape in shapes]
     return CovcalError(
         f"{function.name} returns an array of shape [{texts[0]}] and a row of the model's input is "
         f"[{texts[1]}]: return one row, without the batch"
@@ -160,6 +162,6 @@ def _wrong_shape(function: ImageFunction, found: RowShape, wanted: Shape) -> Cov
 
 def _unimportable(text: str, error: Exception) -> CovcalError:
     return CovcalError(
-        f"--preprocess {text} cannot be imported ({type(error).__name__}: {one_line(error)}): mend "
-        "the module"
+        f"--preprocess {text} cannot be imported ({type(error).__name__}: {one_line(error)}): "
+        "correct the module"
     )

@@ -1,11 +1,11 @@
-"""The preprocessing that files of Hugging Face and of timm state.
+"""Read the preprocessing in the files of Hugging Face and timm.
 
-Hugging Face's is ``preprocessor_config.json``. What a file leaves out is what its class fills in,
-and some classes read ``size`` in a way of their own, so the class counts: a file of an unknown one
-must say everything itself. A key that is not known here is refused, since it might change pixels.
-Crops are those of transformers' own NumPy code (and of all of version 5), which puts the odd pixel
-elsewhere than torchvision. timm's is ``config.json``: ``pretrained_cfg``, or the same keys at the
-top.
+Hugging Face has ``preprocessor_config.json``. The class that it names fills in missing keys, and
+some classes read ``size`` in their own way. A file with an unknown class must therefore have all
+keys. An unknown key is refused, because it might change pixels. Crops follow the NumPy code of
+transformers (and all of its version 5), which rounds an odd pixel differently from torchvision.
+
+timm has ``config.json``, with the keys in ``pretrained_cfg`` or at the top.
 """
 
 import math
@@ -28,15 +28,15 @@ _BILINEAR, _BICUBIC = _FILTERS.index("bilinear"), _FILTERS.index("bicubic")
 
 @dataclass(frozen=True)
 class _Family:
-    """What the classes of one kind fill in where a file says nothing; None: it must say it."""
+    """The defaults of one kind of image processor; None if the file must have the key."""
 
-    short: int | None = None  # length of the shorter side; None: both are squashed, to `side`
+    short: int | None = None  # length of the shorter side; None: both sides are squashed to `side`
     side: int | None = 224
-    crop: int | None = None  # centre crop; None: there is none
+    crop: int | None = None  # centre crop; None: no crop
     resample: int | None = _BICUBIC
     mean: tuple[float, ...] | None = HALF
     std: tuple[float, ...] | None = HALF
-    # How ``size`` is read: plain, or as ConvNeXT, LeViT, PoolFormer or EfficientNet do.
+    # How ``size`` is read: plainly, or as ConvNeXT, LeViT, PoolFormer or EfficientNet read it.
     rule: str = "plain"
     flipped: bool = False
     normalised: bool = True
@@ -80,18 +80,18 @@ _OWN_KEYS = {
     "EfficientNet": "include_top rescale_offset",
 }
 _MINE = "pass --preprocess none and the flags, or --preprocess module:function"
-_WARPED_FROM = 384  # the size from which ConvNeXT is evaluated on whole, squashed images
+_WARPED_FROM = 384  # from this size on, ConvNeXT squashes whole images
 
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:
-    """Return whether a JSON file is one of transformers' image processors."""
+    """Return whether a JSON file is an image processor of transformers."""
     return bool({"image_processor_type", "feature_extractor_type", "image_mean"} & set(content))
 
 
 def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return what an image processor does; `origin` is its file, for messages.
+    """Return the preprocessing of an image processor; `origin` is its file, for messages.
 
-    A file that leaves something open, contradicts itself, or has an unknown key is refused.
+    A file that lacks a key, contradicts itself, or has an unknown key is refused.
     """
     reader = _Reader(_Values(content, origin))
     known = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
@@ -102,14 +102,14 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
     )
     if unknown:
         raise CovcalError(
-            f"{origin}: {', '.join(unknown)} might change pixels and covcal does not know how: "
+            f"{origin}: {', '.join(unknown)} might change pixels, and covcal does not know how: "
             f"{_MINE}"
         )
     return reader.read()
 
 
 class _Reader:
-    """An image processor's file, read as its class reads it."""
+    """A reader of an image processor's file that follows the rules of its class."""
 
     def __init__(self, values: "_Values") -> None:
         self._values = values
@@ -125,7 +125,7 @@ class _Reader:
             scale = values.number("rescale_factor", 1 / 255)
         mean: tuple[float, ...] = ()
         std: tuple[float, ...] = ()
-        # Without normalisation there are no constants; EfficientNet adds to them in two ways.
+        # Constants of the normalisation, if any; EfficientNet changes them in two ways.
         if values.flag("do_normalize", family.normalised):
             mean = self._constants("image_mean", family.mean)
             std = self._constants("image_std", family.std)
@@ -148,7 +148,7 @@ class _Reader:
         )
 
     def _geometry(self) -> tuple[Resize, Size | None]:
-        """Return how to resize and what to crop."""
+        """Return the resize and the crop."""
         values, rule = self._values, self.family.rule
         crop = None
         if values.flag("do_center_crop", self.family.crop is not None):
@@ -156,7 +156,7 @@ class _Reader:
         if not values.flag("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
-        # What some classes make of a shorter side: the crop itself, enlarged, or a share of it.
+        # Some classes read the shorter side as the crop, enlarge it, or divide it by a share.
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
                 raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
@@ -172,7 +172,7 @@ class _Reader:
             return Resize("squash", size=size), crop or size
         if crop is None:
             raise CovcalError(
-                f"{values.origin}: images keep their ratio and nothing is cropped, so that their "
+                f"{values.origin}: images keep their aspect ratio and are not cropped, so their "
                 f"sizes differ: {_MINE}"
             )
         return Resize("short", short=short), crop
@@ -187,7 +187,7 @@ class _Reader:
     def _efficientnet(
         self, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the constants of an offset of -1, and of dividing by std a second time."""
+        """Return the constants with an offset of -1 and a second division by std."""
         values = self._values
         if values.flag("rescale_offset", False):
             mean = tuple(value + 1 for value in mean) or (1.0,)
@@ -197,7 +197,7 @@ class _Reader:
         return mean, std
 
     def _size(self) -> tuple[int | None, Size]:
-        """Return the shorter side and, where both are squashed, (height, width)."""
+        """Return the shorter side, or None and (height, width) if both sides are squashed."""
         values, family = self._values, self.family
         size = values.get("size")
         if size is None:
@@ -208,29 +208,29 @@ class _Reader:
                 sides = _Values(size, f"{values.origin}: size")
                 return sides.integer("shortest_edge"), (0, 0)
             return None, self._sides("size", "{height, width} or {shortest_edge}")
-        given = values.integers("size", ())
-        if len(given) == 2:
-            return None, (given[0], given[1])
-        if len(given) != 1:
+        sizes = values.integers("size", ())
+        if len(sizes) == 2:
+            return None, (sizes[0], sizes[1])
+        if len(sizes) != 1:
             raise values.wrong("size", "one whole number or two")
         if family is _UNKNOWN:
             raise CovcalError(
-                f"{values.origin}: size {size} is the shorter side in some classes and both in "
-                f"others, and {self._kind or 'no class'} is not known: write "
+                f"{values.origin}: some classes read size {size} as the shorter side and others as "
+                f"both, and covcal does not know {self._kind or 'the class'}: write "
                 '{"shortest_edge": N} or {"height": N, "width": N}'
             )
-        return (given[0] if family.short else None), (given[0], given[0])
+        return (sizes[0] if family.short else None), (sizes[0], sizes[0])
 
     def _crop_size(self) -> Size:
         values, default = self._values, self.family.crop
         if isinstance(values.get("crop_size"), dict):
             return self._sides("crop_size", "a number or {height, width}")
-        found = values.integers("crop_size", (default,) if default else ())
-        if not found:
+        sizes = values.integers("crop_size", (default,) if default else ())
+        if not sizes:
             raise self._open("crop_size")
-        if len(found) > 2:
+        if len(sizes) > 2:
             raise values.wrong("crop_size", "one whole number or two")
-        return found[0], found[-1]
+        return sizes[0], sizes[-1]
 
     def _sides(self, key: str, wanted: str) -> Size:
         """Return the (height, width) of an object."""
@@ -251,12 +251,12 @@ class _Reader:
     def _open(self, key: str) -> CovcalError:
         kind = self._kind or "without image_processor_type"
         return CovcalError(
-            f"{self._values.origin}: {key} is missing and covcal does not know what {kind} takes "
-            f"for it: write it into the file, or {_MINE}"
+            f"{self._values.origin}: {key} is missing, and covcal does not know its default in "
+            f"{kind}: write it into the file, or {_MINE}"
         )
 
 
-# timm itself reads the six keys below for its evaluation transforms and nothing else of the file.
+# timm reads only the six keys below for its evaluation transforms.
 
 _DEFAULT_SIZE = (3, 224, 224)
 _DEFAULT_CROP = 0.875
@@ -264,13 +264,13 @@ _LEAST_SHARE = 0.01
 
 
 def is_timm(content: Mapping[str, Any]) -> bool:
-    """Return whether a JSON file is timm's."""
+    """Return whether a JSON file is a config of timm."""
     flat = "architecture" in content and "num_classes" in content and "mean" in content
     return isinstance(content.get("pretrained_cfg"), dict) or flat
 
 
 def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return what timm's evaluation transforms do; `origin` is the file, for messages."""
+    """Return the evaluation transforms of timm; `origin` is the file, for messages."""
     values = _Values(content.get("pretrained_cfg") or content, origin)
     size = values.integers("input_size", _DEFAULT_SIZE)
     if len(size) != 3:
@@ -289,8 +289,8 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
         raise values.wrong("crop_mode", "center, squash or border")
     elif height != width:
         raise CovcalError(
-            f"{origin}: images of {height}x{width} that keep their ratio follow a rule that covcal "
-            "does not have: pass --preprocess none and the flags, or --preprocess module:function"
+            f"{origin}: covcal does not know how timm resizes to {height}x{width} with a fixed "
+            "ratio: pass --preprocess none and the flags, or --preprocess module:function"
         )
     else:
         resize = Resize("short", short=scaled[0])
@@ -311,13 +311,13 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
 
 @dataclass(frozen=True)
 class _Values:
-    """The values of a preprocessing file by key, each checked for its kind; null is left out."""
+    """The values of a preprocessing file, whose types are checked; null means a missing key."""
 
     content: Mapping[str, Any]
     origin: str  # the file, for messages
 
     def get(self, key: str) -> Any:
-        """Return a value as it is; None where it is missing."""
+        """Return a value of any type; None if it is missing."""
         return self.content.get(key)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -333,38 +333,38 @@ class _Values:
         return float(self._checked(key, default, int | float, "a number"))
 
     def share(self, key: str, default: float) -> float:
-        """Return the share of an image that is kept; 0 stands for the default."""
-        found = self.number(key, default) or default
-        if not _LEAST_SHARE <= found <= 1 / _LEAST_SHARE:
+        """Return the share of an image that a crop keeps; 0 means the default."""
+        share = self.number(key, default) or default
+        if not _LEAST_SHARE <= share <= 1 / _LEAST_SHARE:
             raise self.wrong(key, "a share of the image, above 0")
-        return found
+        return share
 
     def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
         """Return one number or several."""
         value = self.get(key)
         if value is None:
             return default
-        found = value if isinstance(value, list) else [value]
-        if not found or not all(_is(entry, int | float) for entry in found):
+        values = value if isinstance(value, list) else [value]
+        if not values or not all(_is(number, int | float) for number in values):
             raise self.wrong(key, "numbers")
-        return tuple(float(entry) for entry in found)
+        return tuple(float(number) for number in values)
 
     def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """Return whole numbers above 0, of pixels."""
-        found = self.numbers(key, default)
-        if not all(entry == int(entry) and 0 < entry <= LARGEST_SIDE for entry in found):
+        """Return whole numbers of pixels."""
+        numbers = self.numbers(key, default)
+        if not all(side == int(side) and 0 < side <= LARGEST_SIDE for side in numbers):
             raise self.wrong(key, f"whole numbers from 1 to {LARGEST_SIDE}")
-        return tuple(int(entry) for entry in found)
+        return tuple(int(side) for side in numbers)
 
     def integer(self, key: str) -> int:
-        """Return one whole number above 0, which must be there."""
-        found = self.integers(key, ())
-        if len(found) != 1:
+        """Return one whole number of pixels; the key must be there."""
+        numbers = self.integers(key, ())
+        if len(numbers) != 1:
             raise self.wrong(key, "one whole number")
-        return found[0]
+        return numbers[0]
 
     def wrong(self, key: str, wanted: str) -> CovcalError:
-        """Return the error of a value that is not what it must be."""
+        """Return the error for a value of a wrong type or range."""
         return CovcalError(f"{self.origin}: {key} is {shown(self.get(key))}: it must be {wanted}")
 
     def _checked(self, key: str, default: Any, kind: Any, words: str) -> Any:
@@ -377,5 +377,5 @@ class _Values:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value is of a kind; true and false are no numbers."""
+    """Return whether a JSON value has a type; true and false are no numbers."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

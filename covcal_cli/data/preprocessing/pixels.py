@@ -1,10 +1,9 @@
-"""The way from an image to a classifier's input by Pillow alone, as training code goes it.
+"""Turn an image into a row of a classifier's input with Pillow, as training code does.
 
-The order is: orientation where asked for, colour, size, crop, then ``(pixel * scale - mean) /
-std`` with pixels from 0 to 255, and the layout. What is behind an alpha channel is kept as it is,
-since training code drops alpha in the same way. Training libraries agree on Pillow's filters and
-differ by a pixel in how they crop. Which side the odd pixel goes to is a rule of its own
-(`CropRule`), since a model notices a shift by one pixel.
+The steps are: orientation (optional), colour, size, crop, ``(pixel * scale - mean) / std`` with
+pixels from 0 to 255, and layout. An alpha channel is dropped, as in training code. Training
+libraries use the same filters of Pillow, but round crops differently. The side of the odd pixel is
+therefore a setting (`CropRule`), because a model notices a shift by one pixel.
 """
 
 import json
@@ -36,33 +35,33 @@ _FORM = re.compile(
 )
 _WHITE = 255
 LARGEST_SIDE = 65_535  # of an image, in pixels
-# Integers of 16 bits, in the byte orders that Pillow tells apart; 65535 / 257 = 255.
+# From 16 bits to 8 bits: 65535 / 257 = 255.
 _SIXTEEN_BIT_STEP = 257
 
 
 @dataclass(frozen=True)
 class Resize:
-    """How an image is brought to another size, before the centre is cropped."""
+    """The way an image is resized before the centre is cropped."""
 
-    # Both sides on their own; the shorter side, keeping the ratio; whole into a box, keeping the
-    # ratio, with a border; not at all.
+    # squash: both sides separately. short: the shorter side, with the aspect ratio. letterbox: the
+    # whole image into a box, with the aspect ratio and a border. none: no resizing.
     policy: ResizePolicy = "squash"
-    # (height, width) to squash to, or the box; the size that the model reads when left out.
+    # (height, width) to squash to, or the box; default: the size of the model's input.
     size: Size | None = None
-    short: int | None = None  # the shorter side; the longest that the model reads when left out
-    # Border of a letterbox from 0 to 255: one number, or one per channel; black when empty.
+    short: int | None = None  # the shorter side; default: the longer side of the model's input
+    # Colour of the border from 0 to 255: one number, or one per channel; default: black.
     fill: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Resize":
         """Read ``squash[:N|HxW]``, ``short[:N]``, ``letterbox[:FILL|R,G,B]`` or ``none``.
 
-        Another form, or a number that makes no sense, is a ValueError.
+        Another form, or a number out of range, raises a ValueError.
         """
-        found = _FORM.fullmatch(text.strip().lower())
-        if found is None:
+        match = _FORM.fullmatch(text.strip().lower())
+        if match is None:
             raise ValueError(f"{text!r} is not squash[:N|HxW], short[:N], letterbox[:FILL] or none")
-        part = found.groupdict()
+        part = match.groupdict()
         fill = tuple(int(value) for value in (part["fill"] or "").split(",") if value)
         if any(value > _WHITE for value in fill):
             raise ValueError(f"{text!r} has a border that is not between 0 and 255")
@@ -78,7 +77,7 @@ class Resize:
         return cls("squash", size=(sides[0], sides[-1]) if sides else None)
 
     def __str__(self) -> str:
-        """Return it in the form that `parse` reads."""
+        """Return the text that `parse` reads."""
         if self.policy == "short":
             lengths = "" if self.short is None else str(self.short)
         elif self.policy == "letterbox":
@@ -88,7 +87,7 @@ class Resize:
         return f"{self.policy}:{lengths}" if lengths else self.policy
 
     def describe(self) -> str:
-        """Return it in the words of the printed line; every length must be known."""
+        """Return the words for the screen; all lengths must be known."""
         if self.policy == "short":
             return f"short side {self.short}"
         if self.policy == "none" or self.size is None:
@@ -99,7 +98,7 @@ class Resize:
         return f"letterbox {box} on {','.join(map(str, self.fill)) or 0}"
 
     def target(self, height: int, width: int) -> Size:
-        """Return the (height, width) that an image is resized to; every length must be known."""
+        """Return the (height, width) of a resized image; all lengths must be known."""
         if self.policy == "squash" and self.size is not None:
             return self.size
         if self.policy == "short" and self.short is not None:
@@ -113,7 +112,7 @@ class Resize:
 
 
 def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.Image":
-    """Resize an image; a ValueError if keeping the ratio would not fit into memory."""
+    """Return the resized image; raise a ValueError if it would be too large for the memory."""
     from PIL import Image
 
     width, height = image.size
@@ -131,11 +130,11 @@ def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.
 def centred(
     image: "Image.Image", size: Size, rule: CropRule, fill: tuple[int, ...] = ()
 ) -> "Image.Image":
-    """Crop the centre of (height, width) out of an image, or put it into the centre of a border.
+    """Return the centre of an image, shape (height, width), or the image in a border.
 
-    By `rule`, half a pixel goes to the even side (``round``, torchvision) or to the top left
-    (``floor``, transformers); with ``never``, another size is a ValueError. `fill` is the border in
-    the image's own channels, black when empty.
+    The `rule` rounds half a pixel: to the even number (``round``, torchvision) or to the top left
+    (``floor``, transformers). With ``never``, another size raises a ValueError. `fill` is the
+    colour of the border in the channels of the image; default: black.
     """
     from PIL import Image
 
@@ -157,21 +156,21 @@ def centred(
 
 
 def _offset(spare: int, rule: CropRule) -> int:
-    """Return where the crop begins; negative where a border is needed."""
+    """Return where the crop begins; a negative number is the width of a border."""
     if spare < 0:
-        # The odd pixel of a border: to the bottom right in torchvision, the top left in
-        # transformers.
+        # torchvision puts the odd pixel of a border to the bottom right, transformers to the top
+        # left.
         return -(-spare // 2) if rule == "round" else spare // 2
     return round(spare / 2) if rule == "round" else spare // 2
 
 
 @dataclass(frozen=True)
 class PixelPipeline:
-    """See `covcal_cli.data.domain.ImagePipeline`; settings as in `Preprocessing`."""
+    """Settings of `Preprocessing` as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
-    size: Size  # (height, width) that the model reads
-    resize: Resize  # with every length known
-    crop_rule: CropRule  # never where nothing is cropped
+    size: Size  # (height, width) of the model's input
+    resize: Resize  # with all lengths known
+    crop_rule: CropRule  # never if nothing is cropped
     scale: float
     mean: tuple[float, ...]  # one number per channel
     std: tuple[float, ...]
@@ -183,7 +182,7 @@ class PixelPipeline:
 
     @property
     def row_shape(self) -> RowShape:
-        """Shape of one row of the model's input."""
+        """The shape of one row of the model's input."""
         channels = len(self.mean)
         shapes = {
             "NCHW": (channels, *self.size),
@@ -193,7 +192,7 @@ class PixelPipeline:
         return shapes[self.layout]
 
     def describe(self) -> str:
-        """Return what is done to an image, in one line."""
+        """Return the steps in one line."""
         parts = ["upright by EXIF"] if self.exif else []
         parts.append(f"{self.color} {self.resize.describe()} ({self.resample})")
         if self.crop_rule != "never" and self.resize.size != self.size:
@@ -209,11 +208,11 @@ class PixelPipeline:
         return ", ".join([*parts, f"{self.layout} {self.dtype}"])
 
     def to_json(self) -> str:
-        """Return the settings as one line of JSON, the same for the same settings."""
+        """Return the settings as one line of JSON; equal settings give equal lines."""
         return json.dumps(asdict(self), sort_keys=True)
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Write one image as a row of the model's input, in place."""
+        """Write one image into a row of the model's input."""
         pixels = self.pixels(image)
         working = self._working
         if working is None:
@@ -221,7 +220,7 @@ class PixelPipeline:
                 self._plane(out, channel)[...] = pixels[..., channel]
             return
         exact = out if out.dtype == working else np.empty(out.shape, working)
-        # Channel by channel into the final place: no second array of floats.
+        # Write each channel into its final place, without a second array of floats.
         for channel, (factor, shift) in enumerate(self._steps):
             plane = self._plane(exact, channel)
             np.multiply(pixels[..., channel], factor, out=plane, dtype=working)
@@ -231,10 +230,10 @@ class PixelPipeline:
             out[...] = exact
 
     def pixels(self, image: "Image.Image") -> Pixels:
-        """Return the image's pixels in the right colour and size, shape (H, W, C) uint8.
+        """Return the pixels of the image in the model's colour and size, shape (H, W, C) uint8.
 
-        A ValueError, with which the image is left out, is raised for pixels of no fixed range
-        (32-bit integers or floats), and where nothing is resized for another size.
+        Pixels without a fixed range (32-bit integers or floats), and another size if images are not
+        resized, raise a ValueError; the image is then left out.
         """
         from PIL import ImageOps
 
@@ -245,7 +244,7 @@ class PixelPipeline:
         mode = "L" if self.color == "L" else "RGB"
         if image.mode != mode:
             if image.mode == "P" and "transparency" in image.info:
-                # Pillow warns about the direct way; the colours are the same.
+                # Pillow warns if this step is left out; the colours are the same.
                 image = image.convert("RGBA")
             image = image.convert(mode)
         image = resized(image, self.resize, self.resample)
@@ -256,14 +255,14 @@ class PixelPipeline:
 
     @cached_property
     def _working(self) -> np.dtype[Any] | None:
-        """The type to calculate in: at least float32; None where pixels stay integers."""
+        """The type of the calculation: at least float32; None if pixels stay integers."""
         dtype = np.dtype(self.dtype)
         floats = np.issubdtype(dtype, np.floating)
         return np.result_type(dtype, np.float32) if floats else None
 
     @cached_property
     def _steps(self) -> tuple[tuple[float, float], ...]:
-        """Factor and then difference of every channel."""
+        """The factor and the difference of every channel."""
         pairs = zip(self.mean, self.std, strict=True)
         return tuple((self.scale / std, mean / std) for mean, std in pairs)
 
@@ -276,13 +275,13 @@ class PixelPipeline:
 
 
 def numbers(values: tuple[float, ...]) -> str:
-    """Return numbers as text, a single one where all are equal."""
+    """Return numbers as text; equal numbers are written once."""
     unique = values[:1] if len(set(values)) == 1 else values
     return " ".join(f"{value:g}" for value in unique)
 
 
 def eight_bit(image: "Image.Image", kind: str | None) -> "Image.Image":
-    """Bring 16-bit grey to 8 bits by its range; Pillow's own conversion clips at 255."""
+    """Return 16-bit grey scaled to 8 bits; Pillow's own conversion would clip it at 255."""
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PNG"):

@@ -1,7 +1,7 @@
-"""The preprocessing of torchvision's classifiers by the name of their weights.
+"""Look up the preprocessing of torchvision's classifiers by the name of their weights.
 
-Every entry is what the weights' own ``transforms()`` say in torchvision 0.28: length of the shorter
-side, crop, filter, weights, and the models that have them.
+The table has the values of the weights' own ``transforms()`` in torchvision 0.28: the length of the
+shorter side, the crop, the filter, the name of the weights, and the models with such weights.
 """
 
 import difflib
@@ -91,10 +91,10 @@ _TABLE = """
 
 
 def torchvision_preset(text: str) -> Preprocessing | None:
-    """Return a preset by name; None where torchvision has no such model.
+    """Return a preset by name; None if torchvision has no such model.
 
     A name is ``imagenet`` (256, 224, bilinear), ``resnet50.IMAGENET1K_V2``,
-    ``ResNet50_Weights.IMAGENET1K_V2``, or a model's alone where it has one set of weights.
+    ``ResNet50_Weights.IMAGENET1K_V2``, or a model with only one set of weights.
     """
     if text.lower() == _PLAIN:
         return _preset("", 256, 224, "bilinear")
@@ -107,13 +107,13 @@ def torchvision_preset(text: str) -> Preprocessing | None:
         return next(iter(entries.values()))
     if weights.upper() not in entries:
         choice = ", ".join(f"{model}.{name}" for name in sorted(entries))
-        raise CovcalError(f"--preprocess {text} does not say which weights: pass {choice}")
+        raise CovcalError(f"--preprocess {text} does not name the weights: pass {choice}")
     return entries[weights.upper()]
 
 
 def similar_presets(text: str) -> list[str]:
-    """Return up to three presets whose names are like `text`."""
-    names = [f"{model}.{weights}" for model, found in _presets().items() for weights in found]
+    """Return up to three presets with names similar to `text`."""
+    names = [f"{model}.{weights}" for model, entries in _presets().items() for weights in entries]
     model, _, weights = text.partition(".")
     wanted = f"{_plain(model)}.{weights.upper()}"
     return difflib.get_close_matches(wanted, [*names, _PLAIN], cutoff=0.7)
@@ -121,13 +121,13 @@ def similar_presets(text: str) -> list[str]:
 
 def _presets() -> dict[str, dict[str, Preprocessing]]:
     """Return presets by the plain name of the model and the name of the weights."""
-    found: dict[str, dict[str, Preprocessing]] = {}
-    for entry in re.split(r"\n(?=\d)", _TABLE.strip()):  # from one line with numbers to the next
+    presets: dict[str, dict[str, Preprocessing]] = {}
+    for entry in re.split(r"\n(?=\d)", _TABLE.strip()):  # each entry begins with numbers
         short, crop, resample, weights, *models = entry.split()
         for model in models:
             preset = _preset(model, int(short), int(crop), _FILTERS[resample])
-            found.setdefault(_plain(model), {})[weights] = preset
-    return found
+            presets.setdefault(_plain(model), {})[weights] = preset
+    return presets
 
 
 def _preset(model: str, short: int, crop: int, resample: Resample) -> Preprocessing:

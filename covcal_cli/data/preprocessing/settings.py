@@ -1,7 +1,7 @@
-"""Preprocessing that a user asks for, and what the model's input adds to it.
+"""Hold the preprocessing settings of a user, and complete them from the model's input.
 
-What is not given is taken from the input that the model declares; what was used is printed and
-recorded, because a wrong constant moves confidence as much as miscalibration does.
+The result is printed and recorded, because a wrong constant changes confidence as much as
+miscalibration does.
 """
 
 import json
@@ -30,31 +30,30 @@ _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What was asked for; None (or nothing) stands for "as the model's input says"."""
+    """Settings of a user; None (or an empty tuple) means: as the model's input declares."""
 
-    # (height, width) that images are resized to, and that the model reads unless `crop` says
-    # otherwise.
+    # (height, width) after resizing; also the size of the model's input unless there is a `crop`.
     size: Size | None = None
-    scale: float | None = None  # factor on pixels from 0 to 255; 1/255 unless it reads integers
-    # One number or one per channel, in scaled units and in the order of `color`; empty for none.
+    scale: float | None = None  # factor on pixels from 0 to 255; 1/255 for inputs of floats
+    # One number or one per channel, after scaling and in the order of `color`; empty for none.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     color: Color | None = None  # channels and their order
     layout: Layout | None = None  # order of the axes
-    resample: Resample | None = None  # Pillow's filter; bilinear when left out
-    resize: Resize | None = None  # both sides on their own when left out
-    crop: Size | None = None  # (height, width) of the centre that the model reads after resizing
-    crop_rule: CropRule | None = None  # as torchvision rounds when left out
-    exif: bool | None = None  # turn images upright; off when left out, as in training code
-    function: ImageFunction | None = None  # the user's own, which does everything
+    resample: Resample | None = None  # Pillow's filter; default: bilinear
+    resize: Resize | None = None  # default: squash
+    crop: Size | None = None  # (height, width) of the centre that is cropped after resizing
+    crop_rule: CropRule | None = None  # default: round, as in torchvision
+    exif: bool | None = None  # turn images upright; default: no, as in training code
+    function: ImageFunction | None = None  # the user's function, which replaces all other settings
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing was asked for."""
+        """Whether the user set nothing."""
         return self == Preprocessing()
 
     def options(self) -> list[str]:
-        """Return what was asked for as the options of ``covcal extract``."""
+        """Return the settings as options of ``covcal extract``."""
         texts = {
             "size": None if self.size is None else _size_text(self.size),
             "resize": self.resize,
@@ -66,42 +65,42 @@ class Preprocessing:
             "mean": ",".join(map(repr, self.mean)) or None,
             "std": ",".join(map(repr, self.std)) or None,
         }
-        # With = a value may start with a minus.
-        found = [f"--{name}={text}" for name, text in texts.items() if text is not None]
+        # With =, a value may start with a minus sign.
+        options = [f"--{name}={text}" for name, text in texts.items() if text is not None]
         if self.exif is not None:
-            found.append("--exif" if self.exif else "--no-exif")
-        return found
+            options.append("--exif" if self.exif else "--no-exif")
+        return options
 
     def to_json(self) -> str:
-        """Return what was asked for as one line of JSON."""
+        """Return the settings as one line of JSON."""
         values = asdict(replace(self, function=None))
         function = None if self.function is None else self.function.origin
         return json.dumps({**values, "function": function}, sort_keys=True)
 
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
-        """Return these settings with those that `flags` gives in their place, one by one.
+        """Return these settings, each replaced by that of `flags` if it has one.
 
-        A size alone takes the place of resizing and cropping, which would contradict it.
+        If `flags` has only a size, it replaces resizing and cropping, which would contradict it.
         """
-        given: dict[str, Any] = {
+        changes: dict[str, Any] = {
             field.name: getattr(flags, field.name)
             for field in fields(flags)
             if getattr(flags, field.name) != field.default
         }
-        if self.function is not None and given:
+        if self.function is not None and changes:
             raise CovcalError(
                 f"{self.function.name} does the whole preprocessing and "
-                f"--{min(given).replace('_', '-')} would change nothing: drop one of them"
+                f"--{min(changes).replace('_', '-')} would change nothing: drop one of them"
             )
         if flags.size is not None and flags.crop is None and flags.resize is None:
-            given = {"resize": None, "crop": None, "crop_rule": None, **given}
-        return replace(self, **given)
+            changes = {"resize": None, "crop": None, "crop_rule": None, **changes}
+        return replace(self, **changes)
 
     def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:
-        """Fill in what is not given from the model's declared input, which must be an image."""
+        """Return the pipeline for a declared input, which completes these settings."""
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
-        # Which axis is what, and how large a row is.
+        # Find the axes and the size of a row.
         layout = self.layout or _layout(shape)
         axes = _axes(layout, shape)
         color = self.color or _color(shape, axes.get("C", 1))
@@ -113,12 +112,12 @@ class Preprocessing:
         size = self._size_read(shape, (axes["H"], axes["W"]))
         resize = self._resize(size, color)
         cropped = resize.size != size and not (resize.policy == "none" and self.crop is None)
-        # Pixels that the model reads as integers stay what they are.
+        # Pixels of a model with integer inputs are not changed.
         integers = not np.issubdtype(dtype, np.floating)
         scale = self.scale if self.scale is not None else (1.0 if integers else 1 / 255)
         if integers and (scale != 1 or any(self.mean) or any(value != 1 for value in self.std)):
             raise CovcalError(
-                f"the model reads {dtype} pixels, which are neither scaled nor normalised: "
+                f"the model's input is {dtype}, and such pixels are neither scaled nor normalised: "
                 "drop --scale, --mean and --std, or pass --scale 1 --mean 0 --std 1"
             )
         _require_positive("--scale", (scale,))
@@ -144,7 +143,7 @@ class Preprocessing:
         )
 
     def _size_read(self, shape: Shape, declared: tuple[int | None, int | None]) -> Size:
-        """Return the (height, width) of a row, checked against the model's input."""
+        """Return the (height, width) of a row; refuse a size that the model's input excludes."""
         option, size = ("--crop", self.crop) if self.crop else ("--size", self.size)
         if self.size is not None:
             _require_positive("--size", self.size)
@@ -167,7 +166,7 @@ class Preprocessing:
         return size
 
     def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Return the --resize that goes with another crop, where one has lengths of its own."""
+        """Return the --resize in proportion to another crop, if the resize has own lengths."""
         if self.crop is None or self.resize is None:
             return ""
         share = max(wanted) / max(size)
@@ -181,12 +180,12 @@ class Preprocessing:
         return f" --resize {lengths}, or another --preprocess"
 
     def _resize(self, size: Size, color: Color) -> Resize:
-        """Return how to resize, with every length known; `size` is what the model reads."""
+        """Return the resize with all lengths known; `size` is that of the model's input."""
         asked = self.resize or Resize()
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(
-                f"--size {_size_text(self.size)} says nothing beside --crop "
-                f"{_size_text(self.crop)} and a --resize with lengths of its own: drop one of them"
+                f"--size {_size_text(self.size)} has no meaning beside --crop "
+                f"{_size_text(self.crop)} and a --resize with own lengths: drop one of them"
             )
         if asked.policy == "none":
             return Resize("none")
@@ -204,7 +203,7 @@ class Preprocessing:
 
 
 def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
-    """Return the model's sizes by the letter of their axis."""
+    """Return the length of each axis of the model's input, by its letter in the layout."""
     if len(layout) != len(shape):
         raise CovcalError(
             f"the model's input {_text(shape)} has {len(shape)} axes, not those of --layout "
@@ -214,8 +213,8 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
     other: dict[Layout, Layout] = {"NCHW": "NHWC", "NHWC": "NCHW"}
     if layout in other and axes["C"] not in (None, *_CHANNELS.values()):
         alternative = other[layout]
-        found = dict(zip(alternative, shape, strict=True))["C"]
-        if found in _CHANNELS.values():
+        channels = dict(zip(alternative, shape, strict=True))["C"]
+        if channels in _CHANNELS.values():
             raise CovcalError(
                 f"--layout {layout} does not fit the model's input {_text(shape)}, whose channels "
                 f"are where {alternative} has them: pass --layout {alternative} or drop it"
@@ -268,18 +267,16 @@ def _per_channel(
 def _require_finite(
     scale: float, mean: tuple[float, ...], std: tuple[float, ...], dtype: np.dtype[np.generic]
 ) -> None:
-    """Refuse numbers that take the pixels out of the range of the model's input."""
-    held = np.finfo(dtype.name)
+    """Refuse numbers that move the pixels out of the range of the model's input."""
+    limits = np.finfo(dtype.name)
     largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
-    if not float(held.tiny) <= largest <= float(held.max):
+    if not float(limits.tiny) <= largest <= float(limits.max):
         raise CovcalError(
             f"--scale, --mean and --std take pixels to {largest:.2g}, which the model's {dtype} "
             "does not hold: give those of training"
         )
-    if 255 * scale < float(held.tiny):
-        raise CovcalError(
-            f"--scale {scale:.2g} leaves nothing of the pixels: give that of training"
-        )
+    if 255 * scale < float(limits.tiny):
+        raise CovcalError(f"--scale {scale:.2g} makes all pixels 0: give the scale of training")
 
 
 def _require_positive(option: str, values: tuple[float, ...]) -> None:
@@ -288,7 +285,7 @@ def _require_positive(option: str, values: tuple[float, ...]) -> None:
 
 
 def _size_text(size: tuple[int, ...]) -> str:
-    """Return a size as it is typed."""
+    """Return a size as a user types it."""
     return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))
 
 

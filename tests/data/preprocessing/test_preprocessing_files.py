@@ -222,9 +222,9 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
     [
         ({**VIT, "do_thumbnail": True, "patch": 3}, "do_thumbnail, patch might change pixels"),
         ({**VIT, "crop_pct": 0.9}, "crop_pct might change pixels"),
-        ({**VIT, "do_pad": True}, "do_pad might change pixels and covcal does not know how: pass"),
+        ({**VIT, "do_pad": True}, "do_pad might change pixels, and covcal does not know how: pass"),
         ({**VIT, "size": {"longest_edge": 224}}, "size is .*it must be {height, width} or"),
-        ({**VIT, "size": {"shortest_edge": 224}}, "nothing is cropped, so that their sizes differ"),
+        ({**VIT, "size": {"shortest_edge": 224}}, "are not cropped, so their sizes differ"),
         ({**VIT, "size": 0}, "size is 0: it must be whole numbers from 1 to 65535"),
         (
             {**VIT, "size": {"height": 8, "width": None}},
@@ -241,18 +241,18 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
         ({**VIT, "resample": [2]}, r"resample is \[2\]: it must be"),
         ({**VIT, "do_rescale": "yes"}, "do_rescale is 'yes': it must be true or false"),
         ({**VIT, "image_mean": ["a"]}, r"image_mean is \['a'\]: it must be numbers"),
-        ({**VIT, "do_center_crop": True}, "crop_size is missing and covcal does not know"),
+        ({**VIT, "do_center_crop": True}, "crop_size is missing, and covcal does not know"),
         (
             {"image_processor_type": "ConvNextImageProcessor", "size": 224, "crop_size": 200}
             | {"do_center_crop": True},
             "crop_size is 200: it must be 224, the size that ConvNeXT crops to",
         ),
-        ({"image_mean": 0.5, "size": 224}, "size 224 is the shorter side in some classes"),
-        ({"image_processor_type": "XImageProcessor"}, "size is missing and covcal does not know"),
+        ({"image_mean": 0.5, "size": 224}, "some classes read size 224 as the shorter side"),
+        ({"image_processor_type": "XImageProcessor"}, "size is missing, and covcal does not know"),
         ({"pretrained_cfg": {"crop_mode": "top"}}, "crop_mode is 'top': it must be center, squash"),
         ({"pretrained_cfg": {"interpolation": "random"}}, "interpolation is 'random'"),
         ({"pretrained_cfg": {"input_size": [224, 224]}}, "input_size is .*it must be .channels"),
-        ({"pretrained_cfg": {"input_size": [3, 64, 48]}}, "images of 64x48 that keep their ratio"),
+        ({"pretrained_cfg": {"input_size": [3, 64, 48]}}, "how timm resizes to 64x48 with a fixed"),
         ({"model_type": "vit", "hidden_size": 768}, "holds a model's config: pass a preprocessor"),
         ({"a": 1}, "holds no preprocessing of a known kind: pass"),
         ([1], "holds no JSON object"),
@@ -271,14 +271,14 @@ def test_a_file_that_cannot_be_followed_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("resnet50", "does not say which weights: pass resnet50.IMAGENET1K_V1, resnet50.IMAG"),
-        ("resnet50.IMAGENET1K_V9", "does not say which weights"),
+        ("resnet50", "does not name the weights: pass resnet50.IMAGENET1K_V1, resnet50.IMAG"),
+        ("resnet50.IMAGENET1K_V9", "does not name the weights"),
         ("resnet5.IMAGENET1K_V2", r"is no file and no preset .*\(did you mean resnet50.IMAGENET"),
         ("gone.json", "gone.json does not exist: pass a preprocessor_config.json"),
         ("something", "something is no file and no preset that covcal knows: pass a prepro"),
         ("no_such_module_here:f", "there is no module no_such_module_here in this folder"),
         ("json:nothing", "json has no nothing: check its name"),
-        ("json:decoder", "json:decoder is no function: name one that takes a PIL image"),
+        ("json:decoder", "json:decoder is no function: give a function of a PIL image"),
     ],
 )
 def test_what_names_nothing_is_refused_with_the_choice(text: str, message: str) -> None:

@@ -91,8 +91,12 @@ def test_sizes_that_the_model_leaves_open_are_those_of_the_function(functions: s
         ("batch", F4, r"shape \[1, 1, 4, 4\] .*: return one row, without the batch"),
         ("undefined", F4, "returns NaN or infinity for an image: return finite numbers"),
         ("words", F4, "returns .*: return numbers"),
-        ("row", np.uint8, "returns float64 and the model reads uint8: return integers"),
-        ("fails", F4, r"failed on a RGB image of 5x6 pixels \(KeyError: 'no such thing'\): mend"),
+        ("row", np.uint8, "returns float64 but the model's input is uint8: return integers"),
+        (
+            "fails",
+            F4,
+            r"failed on a RGB image of 5x6 pixels \(KeyError: 'no such thing'\): correct",
+        ),
     ],
 )
 def test_a_function_that_returns_no_row_stops_the_run(
@@ -124,5 +128,5 @@ def test_a_module_that_fails_to_load_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_prep.py").write_text("import no_such_dependency\n", encoding="utf-8")
-    with pytest.raises(CovcalError, match=r"cannot be imported .*no_such_dependency.*: mend"):
+    with pytest.raises(CovcalError, match=r"cannot be imported .*no_such_dependency.*: correct"):
         load_preprocessing("broken_prep:f", metadata={})

@@ -107,7 +107,7 @@ def test_what_is_given_wins() -> None:
             {"size": (9, 9), "crop": (4, 4), "resize": Resize("short", short=5)},
             COLOR,
             F4,
-            "--size 9 says nothing beside --crop 4 and a --resize with lengths of its own",
+            "--size 9 has no meaning beside --crop 4 and a --resize with own lengths",
         ),
         ({"size": (0, 4)}, COLOR, F4, "--size 0 4: give numbers above 0"),
         (
@@ -267,7 +267,7 @@ def test_no_warning_escapes_from_a_transparent_palette(tmp_path: Path) -> None:
         ({"mean": (1e39,)}, "take pixels to 1e+39, which"),
         ({"std": (1e300,)}, "take pixels to 1e-300, which"),
         ({"scale": 1e-320}, "take pixels to 2.5e-318, which"),
-        ({"scale": 1e-320, "mean": (1.0,)}, "--scale 1e-320 leaves nothing of the pixels"),
+        ({"scale": 1e-320, "mean": (1.0,)}, "--scale 1e-320 makes all pixels 0"),
     ],
 )
 def test_numbers_that_take_pixels_out_of_range(asked: dict[str, Any], words: str) -> None:
