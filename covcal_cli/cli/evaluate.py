@@ -353,7 +353,7 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
 
 
 def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
-    """Return the main metrics, beside temperature and rows, or the further ones alone."""
+    """Return the main metrics with temperature and rows, or all other metrics."""
     from covcal_cli.evaluate.metrics import on_screen
     from covcal_cli.report.tables import Table
 

@@ -240,7 +240,7 @@ def ece_interval(
     reach = cut + _BEYOND * error
     grid = np.linspace(max(0.0, observed_part - reach), min(1.0, observed_part + reach), _GRID)
 
-    # Of each family, the worlds that do not contradict what was observed; the interval spans all.
+    # The interval spans the worlds of both families that do not contradict the observed ECE.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
         unit = direction / float(part(direction) @ shares)  # a world of true ECE 1
