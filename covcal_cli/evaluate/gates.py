@@ -336,8 +336,8 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
 
 
 # What a number of rows can find. The width of an interval shrinks with the square root of the rows.
-# A gate decides in four of five cases if the true value is 1.96 + 0.84 standard errors away from the
-# limit, for a level of 95 %.
+# A gate decides in four of five cases if the true value is 1.96 + 0.84 standard errors away from
+# the limit, for a level of 95 %.
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
