@@ -19,7 +19,7 @@ from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, 
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named
 from covcal_cli.hdf5 import File
 from covcal_cli.labels.draws import NO_DRAW, Draw, read_draw
-from covcal_cli.records import Input, parsed_json, read_document, read_json
+from covcal_cli.records import Input, parsed_json, read_document, read_json, require_ascending
 from covcal_cli.run.journal import Results
 from covcal_cli.watch.history import read_history
 from covcal_cli.watch.period import Period, Watched
@@ -275,6 +275,13 @@ def _number(value: float | None) -> str:
 
 def _estimation_lines(path: Path) -> Lines:
     read = read_document(Estimation, path, remedy=_REMEDY, again="estimate again")
+    for estimate in read.estimates:
+        try:
+            require_ascending(low=estimate.low, accuracy=estimate.accuracy, high=estimate.high)
+        except ValueError as error:
+            raise CovcalError(
+                f"{path} is damaged ({error}, of {estimate.name}): estimate again"
+            ) from error
     lines = [
         ("rows", f"{read.source_rows} of the source, {read.target_rows} of the target"),
         ("prior", read.prior_name),

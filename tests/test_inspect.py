@@ -237,3 +237,25 @@ def test_a_model_that_is_cut_off(cut: float, digits: Path, tmp_path: Path) -> No
     path = tmp_path / "model.onnx"
     path.write_bytes(content[: int(cut * len(content))])
     assert covcal("inspect", path).error_line().startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("accuracy", 100.0, "estimates[0].accuracy is 100, outside 0 to 1"),
+        ("accuracy", 9.2e18, "estimates[0].accuracy is 9.2e+18, outside 0 to 1"),
+        ("high", 0.0, "accuracy is"),
+    ],
+)
+def test_an_estimate_that_nothing_can_have(
+    key: str, value: float, words: str, small_files: Path, tmp_path: Path
+) -> None:
+    """Refused even where the digest was made anew."""
+    path = tmp_path / "estimate.json"
+    covcal("estimate", small_files / "adapted.h5", "-o", path).require_success()
+    content = json.loads(path.read_text())
+    content["estimates"][0][key] = value
+    path.write_text(json.dumps(content))
+    assert "was changed after covcal wrote it" in covcal("inspect", path).error_line()
+    write_document(content, path, force=True)
+    assert words in covcal("inspect", path).error_line()

@@ -22,7 +22,17 @@ from covcal_cli.forecast.source_accuracy import source_accuracy
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, LabelledRows, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.source_accuracy import SourceAccuracy
-from covcal_cli.records import Document, Guard, Input, at, encoded, write_document
+from covcal_cli.records import (
+    Count,
+    Document,
+    Guard,
+    Input,
+    Positive,
+    Share,
+    at,
+    encoded,
+    write_document,
+)
 
 DEFAULTS = EstimateSettings()
 
@@ -35,13 +45,13 @@ class Estimation(Document):
 
     estimates: tuple[Estimate, ...]  # the combined one first
     guards: tuple[Guard, ...]  # checks that concern several estimates: overlap, prior drift
-    temperature: float  # T_s, at which confidences are calibrated on the source
-    source_rows: int = field(metadata=at("rows.source"))  # that were read
-    target_rows: int = field(metadata=at("rows.target"))
+    temperature: Positive  # T_s, at which confidences are calibrated on the source
+    source_rows: Count = field(metadata=at("rows.source"))  # that were read
+    target_rows: Count = field(metadata=at("rows.target"))
     source_accuracy: SourceAccuracy | None = None  # on labelled rows outside the train split
     prior_name: str = field(metadata=at("target_prior.name"))  # as the user gave it
     # Class frequencies on the target; None if they are the source's.
-    prior: tuple[float, ...] | None = field(metadata=at("target_prior.shares"))
+    prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
     used_target_labels: bool = False
     labelled_rows: LabelledRows | None = None  # the rows whose labels were used
     notes: tuple[str, ...]

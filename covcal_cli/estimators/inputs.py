@@ -16,7 +16,7 @@ from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
-from covcal_cli.records import Guard
+from covcal_cli.records import Guard, Share
 
 # A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes).
 MAX_ROWS = 50_000
@@ -196,7 +196,7 @@ class Estimate:
     """An estimate of the classifier's accuracy on the target, made without target labels."""
 
     name: str
-    accuracy: float  # in [0, 1]
+    accuracy: Share
     low: float  # the ends of an interval; `interval` names its kind
     high: float
     assumption: str  # what must hold for the estimate to be right, in one sentence

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 from PIL import Image
 
+from covcal_cli.records import DIGEST, digest_of
 from tests.campaign.numbers import Arrays, hdf5_arrays, npz_arrays, pth_arrays, safetensors_arrays
 
 
@@ -74,15 +75,31 @@ def mutated_json(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
         text = json.dumps(_replaced(value, way, twice))
         doubled = text.replace(json.dumps(twice), '{"a": 1, "a": 2}')
         return doubled.encode(), Verdict.REFUSED
+    is_signed = isinstance(value, dict) and DIGEST in value
+    signs = is_signed and rng.random() < 0.5
     if kind < 0.65:
-        return json.dumps(_removed(value, way)).encode(), Verdict.LESS
+        rest = _removed(value, way)
+        if is_signed and not signs:
+            return json.dumps(rest).encode(), Verdict.REFUSED
+        return _text(rest, signs=signs), Verdict.LESS
     new = rng.choice(_ODD)
     old = value
     for key in way:
         old = old[key]
     legal = old is None or new is None or _kind(new) == _kind(old)
-    content = json.dumps(_replaced(value, way, new)).encode()
-    return content, Verdict.OPEN if legal else Verdict.BROKEN
+    changed = _replaced(value, way, new)
+    if json.dumps(changed) == json.dumps(value):
+        return content, Verdict.SAME
+    if is_signed and not signs:
+        return json.dumps(changed).encode(), Verdict.REFUSED
+    return _text(changed, signs=signs), Verdict.OPEN if legal else Verdict.BROKEN
+
+
+def _text(value: Any, *, signs: bool) -> bytes:
+    """Return the text of a changed document, with a digest of what it holds now if it `signs`."""
+    if signs and isinstance(value, dict):
+        value = {**value, DIGEST: digest_of(value)}
+    return json.dumps(value).encode()
 
 
 def _kind(value: Any) -> type:
