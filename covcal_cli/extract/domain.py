@@ -371,14 +371,14 @@ class OutputStatistics:
         self.predictions[self._seen : stop] = logits.argmax(axis=1)
         self._seen = stop
         exact = logits.astype(np.float64)
-        made = exact
+        computed = exact
         if self._head is not None and "features" in block:
             weight, bias = self._head
-            made = block["features"].astype(np.float64) @ weight + bias
+            computed = block["features"].astype(np.float64) @ weight + bias
             # Rows without their common offset have 0 as the highest logit.
             is_moved = exact.max(axis=1) == 0
-            made[is_moved] -= made[is_moved].max(axis=1, keepdims=True)
-        worst, largest = difference(made, exact)
+            computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)
+        worst, largest = difference(computed, exact)
         self.affine_difference = max(self.affine_difference, worst)
         self.largest_logit = max(self.largest_logit, largest)
         exact -= exact.max(axis=1, keepdims=True)

@@ -115,9 +115,9 @@ def extract(
         If the model, the data or the output cannot be used; an existing file is left untouched.
     """
     source, target = (None if path is None else Path(path) for path in (source, target))
-    given = [Path(path) for path in (model, source, target) if path is not None]
+    inputs = [Path(path) for path in (model, source, target) if path is not None]
     output = Path(output)
-    check_output(output, force=force, inputs=given)
+    check_output(output, force=force, inputs=inputs)
     plan = prepare(model, source, target, settings)
     if beside is not None:
         with FeatureFile(beside) as file:

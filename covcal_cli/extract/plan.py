@@ -184,9 +184,9 @@ class ExtractPlan:
 
 def class_list(classes: Sequence[str]) -> str:
     """Return how many classes there are, and the names of the first."""
-    shown = ", ".join(classes[:_SHOWN_CLASSES])
+    listed = ", ".join(classes[:_SHOWN_CLASSES])
     more = len(classes) - _SHOWN_CLASSES
-    return f"{len(classes)}: {shown}{f', and {more} more' if more > 0 else ''}"
+    return f"{len(classes)}: {listed}{f', and {more} more' if more > 0 else ''}"
 
 
 def prepare(

@@ -67,17 +67,17 @@ class OnnxGraph:
 
     def ancestors(self, tensors: Iterable[str]) -> set[str]:
         """Return `tensors` and every tensor whose values they depend on."""
-        found: set[str] = set()
+        tensors_before: set[str] = set()
         pending = list(tensors)
         while pending:
             tensor = pending.pop()
-            if tensor in found:
+            if tensor in tensors_before:
                 continue
-            found.add(tensor)
+            tensors_before.add(tensor)
             node = self.maker(tensor)
             if node is not None:
                 pending += self.value_inputs(node)
-        return found
+        return tensors_before
 
     def readers(self, tensor: str, within: set[str]) -> list[onnx.NodeProto]:
         """Return the nodes that read the values of `tensor` and make a tensor of `within`."""
@@ -95,8 +95,8 @@ class OnnxGraph:
 
     def has(self, tensor: str) -> bool:
         """Return whether the model has a tensor of this name whose values depend on an input."""
-        known = tensor in self.input_names or tensor in self._maker
-        return known and tensor not in self.constants
+        exists = tensor in self.input_names or tensor in self._maker
+        return exists and tensor not in self.constants
 
     def evaluate(self, tensor: str) -> Float64s:
         """Return the value of a constant tensor of numbers, as float64."""
@@ -146,33 +146,33 @@ class OnnxGraph:
     ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
         """Return the nodes and initialisers that compute `tensors`, given the tensors of `cut`."""
         indices: set[int] = set()
-        known = set(cut)
+        visited = set(cut)
         pending = list(tensors)
         while pending:
             name = pending.pop()
-            if name in known:
+            if name in visited:
                 continue
-            known.add(name)
+            visited.add(name)
             index = self._maker.get(name)
             if index is not None:
                 indices.add(index)
                 pending += _reads(self._graph.node[index])
         nodes = [self._graph.node[index] for index in sorted(indices)]
-        return nodes, [value for value in self._graph.initializer if value.name in known]
+        return nodes, [value for value in self._graph.initializer if value.name in visited]
 
     def _is_scale(self, tensor: str) -> bool:
         node = self.maker(tensor)
         return node is not None and node.op_type == _DYNAMIC_QUANTIZE and tensor != node.output[0]
 
-    def _computed_from(self, known: set[str], *, shapes: bool) -> set[str]:
-        found = set(known)
+    def _computed_from(self, stored: set[str], *, shapes: bool) -> set[str]:
+        computed = set(stored)
         for node in self._graph.node:  # in topological order, as ONNX requires
             if node.op_type in _RANDOM or any(value.HasField("g") for value in node.attribute):
                 continue
             inputs = [name for name in node.input if name]
-            if (shapes and node.op_type in _SHAPE_ONLY) or all(name in found for name in inputs):
-                found.update(name for name in node.output if name)
-        return found
+            if (shapes and node.op_type in _SHAPE_ONLY) or all(name in computed for name in inputs):
+                computed.update(name for name in node.output if name)
+        return computed
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
@@ -181,11 +181,11 @@ def _reads(node: onnx.NodeProto) -> list[str]:
     for attribute in node.attribute:
         inner = [attribute.g] if attribute.HasField("g") else attribute.graphs
         for graph in inner:
-            made = {name for value in graph.node for name in value.output}
-            made.update(value.name for value in (*graph.input, *graph.initializer))
+            own = {name for value in graph.node for name in value.output}
+            own.update(value.name for value in (*graph.input, *graph.initializer))
             read = [name for value in graph.node for name in _reads(value)]
             read += [value.name for value in graph.output]
-            names += [name for name in dict.fromkeys(read) if name not in made]
+            names += [name for name in dict.fromkeys(read) if name not in own]
     return names
 
 

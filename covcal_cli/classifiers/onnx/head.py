@@ -159,13 +159,13 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
         return str(names[0])
     if graph.has(phi):
         return phi
-    known = [name for node in graph.nodes for name in node.output if name and graph.has(name)]
-    near = difflib.get_close_matches(phi, known, n=3)
-    shown = list(dict.fromkeys([*near, *known[::-1]]))[:_SHOWN]
+    tensors = [name for node in graph.nodes for name in node.output if name and graph.has(name)]
+    near = difflib.get_close_matches(phi, tensors, n=3)
+    listed = list(dict.fromkeys([*near, *tensors[::-1]]))[:_SHOWN]
     raise CovcalError(
         f"{graph.file.path} has no tensor {phi!r} that depends on its input: pass --phi input, "
-        f"--phi none or one of {', '.join(shown)}"
-        f"{f' ({len(known) - len(shown)} more)' if len(known) > len(shown) else ''}"
+        f"--phi none or one of {', '.join(listed)}"
+        f"{f' ({len(tensors) - len(listed)} more)' if len(tensors) > len(listed) else ''}"
     )
 
 
@@ -207,17 +207,17 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     # Find the last layers before each output, and leave out outputs from inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
-    kept = _same_head(graph, layers)
-    nodes = layers[kept[0]]
+    names = _same_head(graph, layers)
+    nodes = layers[names[0]]
     linears = [read_linear(graph, node) for node in nodes]
-    heads = [_head(graph, linears, choices[name]) for name in kept]
+    heads = [_head(graph, linears, choices[name]) for name in names]
     for other in heads[1:]:
         # The outputs may differ by a temperature; then it is not clear which one counts.
         if not _same_weights(heads[0], other):
-            raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in kept])
+            raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in names])
     return replace(
         heads[0],
-        outputs=tuple(choices[name] for name in kept),
+        outputs=tuple(choices[name] for name in names),
         tail_step=max(head.tail_step for head in heads),
     )
 
@@ -285,23 +285,23 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     }
 
     def is_internal(name: str) -> bool:
-        made = {layer_output(node) for node in layers[name]}
+        results = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
         # An output without a layer, or one that feeds the head of another output, is no answer.
-        return not made or any(made <= other for other in others)
+        return not results or any(results <= other for other in others)
 
-    kept = [name for name in layers if not is_internal(name)]
-    if not kept:
+    answers = [name for name in layers if not is_internal(name)]
+    if not answers:
         raise CovcalError(
             f"{graph.file.path}: no matrix multiply with constant weights before output "
             f"{', '.join(layers)} (trees, kernels or neighbours?), so there is no linear head: "
             "pass --phi input to take the input as features, --phi NAME to take a tensor, or "
             "--phi none to keep only the logits"
         )
-    if len({tuple(node.output[0] for node in layers[name]) for name in kept}) > 1:
-        made_by = {name: ", ".join(describe(node) for node in layers[name]) for name in kept}
-        raise _ambiguous(graph, [f"{name} (from {made_by[name]})" for name in kept])
-    return kept
+    if len({tuple(node.output[0] for node in layers[name]) for name in answers}) > 1:
+        made_by = {name: ", ".join(describe(node) for node in layers[name]) for name in answers}
+        raise _ambiguous(graph, [f"{name} (from {made_by[name]})" for name in answers])
+    return answers
 
 
 def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:

@@ -46,9 +46,9 @@ class Exposed:
 
     def then(self, op: str, *inputs: str, **attributes: Any) -> "Exposed":
         """Return the output of one more node that reads this tensor."""
-        made = f"{self.name}__covcal_{len(self.nodes)}_{op}"
-        node = helper.make_node(op, [self.tensor, *inputs], [made], **attributes)
-        return Exposed(made, (*self.nodes, node), self.name)
+        output = f"{self.name}__covcal_{len(self.nodes)}_{op}"
+        node = helper.make_node(op, [self.tensor, *inputs], [output], **attributes)
+        return Exposed(output, (*self.nodes, node), self.name)
 
     def then_affine(self, weight: Float64s, bias: Float64s) -> "Exposed":
         """Return phi W^T + b in float32, where this tensor is phi."""
@@ -192,8 +192,8 @@ def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear
 
 def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
     def every(name: str, value: int) -> bool:
-        given = attributes.get(name, ())
-        return isinstance(given, Sequence) and all(item == value for item in given)
+        values = attributes.get(name, ())
+        return isinstance(values, Sequence) and all(item == value for item in values)
 
     return (
         weight.ndim > 2

@@ -56,20 +56,20 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     if usable:
         # Beside a row of scores, one number per row is a loss or a by-product. Labels come last.
         best = min(candidate.rank for candidate in usable)
-        kept = [candidate for candidate in usable if candidate.rank == best]
+        best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:
             if (
                 other.is_vector
                 and other.rank > best
-                and all(_feeds(graph, candidate, other) for candidate in kept)
+                and all(_feeds(graph, candidate, other) for candidate in best_outputs)
             ):
-                rows = ", ".join(candidate.name for candidate in kept)
+                rows = ", ".join(candidate.name for candidate in best_outputs)
                 raise CovcalError(
                     f"{graph.file.path} has the output {other.name}, one number per row, from a "
                     f"layer that reads {rows}. Either may hold the classes: choose --model-output "
-                    f"{other.name} or --model-output {kept[0].name}"
+                    f"{other.name} or --model-output {best_outputs[0].name}"
                 )
-        return kept
+        return best_outputs
     raise _no_class_output(graph, chosen)
 
 

@@ -282,21 +282,21 @@ def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
         layers, _ = run.trace.last_layers(run.choices[name])
         own[name] = {id(layer) for layer in layers}
         inside[name] = {id(before) for layer in layers for before in run.trace.before(layer)}
-    kept = [
+    answers = [
         head
         for name, head in heads.items()
         if not any(own[name] <= inside[other] for other in heads if other != name)
     ]
-    if not kept:
+    if not answers:
         return None
-    if len({head.layers for head in kept}) > 1:
-        described = ", ".join(f"{head.output} (from {head.layer})" for head in kept)
+    if len({head.layers for head in answers}) > 1:
+        described = ", ".join(f"{head.output} (from {head.layer})" for head in answers)
         raise CovcalError(
-            f"{run.where} has {len(kept)} outputs that could hold the classes: {described}: "
+            f"{run.where} has {len(answers)} outputs that could hold the classes: {described}: "
             "choose one with --model-output NAME"
         )
     # If the outputs are logits and their softmax, prefer the logits.
-    return min(kept, key=lambda head: [*proof.TAILS, proof.ARGMAX].index(head.tail))
+    return min(answers, key=lambda head: [*proof.TAILS, proof.ARGMAX].index(head.tail))
 
 
 def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) -> str:
@@ -313,10 +313,10 @@ def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) 
             "convolution, so the logits are not affine in a feature vector"
         )
     after = list(dict.fromkeys(followers))[:_FOLLOWERS_SHOWN]
-    shown = f" ({', '.join(after)} follow{'s' if len(after) == 1 else ''} it)" if after else ""
+    listed = f" ({', '.join(after)} follow{'s' if len(after) == 1 else ''} it)" if after else ""
     return (
         f"{name} is neither the logits of {described} nor their softmax, so it is not "
-        f"affine in what that layer reads{shown}"
+        f"affine in what that layer reads{listed}"
     )
 
 

@@ -88,18 +88,18 @@ def read_call(
     op = func.overloadpacket.__name__
     if op not in NAMES or not isinstance(result, Tensor):
         return None
-    given = _bound(func, args, kwargs)
+    arguments = _bound(func, args, kwargs)
     plain, bias = True, None
     if op == "linear" or op in _CONVOLUTIONS:
-        x, source, bias = given["input"], given["weight"], given["bias"]
+        x, source, bias = arguments["input"], arguments["weight"], arguments["bias"]
         weight = source
         if op in _CONVOLUTIONS:
-            weight, plain = source.flatten(1), _is_affine(given, result)
+            weight, plain = source.flatten(1), _is_affine(arguments, result)
     else:
-        x, source = given["self"], given["other" if op == "matmul" else "mat2"]
+        x, source = arguments["self"], arguments["other" if op == "matmul" else "mat2"]
         if op == "addmm":
-            x, bias = given["mat1"], given["self"]
-            plain = given["beta"] == 1 and given["alpha"] == 1
+            x, bias = arguments["mat1"], arguments["self"]
+            plain = arguments["beta"] == 1 and arguments["alpha"] == 1
         # einsum turns a plain product into a batch of one matrix.
         matrix = source[0] if source.ndim == 3 and len(source) == 1 else source
         weight = matrix.T if matrix.ndim == 2 else matrix
@@ -113,21 +113,21 @@ def read_call(
 def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return an operator's arguments by name, defaults included."""
     arguments = func._schema.arguments
-    given = {value.name: kwargs.get(value.name, value.default_value) for value in arguments}
-    return given | {value.name: item for value, item in zip(arguments, args, strict=False)}
+    defaults = {value.name: kwargs.get(value.name, value.default_value) for value in arguments}
+    return defaults | {value.name: item for value, item in zip(arguments, args, strict=False)}
 
 
-def _is_affine(given: dict[str, Any], result: Tensor) -> bool:
+def _is_affine(arguments: dict[str, Any], result: Tensor) -> bool:
     """Return whether a convolution reads single pixels, or the whole map at once."""
-    kernel = tuple(given["weight"].shape[2:])
-    padding = given["padding"]
+    kernel = tuple(arguments["weight"].shape[2:])
+    padding = arguments["padding"]
     unpadded = padding == "valid" or (isinstance(padding, list) and not any(padding))
-    if given["groups"] != 1 or given.get("transposed"):
+    if arguments["groups"] != 1 or arguments.get("transposed"):
         return False
     if padding == "same":
         unpadded = set(kernel) == {1}
-    whole = kernel == tuple(given["input"].shape[2:]) and set(result.shape[2:]) == {1}
-    single = set(kernel) == {1} and set(given["stride"]) == {1}
+    whole = kernel == tuple(arguments["input"].shape[2:]) and set(result.shape[2:]) == {1}
+    single = set(kernel) == {1} and set(arguments["stride"]) == {1}
     return unpadded and (whole or single)
 
 
@@ -217,11 +217,11 @@ class Trace:
         with operators_sent_to(self._record):
             yield
 
-    def _record(self, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         # Number the values that it reads, before it runs.
-        read = [*tensors(args), *tensors(dict(given))]
+        read = [*tensors(args), *tensors(dict(kwargs))]
         reads = frozenset(map(self._value, read))
-        result = func(*args, **given)
+        result = func(*args, **kwargs)
         # Number the values that it writes. A result in a block that it did not read is a new value.
         blocks = {address(tensor) for tensor in read}
         outputs = list(tensors(result))
@@ -234,7 +234,7 @@ class Trace:
         if reads & self._from_data:
             self._from_data |= writes
         # Record its layer without values, so that their memory can be used again.
-        call = read_call(func, args, given, result, self._names)
+        call = read_call(func, args, kwargs, result, self._names)
         if call is not None:
             nothing = call.weight.new_empty(0)
             is_layer = self._is_layer(call)
@@ -324,10 +324,10 @@ class LayerReader:
         with operators_sent_to(self._keep):
             yield
 
-    def _keep(self, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
-        result = func(*args, **given)
+    def _keep(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
         if func.overloadpacket.__name__ in NAMES:
-            call = read_call(func, args, given, result, self._names)
+            call = read_call(func, args, kwargs, result, self._names)
             if call is not None and call.key in self._keys:
                 # Copy, because later operators may change them in place.
                 copies = replace(call, features=call.features.clone(), result=call.result.clone())
@@ -434,17 +434,17 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
     modules = dict(program.module.named_modules())
     hookable = not isinstance(program.module, torch.jit.ScriptModule | torch.fx.GraphModule)
     layers = {call.name: call for call in calls}
-    known = [key for key in modules if key] if hookable else list(layers)
+    names = [key for key in modules if key] if hookable else list(layers)
     # The name of a module may end in ".input" or ".output".
-    if name not in known:
+    if name not in names:
         name, side = next(
             ((phi.removesuffix(end), end) for end in _SIDES if phi.endswith(end)), (phi, side)
         )
-    if name not in known:
-        shown = ", ".join([*known[-_SHOWN:], *(["..."] if len(known) > _SHOWN else [])])
+    if name not in names:
+        listed = ", ".join([*names[-_SHOWN:], *(["..."] if len(names) > _SHOWN else [])])
         raise CovcalError(
             f"{program.where} has no {'module' if hookable else 'linear layer'} {phi} for --phi: "
-            f"choose input, none, or one of {shown} (its output; add .input for what it reads)"
+            f"choose input, none, or one of {listed} (its output; add .input for what it reads)"
         )
     if hookable:
         return _ModuleTap(program.where, name + side, modules[name])
