@@ -13,6 +13,7 @@ from covcal_cli.files import check_output
 from covcal_cli.maths.output_form import OutputEvidence
 
 _LABEL_AND_SPLIT = 9  # bytes per row
+_INDEX_BYTES = 3400  # of a dataset's chunks, about
 _LONG_ENOUGH = 1.0  # seconds; a shorter run is too noisy to extrapolate
 _TIMES = 8
 
@@ -77,7 +78,8 @@ def dry_run(
 def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
     ids = max((len(domain.data.ids[row].encode()) for row in domain.rows[:10_000]), default=1)
     width = 4 * sum(plan.widths.values()) + _LABEL_AND_SPLIT + ids
-    return len(domain.rows) * width
+    datasets = len(plan.widths) + len(("labels", "split", "ids")) + len(domain.data.columns)
+    return len(domain.rows) * width + datasets * _INDEX_BYTES
 
 
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:

@@ -122,7 +122,7 @@ SOMETHING_ELSE: dict[str, Case] = {
     "picture as h5": (("inspect", "picture.png"), "picture.png is not a readable HDF5 file"),
     "h5 as a model": (("extract", "features.h5", "source.npz", "target.npz"), "an HDF5 file"),
     "picture as a model": (("extract", "picture.png", "source.npz", "target.npz"), "a PNG image"),
-    "text as a model": (("extract", "temp.json", "source.npz", "target.npz"), "no ONNX model"),
+    "text as a model": (("extract", "temp.json", "source.npz", "target.npz"), "not an ONNX model"),
     "model as data": (("extract", "digits.onnx", "digits.onnx", "target.npz"), "is no data"),
     "h5 as data": (("extract", "digits.onnx", "features.h5", "target.npz"), "is no data"),
     "one picture as data": (("extract", "digits.onnx", "picture.png", "target.npz"), "is no data"),
@@ -235,7 +235,7 @@ class TestImages:
         with np.load(work / "source.npz") as arrays:
             np.savez(work / "source.npz", x=arrays["x"])
         line = refusal(work, *EXTRACT)
-        assert line.startswith("source.npz has no labels, and the source needs them: ")
+        assert line.startswith("source.npz has no labels, but a source needs labels: ")
 
     def test_a_label_that_is_no_class(self, work: Path) -> None:
         """A label beyond the model's classes is named with its row."""

@@ -169,7 +169,7 @@ def unlabelled_rows(folder: Path) -> None:
     np.savez(folder / "src.npz", x=x + 1)
 
 
-NO_LABELS = "has no labels, and the source needs them: "
+NO_LABELS = "has no labels, but a source needs labels: "
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 WHOLE = SOFTMAX.model().SerializeToString()
 
@@ -198,7 +198,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
         (),
         NO_LABELS + "save an array y of class numbers",
     ),
-    "stateful": (save("a state"), (), "state holds no row per example"),
+    "stateful": (save("a state"), (), "state has no row per example"),
     "rank 3": (save("rank 3"), (), "rank 3"),
     "bad images": (
         bad_images,

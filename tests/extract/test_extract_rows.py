@@ -85,7 +85,7 @@ class TestShard:
     @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", "1/2/3"])
     def test_no_shards(self, text: str) -> None:
         """The command line refuses them as usage."""
-        with pytest.raises(ValueError, match=r"no shard|invalid literal"):
+        with pytest.raises(ValueError, match=r"not a shard|invalid literal"):
             Shard.parse(text)
         done = covcal("extract", "m.onnx", "s", "t", "--shard", text)
         assert "is not I/N with I from 1 to N" in done.usage_error()
