@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Integers, Rows
+from covcal_cli.data.classes import is_plain_number
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import require_file
@@ -47,6 +48,7 @@ _LETTERS = dict(zip(SPLITS, "tve", strict=True))  # test ends in e
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})")
 _WHOLE = re.compile(r"(\d+)[.,]0*")  # a class number, as pandas writes it beside empty cells
+_WIDEST = 20  # digits of an id that may have lost its zeros in front
 _SIGMAS = 6.0
 _LEAST_CHANCE = 1e-3  # of sorted labels by chance, below which they count as sorted apart
 _CHUNK = 1 << 18  # ids that are looked through at a time
@@ -191,8 +193,11 @@ def read_sheet(path: Path) -> Sheet:
     for line, (_, place, proof, _) in enumerate(lines):
         raw = base64.urlsafe_b64decode(proof + "=" * (-len(proof) % 4))
         numbers, check = raw[:-_CHECKED], raw[-_CHECKED:]
-        expected = _check(number, int(place) - 1, ids[line], numbers, _facts(batch, data))
-        if check != expected or len(numbers) != struct.calcsize(_NUMBERS):
+        for row_id in _written_ids(ids[line]):
+            if check == _check(number, int(place) - 1, row_id, numbers, _facts(batch, data)):
+                ids[line] = row_id
+                break
+        else:
             raise CovcalError(
                 f"{path}: the cells id and draw in {store.place(line)} belong to different rows, "
                 "or one was changed: sort whole lines only, or take the file that covcal pick "
@@ -207,7 +212,9 @@ def read_sheet(path: Path) -> Sheet:
     for line, cell in enumerate(optional.get("confidence", ())):
         _require_near(store, line, "confidence", cell, confidences[line])
     for line, cell in enumerate(optional.get("path", ())):
-        if cell.strip() and not cell.strip().replace("\\", "/").endswith(ids[line]):
+        if cell.strip() and not cell.strip().replace("\\", "/").endswith(
+            ids[line].replace("\\", "/")
+        ):
             raise _moved(path, store.place(line), "path")
     sheet = Sheet(
         path,
@@ -224,6 +231,14 @@ def read_sheet(path: Path) -> Sheet:
     )
     _require_possible(sheet)
     return sheet
+
+
+def _written_ids(cell: str) -> Iterator[str]:
+    """Yield the ids that may have been in a cell before a spreadsheet or pandas read a number."""
+    yield cell
+    text = plain_number(cell.strip())
+    for width in range(len(text), _WIDEST + 1) if is_plain_number(text) else ():
+        yield text.zfill(width)
 
 
 def _labels(store: CSVStore) -> list[str]:

@@ -253,3 +253,21 @@ def test_an_id_that_was_not_drawn(picked: Path, tmp_path: Path, row_id: str, sai
     (tmp_path / "x.csv").write_text(sheet_text(other), encoding="utf-8")
     with pytest.raises(CovcalError, match=said):
         put_in(picked, tmp_path / "x.csv")
+
+
+def test_ids_that_lost_their_zeros(tmp_path: Path) -> None:
+    """pandas and spreadsheets make numbers of ids such as 007; the hash tells which id it was."""
+    target = made_domain("target", sizes=(200, 60, 20))
+    target["ids"] = np.array([f"{row:04d}" for row in range(280)], dtype="S4")
+    path = write_features(tmp_path / "features.h5", target=target)
+    pick(path, tmp_path / "x.csv", PickSettings(rows=N))
+    known = truth(path)
+    lines = [line | {"label": known[line["id"]]} for line in lines_of(tmp_path / "x.csv")]
+    for change in (lambda cell: str(int(cell)), lambda cell: f"{int(cell)}.0"):
+        write_lines(tmp_path / "x.csv", changed("id", change)(lines))
+        label(path, [tmp_path / "x.csv"], tmp_path / "y.h5", force=True)
+        require_right(tmp_path / "y.h5")
+    other = [line | {"id": str(int(line["id"]) + 1)} for line in lines]
+    write_lines(tmp_path / "x.csv", other)
+    with pytest.raises(CovcalError, match="belong to different rows"):
+        label(path, [tmp_path / "x.csv"], tmp_path / "y.h5", force=True)
