@@ -25,15 +25,15 @@ class AppliedRows:
 
 @dataclass(frozen=True)
 class Layout:
-    """What is known before the first row."""
+    """The columns and size of the output, known before the first row."""
 
-    rows: int  # how many there will be
+    rows: int  # number of rows
     classes: Sequence[str]  # names, length K
     id_dtype: np.dtype[Any]  # of `AppliedRows.ids`
     with_probabilities: bool
-    # What the rows were computed from, where a format has a place for it.
+    # Hashes and names of the inputs, for formats that can store them.
     provenance: Mapping[str, str | int | float]
-    integer_ids: bool = False  # whether ids are integers where they come from
+    integer_ids: bool = False  # whether the ids of the input were integers
 
     def columns(self) -> list[str]:
         """Return the names of a table's columns.

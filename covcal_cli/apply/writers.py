@@ -1,7 +1,7 @@
-"""The formats of calibrated rows: CSV, Parquet, NPZ and HDF5.
+"""Write calibrated rows as CSV, Parquet, NPZ or HDF5.
 
-Each is a function that writes blocks of rows as they come, in memory that does not grow with their
-number, and an entry in `FORMATS`.
+Each format is a function that writes block after block, and an entry in `FORMATS`. Memory does not
+grow with the number of rows.
 """
 
 import json
@@ -25,9 +25,10 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer
 
-# Of a row group before compression: many small ones would make the footer larger than the rows.
+# Size of a row group before compression. Many small groups would make the footer larger than the
+# rows.
 _GROUP_BYTES = 32 << 20
-_COPY_BYTES = 1 << 20  # of a waiting array of an NPZ at a time
+_COPY_BYTES = 1 << 20  # copied at a time into an NPZ
 
 
 def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
@@ -80,7 +81,7 @@ def _arrow_table(pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRow
 
 
 def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write an uncompressed archive member by member; the same rows give the same bytes.
+    """Write an uncompressed archive, member by member. The same rows give the same bytes.
 
     Arrays: ``probabilities`` (n, K) f4 unless left out, ``id`` (n,) text, ``label_index`` (n,) i8,
     ``confidence`` (n,) f4, ``classes`` (K,) text, and provenance as arrays without axes.
@@ -92,8 +93,8 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     }
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
-        # A zip archive takes one member at a time, while rows come with all their fields. So the
-        # widest array goes straight to the archive, and the narrow ones wait in unnamed files.
+        # A zip archive takes one member at a time, but each block has all fields. So the widest
+        # array goes directly into the archive, and the narrow arrays wait in unnamed files.
         waiting: dict[str, IO[bytes]] = {
             name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
         }
@@ -123,7 +124,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
 def _member(
     archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[IO[bytes]]:
-    # A ZipInfo of one's own has a fixed date, so that no time enters the file.
+    # This ZipInfo has a fixed date, so that the file does not depend on the time.
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(member, header)
@@ -191,7 +192,7 @@ FORMATS: dict[str, Write] = {
 
 
 def format_of(path: Path) -> Write:
-    """Return the writer for a file name, if its ending is known and its package is there."""
+    """Return the writer for a file name; refuse unknown endings and missing packages."""
     write = FORMATS.get(path.suffix.lower())
     if write is None:
         raise CovcalError(f"{path}: name a file that ends in {', '.join(FORMATS)}")

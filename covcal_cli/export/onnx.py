@@ -122,7 +122,7 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
 
 # The calibrated forecaster as ONNX nodes, all of it in float32: the same mathematics as
 # ``maths/networks.py`` (projection, psi, head), ``softmax.log_mean_softmax`` (the members' average)
-# and ``formats/scaling.py`` (temperatures, offsets and the mean of two).
+# and ``maths/scaling.py`` (temperatures, offsets and the mean of two).
 
 
 def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:
@@ -202,11 +202,11 @@ def _add_perceptrons(
     return values
 
 
-# The original ONNX classifier: its phi and logits in the graph, and what it gives on made rows.
+# The original ONNX classifier: its phi and logits in the graph, and its outputs on random inputs.
 
 
 class OnnxOriginal:
-    """A classifier as extraction opened it, run once on made rows."""
+    """A classifier as extraction opened it, run once on random inputs."""
 
     def __init__(self, file: OnnxFile, model_output: str | None, phi: str | None) -> None:
         self.file = file
@@ -224,15 +224,15 @@ class OnnxOriginal:
 
     @property
     def tail(self) -> str | None:
-        """What follows the logits, as far as it is settled; None where nothing was recognised."""
+        """The function that turns the logits into the output; None if it was not recognised."""
         return self._outputs.tail
 
     def settle_on(self, tail: str | None) -> None:
-        """Take its outputs for what extraction took them for; for what made rows show, if None."""
+        """Read the outputs as extraction did; if `tail` is None, as the random inputs suggest."""
         self._outputs.settle_as_extracted(tail, self._made)
 
     def answers(self) -> Answers:
-        """Return what the model gives on the made rows."""
+        """Return the model's outputs on the random inputs."""
         outputs = self.file.session(self.file.data).run(list(self.kept), self.batch)
         tail = self._reading.tail
         return Answers(
@@ -242,7 +242,7 @@ class OnnxOriginal:
             outputs=outputs,
             shown=[outputs[self.kept.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self._outputs.are_logged,
-            # A quantised model may be fused otherwise, and be off by a step.
+            # A quantised model may be fused in another way, and differ by one step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
@@ -284,7 +284,7 @@ def _append_nodes(build: NodeBuilder, exposed: Exposed) -> None:
 
 
 def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
-    """Prove the classifier on the first made rows that it takes, and return both."""
+    """Prove the classifier on the first random inputs that it accepts, and return both."""
     refusal: CovcalError | None = None
     for batch in made_batches(opened.inputs, opened.fixed_batch):
         try:
@@ -302,7 +302,7 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
 
 
 class OnnxExporter:
-    """An ONNX file on its way to one with a calibrated forecaster in it."""
+    """An ONNX file into which a calibrated forecaster can be merged."""
 
     def __init__(self, model: Path) -> None:
         self._file = read_onnx(model)
@@ -314,7 +314,7 @@ class OnnxExporter:
         return OnnxOriginal(self._file, output, phi)
 
     def write(self, original: OnnxOriginal, merge: Merge) -> Exported:
-        """Write the merged model, whole and proved, or nothing.
+        """Write the merged model after it passed all checks, else write nothing.
 
         External weights go beside it, to its name with ``.data`` appended.
         """

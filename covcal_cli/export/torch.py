@@ -202,7 +202,7 @@ def _one_attempt(where: str) -> Iterator[None]:
 
 
 # The calibrated forecaster as a module, in float32: the same mathematics as ``maths/networks.py``,
-# ``softmax.log_mean_softmax`` and ``formats/scaling.py``.
+# ``softmax.log_mean_softmax`` and ``maths/scaling.py``.
 
 
 class TorchForecaster(nn.Module):
@@ -300,13 +300,13 @@ class CalibratedModule(nn.Module):
         self.forward = forward
 
     def _answer(self, *rows: Tensor) -> Outputs:
-        # The classifier, as it is but for what is kept on the way.
+        # Run the unchanged classifier, and store phi and the logits on the way.
         wanted = {found.node for found in (*self._features, *self._logits)}
         reader = ValueReader(self.classifier, wanted)
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
-        # The forecaster on what was kept; the label is the classifier's own.
+        # Run the forecaster on them. The label is the classifier's own.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
             other = 1 - logits if self._are_logged else torch.zeros_like(logits)
@@ -324,7 +324,7 @@ class CalibratedModule(nn.Module):
 
 
 class TorchOriginal:
-    """A torch classifier as extraction opened it, run once on made rows."""
+    """A torch classifier as extraction opened it, run once on random inputs."""
 
     def __init__(self, program: Program, model_output: str | None, phi: str | None) -> None:
         self.program = program
@@ -344,15 +344,15 @@ class TorchOriginal:
 
     @property
     def tail(self) -> str | None:
-        """What follows the logits, as far as it is settled; None where nothing was recognised."""
+        """The function that turns the logits into the output; None if it was not recognised."""
         return self.settled.tail
 
     def settle_on(self, tail: str | None) -> None:
-        """Take its outputs for what extraction took them for; for what made rows show, if None."""
+        """Read the outputs as extraction did; if `tail` is None, as the random inputs suggest."""
         self.settled.settle_as_extracted(tail, self.made)
 
     def answers(self) -> Answers:
-        """Return what the model gives on the made rows."""
+        """Return the model's outputs on the random inputs."""
         given = self.outputs[self._class_output]
         shown = to_numpy(given)
         return Answers(
@@ -369,7 +369,7 @@ class TorchOriginal:
 
 
 class TorchExporter:
-    """A torch program on its way to a ``.pt2`` with a calibrated forecaster in it."""
+    """A torch program into which a calibrated forecaster can be merged."""
 
     def __init__(self, model: str | Path, weights: Path | None, *, trusted: bool) -> None:
         self._program = open_program(model, weights, trusted=trusted)
@@ -381,7 +381,7 @@ class TorchExporter:
         return TorchOriginal(self._program, output, phi)
 
     def write(self, original: TorchOriginal, merge: Merge) -> Exported:
-        """Write the merged model, whole and proved, or nothing."""
+        """Write the merged model after it passed all checks, else write nothing."""
         # Where the traced program holds phi and the logits that extraction read.
         program, rows, kept = self._program, original.rows, tuple(self.outputs)
         added = tuple(free_name(name, {*kept}) for name in ADDED)
@@ -389,7 +389,7 @@ class TorchExporter:
         with torch.inference_mode():
             reader = ValueReader(graph)
             reader.run(*(row.clone() for row in rows))
-        # Of two logits made of a single number the program holds the second alone.
+        # If a single number stands for two logits, the program holds only the second.
         settled = original.settled
         logits = _find(program, reader.values, settled.shown(original.made), "logits")
         features: tuple[Found, ...] = ()
@@ -410,7 +410,7 @@ class TorchExporter:
         exported = trace(program, module, rows)
         with atomic_output(merge.output, force=merge.force) as partial:
             content = json.dumps(dict(merge.metadata), indent=2, ensure_ascii=False)
-            # Torch ends the process where a disk is full; so it does not write there itself.
+            # Torch ends the process if the disk is full, so covcal writes the file itself.
             packed = BytesIO()
             torch.export.save(exported, packed, extra_files={METADATA: content})
             partial.write_bytes(packed.getbuffer())
@@ -443,7 +443,7 @@ def _find(
 
 
 def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...]) -> None:
-    """Refuse a merged model that takes no other number of rows, where the original does."""
+    """Refuse a merged model that accepts only one batch size, if the original accepts more."""
     for count in (1, len(rows[0]) + 3):
         batch = [row[:1].expand(count, *row.shape[1:]).clone() for row in rows]
         try:

@@ -1,4 +1,4 @@
-"""Logistic regression of two kinds of rows, class-balanced and ridge-penalised, by Newton's method.
+"""Class-balanced, ridge-penalised logistic regression of two kinds of rows, by Newton's method.
 
 The objective of MATHEMATICS, section 1: cross-entropy with one half of the weight on each kind,
 plus a ridge on the coefficients but not on the intercept; convex, one answer, no seed.

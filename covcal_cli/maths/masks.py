@@ -1,34 +1,33 @@
 """Masked classes: logits that stand for a probability of zero, at every temperature.
 
-A class is ruled out by a logit of -inf, or by a number that no logit comes near: -1e9, -65504 of
-half precision, the lowest number of a float type. A row that overflowed looks the same from the
-other side: all its classes but one are out of reach. Such numbers are no sizes, and whatever takes
-the scale of the logits must not take it from them.
+A mask is -inf or a number far below every real logit: -1e9, -65504 (half precision), the lowest
+number of a float type. A row that overflowed looks alike: all classes except one are far below it.
+Code that measures the scale of logits must leave masks out.
 """
 
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Floats
 
-# A mask lies this many times deeper below its row's highest logit than the second-highest of usual
-# rows does, and never less deep than this number. Margins of naive Bayes stay below; -10 000 is the
-# shallowest mask in use.
+# A mask is at least this far below its row's highest logit, and at least this many times the usual
+# margin between the two highest logits. Margins of naive Bayes are smaller. The shallowest mask in
+# use is -10 000.
 _DEPTH = 5e3
-_DEEPEST = 1e30  # and never deeper: no logit comes near
-_USUAL = 0.25  # the quantile of rows: a class may be ruled out in most, all but one in many
+_DEEPEST = 1e30  # the largest depth that is required of a mask
+_USUAL = 0.25  # the quantile of margins that counts as usual: most rows may have masks
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
-    """Return how far below its row's highest a logit must lie to be a mask.
+    """Return how far below its row's highest logit a mask is.
 
-    `logits` have shape (n, K), `weights` (n,). Rows of weight 0, of equal logits, with one finite
-    logit, and with NaN or +inf say nothing.
+    `logits` have shape (n, K), `weights` (n,). Rows with weight 0, equal logits, one finite logit,
+    NaN or +inf are ignored.
     """
     values = np.asarray(logits, dtype=np.float64)
     if values.shape[1] < 2 or len(values) == 0:
         return _DEPTH
     highest = np.partition(values, -2, axis=1)[:, -2:]
-    with np.errstate(over="ignore", invalid="ignore"):  # rows that are no logits say nothing
+    with np.errstate(over="ignore", invalid="ignore"):  # invalid rows are ignored
         margins = np.subtract(highest[:, 1], highest[:, 0])
     masses = np.ones(len(values)) if weights is None else weights
     counted = (margins > 0) & (margins < np.inf) & (masses > 0)
@@ -44,23 +43,23 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
     """Return which logits, shape (n, K), are masks: by `depth`, or by that of these rows."""
     highest = logits.max(axis=1, keepdims=True)
-    # Most logits need no closer look.
+    # Most blocks have no mask, which this shows cheaply.
     with np.errstate(over="ignore", invalid="ignore"):  # deeper than any depth; rows of NaN
         if depth is None and not (highest[:, 0] - logits.min(axis=1) > _DEPTH).any():
             return np.zeros(logits.shape, dtype=bool)
         gaps = highest - logits
-    found: Booleans = gaps > (mask_depth(logits) if depth is None else depth)
-    return found
+    masks: Booleans = gaps > (mask_depth(logits) if depth is None else depth)
+    return masks
 
 
 def valid_rows(logits: Floats) -> Booleans:
-    """Return which rows, shape (n,), of (n, K) are logits: none NaN or +inf, and not all -inf."""
-    found: Booleans = np.isfinite(logits.max(axis=1))
-    return found
+    """Return which rows, shape (n,), of (n, K) hold no NaN or +inf and are not all -inf."""
+    valid: Booleans = np.isfinite(logits.max(axis=1))
+    return valid
 
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
-    """Return the root mean square of the row-centred logits, shape (n, K), but for masks `out`."""
+    """Return the root mean square of row-centred logits, (n, K), without the masks `out`."""
     kept = ~out
     counts = kept.sum(axis=1)
     values = np.where(kept, logits, 0.0).astype(np.float64)

@@ -24,7 +24,7 @@ def logit(probability: Float64s, nearest: float) -> Float64s:
     return np.asarray(np.log(clipped) - np.log1p(-clipped))
 
 
-# Of logits (n, K) at a temperature: each is computed in blocks that fit the cache.
+# Functions of logits (n, K) and a temperature, computed in blocks that fit the cache.
 
 
 def probabilities(logits: Floats, temperature: float) -> Float64s:

@@ -1,7 +1,7 @@
-"""Softmax arithmetic on class-major blocks, and the blocks that logits travel in.
+"""Softmax on blocks of logits.
 
-Here a block of logits has shape (K, m), classes first, float64: NumPy then reduces over classes
-with whole vectors of rows, several times faster than row by row.
+A class-major block has shape (K, m), classes first, float64. NumPy then reduces over classes with
+vectors of rows, several times faster than row by row.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,8 @@ from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Labels
 LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
 _BLOCK_VALUES = 1 << 16
 _FAR = 1 << 12  # half of float32's digits are lost to an offset of so many times the logits' range
-# The negative log-likelihood of a row of which float64 holds no probability: its class is masked
-# (`covcal_cli.maths.masks`), or as good as that. About 708.
+# The negative log-likelihood of a class whose probability is below the smallest normal float64, such
+# as a masked class (`covcal_cli.maths.masks`). About 708.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 
 
@@ -33,8 +33,8 @@ def blocks_of(logits: Floats) -> LogitBlocks:
 def class_major(logits: Floats) -> Float64s:
     """Copy logits of shape (m, K) to float64 of shape (K, m), each row shifted to a maximum of 0.
 
-    Softmax does not see the shift, and after it no exponential overflows at any temperature. A
-    logit of -inf is a class of probability 0.
+    The shift does not change the softmax, and no exponential overflows after it. A logit of -inf
+    gives a class the probability 0.
     """
     block = np.array(logits.T, dtype=np.float64, order="C")
     block -= block.max(axis=0)
@@ -69,8 +69,8 @@ def with_offsets(
 ) -> Floats:
     """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b + a 1[k = f]).
 
-    `offsets` are b, shape (K,), and `of_label` is a, of the first class f of each row whose logit
-    is the highest; without them the logits stay as they are.
+    `offsets` is b, shape (K,), and `of_label` is a. f is the first class with the highest logit of
+    its row. Without offsets the logits are returned unchanged.
     """
     moved = logits if offsets is None else logits + temperature * offsets
     if of_label:
@@ -82,10 +82,10 @@ def with_offsets(
 def exp(block: Float64s) -> Float64s:
     """Return e^x of non-positive x to 1e-7 relative, in float64.
 
-    NumPy's float64 exponential is not vectorised on most machines and would take most of the time
-    of every fit; the float32 one is six times faster, and sums stay in float64.
+    NumPy's float64 exponential is not vectorised on most machines, and would dominate the time of
+    every fit. The float32 exponential is six times faster; sums are still float64.
     """
-    with np.errstate(over="ignore"):  # of masks near float32's lowest number
+    with np.errstate(over="ignore"):  # masks can be near the lowest float32
         powers = block.astype(np.float32)
     return np.exp(powers, out=powers).astype(np.float64)
 
@@ -99,34 +99,34 @@ def log_softmax(block: Float64s, temperature: float) -> Float64s:
 
 @dataclass(frozen=True)
 class Softmax:
-    """softmax(z / T) of a block, and its logarithm at the few places where it is needed."""
+    """softmax(z / T) of a block, and methods for its logarithm at chosen places."""
 
     logits: Float64s  # (K, m), each row's highest is 0
     temperature: float
-    log_sums: Float64s  # (m,): log sum_k e^(z_k / T); less it, a row's highest logarithm is 0
+    log_sums: Float64s  # (m,): log sum_k e^(z_k / T)
     probabilities: Float64s  # (K, m)
 
     def logs_at(self, places: Labels) -> Float64s:
         """Return one log probability of each row, given k m + j for class k of row j."""
-        found: Float64s = self.logits.take(places)
-        found /= self.temperature
-        found -= self.log_sums
-        return found
+        logs: Float64s = self.logits.take(places)
+        logs /= self.temperature
+        logs -= self.log_sums
+        return logs
 
     def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
-        """Return log(1 - p) of r rows, p being the probability of the given label of each.
+        """Return log(1 - p) of r rows, where p is the probability of each row's given label.
 
-        It is summed over the other classes, so that it stays exact where p rounds to 1, and is
-        -inf where all of them are masked.
+        Summing over the other classes keeps it exact where p rounds to 1. It is -inf where all
+        other classes are masked.
         """
         others = self.logits[:, rows] / self.temperature
         others[labels, np.arange(len(rows))] = -np.inf
         highest = others.max(axis=0)
-        known = np.isfinite(highest)
-        others[:, known] -= highest[known]
+        finite = np.isfinite(highest)
+        others[:, finite] -= highest[finite]
         with np.errstate(divide="ignore"):
             sums: Float64s = np.log(exp(others).sum(axis=0))
-        sums[known] += highest[known]
+        sums[finite] += highest[finite]
         return sums - self.log_sums[rows]
 
 
@@ -142,13 +142,13 @@ def softmax(block: Float64s, temperature: float) -> Softmax:
 def log_mean_softmax(members: Floats) -> Float64s:
     """Return log mean_m softmax(z_m), shape (K, n), of members' logits (M, n, K).
 
-    These are the logits of a forecaster with M members.
+    A forecaster with M members has these logits.
     """
     return log_mean([log_softmax(class_major(member), 1.0) for member in members])
 
 
 def log_mean(logs: Sequence[Float64s]) -> Float64s:
-    """Return log mean_m e^(l_m) of logarithms of one shape, one of them finite at each place."""
+    """Return log mean_m e^(l_m) of arrays of one shape; at each place, one must be finite."""
     every = np.stack(logs)
     highest = every.max(axis=0)
     combined: Float64s = highest + np.log(exp(every - highest).mean(axis=0))

@@ -1,13 +1,14 @@
 """The temperature that makes softmax(z / T) fit labelled rows: one exact, one-dimensional search.
 
-The rules and their reasons are in MATHEMATICS, section 4. The loss is not unimodal in T, so a
-grid in log T finds every local minimum on some of the rows, each is refined on all of them, and the
-lowest wins; an end of the interval counts only where it is lower than every minimum inside, and
-T = 1 where it is lower than all of these. Nothing is stochastic but the seeded choice of the grid's
-rows. T_g (section 3.2 there) is the same fit.
+MATHEMATICS, section 4, has the rules and their reasons. The loss can have several minima in T, so
+the search has three steps. A grid in log T on some of the rows finds every local minimum. Each
+minimum is refined, first on these rows and then on all. The lowest wins. An end of the interval
+counts only if it is lower than every minimum inside, and T = 1 only if it is lower than all of
+these. The rows of the grid are drawn with a seed; nothing else is random. T_g (section 2) is the
+same fit.
 
-Exponentials are float32, with a row's highest logit at 0, and so are the sums over many classes;
-sums over rows are float64. T is good to 1e-6 in log T all the same, in a third of the time.
+Exponentials and sums over many classes are float32, with each row's highest logit at 0. Sums over
+rows are float64. T is good to 1e-6 in log T all the same, in a third of the time.
 """
 
 import math
@@ -23,7 +24,7 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
-MIN_ERRORS = 5  # with fewer among the labelled rows a command allows no T below 1
+MIN_ERRORS = 5  # among the labelled rows; with fewer, a command allows no T below 1
 _STEPS_PER_HALVING, _HALVINGS = 3, 27  # 81 points of the grid, from the upper end downwards
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
@@ -41,15 +42,15 @@ _FEW_CLASSES = 32  # with fewer, sums across rows are fastest, and float64 costs
 
 @dataclass(frozen=True)
 class TemperatureFit:
-    """A fitted temperature."""
+    """A fitted temperature, and its loss."""
 
     temperature: float  # above 0; above 1 it softens
-    loss: float  # weighted mean at `temperature`; never above that at T = 1, that is, before
+    loss: float  # weighted mean at `temperature`; never above `loss_at_one`
     loss_at_one: float
-    at_limit: Limit | None  # the end of the search interval that T stands at, if any
-    held_at_one: bool  # the best T was below 1, and sharpening was not allowed
-    local_minima: int  # interior minima that were compared
-    ruled_out: int = 0  # rows whose own class is masked, which no T can help
+    at_limit: Limit | None  # the end of the search interval, if T is one
+    held_at_one: bool  # the best T was below 1, which was not allowed
+    local_minima: int  # minima inside the interval that were compared
+    ruled_out: int = 0  # rows whose own class is masked: no T fits them
 
 
 def fit_temperature(
@@ -149,7 +150,7 @@ def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tup
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some of the rows, each with the weight that it stands for."""
+    """A sample of the rows, each with the weight that it represents."""
 
     logits: Floats  # (m, K)
     labels: Labels
@@ -201,16 +202,16 @@ def _cut(logits: Floats, values: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class _Shift:
-    """What turns logits (m, K) into float32 of shape (K, m), each row's highest at 0."""
+    """A function from logits (m, K) to float32 of shape (K, m), with each row's highest at 0."""
 
-    depth: float  # from which on a logit is a mask
-    floor: float  # what stands for one, below 0: unlike -inf it can be multiplied by 0
+    depth: float  # a logit further below the highest is a mask
+    floor: float  # replaces a mask: unlike -inf it can be multiplied by 0
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":
         """Return the shift for temperatures up to `highest_t`.
 
-        At all of them the floor has probability 0, and so has whatever is lower.
+        The floor has probability 0 at all of them, like everything below it.
         """
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
@@ -282,8 +283,8 @@ def nll_rows(
 
 
 def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
-    """Return u = z/T and e^u; of few classes in float64, as sums of two are flat near T = oo."""
-    with np.errstate(over="ignore"):  # of a mask near float32's lowest number
+    """Return u = z/T and e^u, in float64 for few classes: their sums are flat near T = oo."""
+    with np.errstate(over="ignore"):  # a mask can be near the lowest float32
         u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")
     e = np.exp(u)
     return (_wide(u), _wide(e)) if len(block) < _FEW_CLASSES else (u, e)
@@ -305,7 +306,7 @@ def _wide(values: Floats) -> Float64s:
     return values.astype(np.float64)
 
 
-# Of a class-major block, labels and T: each row's loss and, where asked for, its derivatives.
+# Functions of a class-major block, labels and T: the loss of every row, and its derivatives.
 ROW_LOSSES: dict[Loss, Callable[[Floats, Labels, float, bool], list[Float64s]]] = {
     "brier": brier_rows,
     "nll": nll_rows,
@@ -327,12 +328,12 @@ class _Objective:
         self._blocks, self._labels, self._weights = blocks, labels, weights
         self._loss, self._of_rows, self._floor = loss, ROW_LOSSES[loss], floor
         self._total = float(weights.sum())
-        self.ruled_out = 0  # rows whose own class is masked, as the last pass saw
+        self.ruled_out = 0  # rows whose own class is masked, by the last pass
 
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return the loss with its derivatives at some log T, and alone at others, in one pass."""
+        """Return the loss and its derivatives at some log T, and only the loss at others."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0
@@ -341,7 +342,7 @@ class _Objective:
             labels, weights = self._labels[start:stop], self._weights[start:stop]
             for total, (log_t, derivatives) in zip(sums, points, strict=True):
                 rows = self._of_rows(block, labels, math.exp(log_t), derivatives)
-                # Not np.dot: BLAS would wake its threads for it, which a busy machine pays dearly.
+                # Not np.dot, as BLAS would start threads, which is slow on a busy machine.
                 total[: len(rows)] += [(weights * row).sum() for row in rows]
             lowest = (_label_logits(block, labels) <= self._floor) & (weights > 0)
             self.ruled_out += int(np.count_nonzero(lowest))
@@ -388,7 +389,7 @@ class _Objective:
 
 
 def _interior_minima(values: Float64s) -> list[int]:
-    """Return the grid points lower than their surroundings on both sides; of a plateau, the middle.
+    """Return the points of the grid that are local minima; of a plateau, its middle.
 
     A plateau that reaches an end of the grid is not interior.
     """
@@ -406,15 +407,15 @@ def _interior_minima(values: Float64s) -> list[int]:
 
 @dataclass
 class _Descent:
-    """One way down to a local minimum: Newton inside a bracket, else bisection."""
+    """A descent to a local minimum, by Newton's method within a bracket, else by bisection."""
 
     log_t: float
     left: float
     right: float
-    third: float = 0.0  # the third derivative, as two curvatures on the way have it
+    third: float = 0.0  # the third derivative, from two curvatures
     loss: float = math.nan
     done: bool = False
-    _last: tuple[float, float] | None = None  # where the curvature was seen last, and its value
+    _last: tuple[float, float] | None = None  # the last log T, and the curvature there
 
     def move(self, derivatives: Derivatives) -> None:
         """Take the next step, at most one of the grid, and see whether it was the last."""
@@ -445,7 +446,7 @@ class _Descent:
 
 @dataclass(frozen=True)
 class _Search:
-    """The interval in log T."""
+    """A search over an interval in log T."""
 
     low: float
     high: float
@@ -455,7 +456,7 @@ class _Search:
         # A grid over the whole interval, on few rows, finds where the local minima are.
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
-        # Each is refined on the few rows first, so that the passes over all rows start close by.
+        # Refine on the few rows first, so that the passes over all rows start nearby.
         self._refine(few_rows, starts, [])
         ends = self._lowest_ends(values)
         descents = [_Descent(near.log_t, self.low, self.high, near.third) for near in starts]
@@ -487,7 +488,7 @@ class _Search:
     def _lowest_ends(self, values: Float64s) -> list[Limit]:
         """Return the ends of the grid that are its lowest point.
 
-        The grid's first point lies a quarter of a step below the interval.
+        The first point of the grid is a quarter of a step below the interval.
         """
         lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
         ends: list[tuple[float, Limit]] = [(values[0], "lower"), (values[-1], "upper")]
@@ -497,5 +498,5 @@ class _Search:
 def _best(points: list[_Point]) -> _Point:
     lowest = min(point.loss for point in points)
     tied = [point for point in points if point.loss <= lowest + _TIE * max(1.0, abs(lowest))]
-    # A limit wins no tie against a minimum inside the interval.
+    # In a tie a minimum inside the interval wins against a limit.
     return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))

@@ -36,7 +36,7 @@ class WeightHealth:
 
 @dataclass(frozen=True)
 class ImportanceWeights:
-    """Importance weights of source validation rows with what they were computed from."""
+    """Importance weights of source validation rows, with their temperatures and diagnostics."""
 
     weights: Float64s  # (n,): w = 1/g - 1, the mean over members, in [0, U]
     temperatures: tuple[TemperatureFit, ...]  # T_g of every member's discriminator
