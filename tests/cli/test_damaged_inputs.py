@@ -67,7 +67,7 @@ def test_a_model_whose_names_are_no_texts(place: str, work: Path) -> None:
     name = (node.op_type if place == "op_type" else node.input[0]).encode()
     (work / "bad.onnx").write_bytes(path.read_bytes().replace(name, b"\xff" * len(name)))
     done = covcal("extract", "bad.onnx", "source.npz", "target.npz", "-o", "n.h5", cwd=work)
-    assert "bad.onnx is damaged (a name in it is no UTF-8)" in done.error_line()
+    assert "bad.onnx is damaged (a name in it is not UTF-8)" in done.error_line()
 
 
 @pytest.mark.parametrize(

@@ -435,7 +435,7 @@ class ArrowColumns:
         if tuple(fields) == _VECTOR:
             first = head(field.name)[0] or {}
             width = first["size"] or len(first["values"] or ()) if first else 0
-            return Entry((n, width), np.dtype(np.float64))
+            return Entry((n, max(0, width)), np.dtype(np.float64))
         if fields and all(types.is_floating(inner) for inner in fields.values()):
             return Entry((n, len(fields)), np.dtype(np.float64), class_names=tuple(fields))
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -505,7 +505,9 @@ class ArrowColumns:
         places = np.arange(len(row_of)) - np.repeat(np.cumsum(counts) - counts, counts)
         of_sparse = is_sparse[row_of]
         listed = self._flat(indices.flatten())
-        if len(listed) != of_sparse.sum() or ((listed < 0) | (listed >= width)).any():
+        own_lengths = self._flat(indices.value_lengths())[is_sparse]
+        fits = np.array_equal(own_lengths, lengths[is_sparse]) and len(listed) == of_sparse.sum()
+        if not fits or not ((listed >= 0) & (listed < width)).all():  # a missing index is NaN
             raise CovcalError(
                 f"{self.path}: column {name} holds sparse vectors whose indices do not fit their "
                 "values: save it again, or as lists with vector_to_array"

@@ -319,6 +319,7 @@ class TestProbabilitiesInOneColumn:
             ({"size": 4}, "has 4 in row 11, but row 0 has 3 values"),
             ({"indices": [0, 9]}, "sparse vectors whose indices do not fit their values"),
             ({"indices": [0]}, "sparse vectors whose indices do not fit their values"),
+            ({"indices": [0, None]}, "sparse vectors whose indices do not fit their values"),
         ):
             rows = column.to_pylist()
             rows[-1] |= place
