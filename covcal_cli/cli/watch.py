@@ -199,22 +199,19 @@ def _numbers(watched: "Watched") -> "Table":
     rows = []
     for period in watched.periods:
         numbers = period.measured
-        best = numbers.measured or numbers.estimate
-        evidence = period.alarm.log_evidence / period.alarm.log_threshold
+        best, accuracy = numbers.measured or numbers.estimate, "-"
+        if best is not None:
+            accuracy = f"{best.accuracy:.0%} ({best.low:.0%} to {best.high:.0%})"
+        evidence = max(0.0, period.alarm.log_evidence / period.alarm.log_threshold)
         rows.append(
             [
                 numbers.period,
                 str(numbers.rows),
-                f"{numbers.confidence_before:.1%}",
-                f"{numbers.confidence:.1%}",
-                "-" if best is None else f"{best.accuracy:.0%} ({best.low:.0%} to {best.high:.0%})",
-                "-" if best is None else "labels" if numbers.measured else "estimate",
-                "ALARM" if period.alarm.raised else f"{max(0.0, evidence):.0%}",
+                f"{numbers.confidence:.0%}",
+                f"{accuracy}{', labels' if numbers.measured else ''}",
+                "ALARM" if period.alarm.raised else f"{evidence:.0%}",
                 period.verdict,
             ]
         )
-    columns = (
-        *("period", "rows", "confidence", "calibrated", "accuracy", "by"),
-        *("evidence", "verdict"),
-    )
-    return Table(columns, rows, texts=(0, 4, 5, 7))
+    columns = ("period", "rows", "confidence", "accuracy", "evidence", "verdict")
+    return Table(columns, rows, texts=(0, 3, 5))

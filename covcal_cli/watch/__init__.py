@@ -1,1 +1,1 @@
-"""Later periods held against what a calibration was made on."""
+"""Later periods compared with the reference data of a calibration."""

@@ -1,7 +1,7 @@
 """A period's numbers: what its rows are like beside those of the calibration."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.inputs import (
     MAX_VALUES,
 )
-from covcal_cli.files import sha256_of
+from covcal_cli.files import as_word, sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
@@ -50,7 +50,7 @@ _LEAST_ROWS = 2  # whose moments say something
 
 @dataclass(frozen=True)
 class Standard:
-    """What periods are held against."""
+    """A calibration with everything that periods are compared with."""
 
     calibration: Calibration
     document: Path
@@ -67,12 +67,15 @@ def standard_of(
     document: Path,
     networks: Path | None,
     *,
+    named: Sequence[Path],
     allow_other_preprocessing: bool,
     wrote: Callable[[Path], None],
 ) -> Standard:
     """Return a calibration with its reference data, which the first watch makes.
 
-    Where the reference data cannot be written, they serve this watch only, and a note says so.
+    The file that the calibration was fitted on is opened if it lies in the calibration's folder, or
+    if the user `named` it. If the reference data cannot be written, they serve this watch only, and
+    a note says so.
     `wrote` is called with their file once it is written.
 
     Raises
@@ -80,6 +83,10 @@ def standard_of(
     CovcalError
         If there are no reference data, and they cannot be made.
     """
+    fitted, *others = calibration.inputs
+    if fitted.is_outside and any(_is_same(fitted.path, path) for path in named):
+        inputs = replace(fitted, is_outside=False), *others
+        calibration = replace(calibration, inputs=inputs)
     sha256, path, notes = sha256_of(document), reference_path(document), []
     reference = read_reference(document, calibration, sha256) if path.exists() else None
     if reference is None:
@@ -101,6 +108,10 @@ def standard_of(
     )
 
 
+def _is_same(first: Path, second: Path) -> bool:
+    return first.is_file() and second.is_file() and first.samefile(second)
+
+
 def make_reference(calibration: Calibration, document: Path, sha256: str) -> Reference:
     """Make the reference data of a calibration from the file that it was fitted on.
 
@@ -113,12 +124,16 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
     """
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
-        state = "has changed" if fitted.path.exists() else "is gone"
-        state = "is outside its folder" if fitted.is_outside else state
+        state, remedy = "is gone", "put one of the two back, or calibrate again"
+        if fitted.is_outside:
+            words = f"covcal watch {as_word(fitted.path)} -c {as_word(document)}"
+            state, remedy = "is outside its folder", f"run {words} once"
+        elif fitted.path.exists():
+            state = "has changed"
         raise CovcalError(
             f"{document} has no reference data for watch: {reference_path(document).name} of this "
             f"calibration is not beside it, and {fitted.path}, from which watch makes it, {state}: "
-            "put one of the two back, or calibrate again"
+            f"{remedy}"
         )
     with FeatureFile(fitted.path) as file:
         scaled = ScaledLogits(calibration.scaling)

@@ -103,15 +103,16 @@ def watch(
     calibration = read_calibration(document)
     if networks is not None and not calibration.scaling.reads_aligned:
         raise UnusedOptionError("--networks", "the calibration does not need it")
+    paths, names = split_names(files)
     standard = standard_of(
         calibration,
         document,
         networks,
+        named=paths,
         allow_other_preprocessing=settings.allow_other_preprocessing,
         wrote=wrote,
     )
     used = WatchedCalibration(document, standard.sha256, calibration.method_used)
-    paths, names = split_names(files)
     before = None if history is None else read_history(history)
     if before is not None and settings.by is None:  # before any work
         stems = [name or path.stem for path, name in zip(paths, names, strict=True)]

@@ -124,7 +124,7 @@ def test_a_job_in_a_repository_without_a_baseline(
         assert "| 2026-W01 |" in summary
     made = {path.name for path in repository.iterdir()} - {"features.h5", "summary.md"}
     assert set(published(job)) == made
-    kept = {"cal.json", "metrics.baseline.json", "watch.jsonl"}
+    kept = {"cal.json", "cal.reference.json", "metrics.baseline.json", "watch.jsonl"}
     assert {path.name for path in (repository / "calibration").iterdir()} == kept
 
 

@@ -170,6 +170,19 @@ def test_what_is_missing_is_named_with_the_remedy(
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+def test_a_file_outside_the_folder_is_opened_only_if_the_user_names_it(
+    folder: Path,
+) -> None:
+    """Once; then the reference data lie beside the calibration."""
+    (folder / "in_use").mkdir()
+    arguments = ("features.h5", "--method", "temp", "-o", "in_use/cal.json")
+    covcal("calibrate", *arguments, cwd=folder).require_success()
+    line = covcal("watch", "w0.h5", "-c", "in_use/cal.json", cwd=folder).error_line()
+    assert "features.h5, from which watch makes it, is outside its folder: run covcal watch" in line
+    for file in ("features.h5", "w0.h5"):
+        covcal("watch", file, "-c", "in_use/cal.json", cwd=folder).require_success()
+
+
 def test_a_file_with_too_few_labelled_rows_allows_none(tmp_path: Path) -> None:
     source, target = (clusters_domain(name, sizes=SIZES) for name in ("source", "target"))
     write_features(tmp_path / "features.h5", source=source, target=target)
