@@ -53,7 +53,7 @@ class Method:
 
 
 AUTO = "auto"
-AUTO_HELP = "use labels or class frequencies if given, else estimate the accuracy"
+AUTO_HELP = "use labels or a target prior if given, else an estimate"
 AUTO_LABELS, MARKED_LABELS, NO_LABELS = "auto", "marked", "none"
 LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # the words that --labels takes
 SOURCE_PRIOR = "source"  # the default: class frequencies as on the source
@@ -84,7 +84,7 @@ METHODS = {
             "iw+temp",
             "original",
             "on_source.importance_weighted",
-            "temp with source rows weighted to look like the target (1/g - 1/2)",
+            "temp, with source rows weighted towards the target",
             _WEIGHTS,
             candidate=True,
         ),
@@ -114,14 +114,14 @@ METHODS = {
             "label-shift",
             "original",
             "on_source.class_weighted",
-            "temp with source rows weighted by class frequency (RLLS)",
+            "temp, with source rows weighted by class (RLLS)",
             _ESTIMATE,
         ),
         Method(
             "cot",
             "original",
             "on_target.by_transport",
-            "match confidence to the accuracy estimated by optimal transport",
+            "match confidence to the accuracy by optimal transport",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
@@ -139,7 +139,7 @@ METHODS = {
             "prior",
             "original",
             "on_prior.alone",
-            "temp, corrected for the class frequencies of --target-prior",
+            "temp, corrected for the classes of --target-prior",
             _PRIOR,
             takes_prior=True,
             candidate=True,
@@ -176,7 +176,7 @@ METHODS = {
             "atc",
             "original",
             "on_target.by_threshold",
-            "match confidence to ATC's estimate (by confidence, not entropy)",
+            "match confidence to ATC's estimate (by confidence)",
             _ESTIMATE,
         ),
     )

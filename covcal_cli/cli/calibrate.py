@@ -60,7 +60,7 @@ def calibrate(
     Methods for most uses:
     {auto}
     {main}
-      --labels 50   fit to labelled target rows, the best choice where you have labels
+      --labels 50   fit to labelled target rows: best if you have labels
 
     \b
     Research methods (calibrate/README.md has their formulas and results):
