@@ -1,7 +1,7 @@
 """The two streams of a command: its result on stdout; progress, notes and warnings on stderr.
 
-Tables fit 80 columns wherever they go. On a terminal sentences are broken to as many, and alarms
-are in colour; elsewhere a sentence is one plain line. What programs read is written as it is.
+Tables always fit 80 columns. On a terminal, sentences are wrapped to 80 columns and failures are in
+colour; elsewhere a sentence is one plain line. Output for programs is written unchanged.
 """
 
 import codecs
@@ -25,9 +25,9 @@ from covcal_cli.progress import Progress, ProgressCallback, silent
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
 _ALARMS = re.compile(r"\bFAILED\b")
-_NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")  # what a line is about, and the gap behind it
+_NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")  # the name at the start of a line, and the gap
 _SECONDS = 30.0  # between two lines of progress where there is no terminal
-_BAR, _BESIDE = 20, 38  # columns of a bar; of it, the share, the time and the gaps
+_BAR, _BESIDE = 20, 38  # width of the bar; width of everything beside it
 
 
 class Console:
@@ -90,7 +90,7 @@ class Console:
 
 @contextmanager
 def _bars() -> Iterator[ProgressCallback]:
-    """Yield a callback that keeps a bar per stage: its share and time, and what numbers fit."""
+    """Yield a callback that shows a bar per stage, with its share, its time and some numbers."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -120,7 +120,7 @@ def _bars() -> Iterator[ProgressCallback]:
 
 
 class _Lines:
-    """Progress where there is no terminal: a line every `_SECONDS`."""
+    """Progress without a terminal: a line every `_SECONDS`."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -136,7 +136,7 @@ class _Lines:
 
 
 def _numbers(step: Progress, room: int) -> str:
-    """Return the numbers worth watching, as many of them as fit."""
+    """Return as many of the step's numbers as fit."""
     shown = ""
     for name, value in step.losses.items():
         number = value if isinstance(value, str) else f"{value:.3f}"
@@ -148,7 +148,7 @@ def _numbers(step: Progress, room: int) -> str:
 
 
 def say(kind: str, text: str) -> None:
-    """Print a message to stderr behind what it is: ``note``, ``warning`` or ``error``."""
+    """Print a message to stderr after its kind: ``note``, ``warning`` or ``error``."""
     colour = {"warning": _YELLOW, "error": _RED, "FAILED": _RED}.get(kind)
     line = _wrapped(f"{kind}: {message(text)}", sys.stderr)
     if colour is not None and _coloured(sys.stderr):
@@ -157,7 +157,7 @@ def say(kind: str, text: str) -> None:
 
 
 def _wrapped(line: str, stream: TextIO) -> str:
-    """Return a line broken between words to `WIDTH` columns; what follows a name stays below it."""
+    """Wrap a line at `WIDTH` columns; if it begins with a name, indent the rest behind it."""
     if len(line) <= WIDTH or not stream.isatty():
         return line
     named = _NAMED.match(line)
@@ -173,9 +173,9 @@ def _wrapped(line: str, stream: TextIO) -> str:
 
 
 def prepare_streams() -> None:
-    """Let nothing that is printed fail for want of a character in the stream's encoding."""
+    """Make printing work even if the stream's encoding lacks a character."""
     codecs.register_error("covcal", _spelled)
-    # A stream that is closed is None: in its place one that fails as soon as it is written to.
+    # A closed stream is None: replace it by one that fails as soon as it is written to.
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     if sys.stderr is None:
@@ -186,7 +186,7 @@ def prepare_streams() -> None:
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
-    """Spell characters in ASCII: a rule as hyphens, others as JSON escapes, which it reads back."""
+    """Spell characters in ASCII: a line of a table as hyphens, others as JSON escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
@@ -195,13 +195,13 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
 
 
 def _coloured(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal whose user did not refuse colours."""
+    """Return whether a stream is a terminal and the user allows colours."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return stream.isatty() and not plain
 
 
 def file_to_read(file: Path | None, console: Console) -> Path:
-    """Return the file of a step: the one that was named, else the one here, and say which.
+    """Return the file that the user named, else the one of this folder, with a note.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def file_to_read(file: Path | None, console: Console) -> Path:
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Make what settings refuse, while they are made of options, an error in the usage."""
+    """Turn an error of the settings, while they are made from options, into a usage error."""
     try:
         yield
     except CovcalError as error:

@@ -12,7 +12,7 @@ from covcal_cli.calibrate.methods import AUTO, METHODS
 def output(text: str, *, printed: bool = False) -> Any:
     """Return the option ``-o/--output`` with a command's own help text.
 
-    Of a command that can print its result ``-`` does; others refuse it.
+    With `printed`, the command can print its result: ``-o -`` does that. Other commands refuse it.
     """
     return typer.Option("--output", "-o", help=text, callback=None if printed else _named)
 
@@ -39,7 +39,7 @@ InputFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="FILE",
-        help="A features or adapted file; adapted.h5, else features.h5, when left out.",
+        help="A features or adapted file. Default: adapted.h5, else features.h5.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ JudgedFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="FILE",
-        help="A features or adapted file; what the calibration was fitted on, when left out.",
+        help="A features or adapted file. Default: the file that the calibration was fitted on.",
         show_default=False,
     ),
 ]
@@ -70,20 +70,20 @@ AllowOtherPreprocessing = Annotated[
     bool,
     typer.Option(
         "--allow-other-preprocessing",
-        help="Take a file whose images were preprocessed otherwise than the calibration's.",
+        help="Accept a file whose images were preprocessed differently.",
     ),
 ]
 ModelOutput = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The model's output to read, where it has several."),
+    typer.Option(metavar="NAME", help="The output to read, if the model has several."),
 ]
 TrustModel = Annotated[
     bool,
-    typer.Option("--trust-model", help="Open a .pt or .pt2 file, which can run code of its own."),
+    typer.Option("--trust-model", help="Open a .pt or .pt2 file, which can run any code."),
 ]
 
 
-# What to fit, on what.
+# What to fit, and on which rows.
 
 
 class MethodName(StrEnum):
@@ -120,8 +120,7 @@ TargetPrior = Annotated[
     typer.Option(
         "--target-prior",
         metavar="source|uniform|FILE|bbse",
-        help="How frequent the classes are on the target: as on the source, alike, as a JSON file "
-        "of shares says, or estimated.",
+        help="Class frequencies on the target: source, uniform, a JSON file, or bbse (estimated).",
     ),
 ]
 ExpectedAccuracy = Annotated[
@@ -131,22 +130,22 @@ ExpectedAccuracy = Annotated[
         min=0.0,
         max=1.0,
         metavar="SHARE",
-        help="Exit with 3 if the classifier gets less of the unseen labelled source rows right, by "
-        "more than chance explains, as 0.96.",
+        help="Accuracy that you expect on labelled source rows, such as 0.96. Exit with 3 if it is "
+        "lower by more than sampling noise explains.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance enters.")]
 
 
-# How to say and write it.
+# The result and its output.
 
 FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
-ResultFormat = Annotated[FormatName, typer.Option("--format", help="Of the result.")]
+ResultFormat = Annotated[FormatName, typer.Option("--format", help="Format of the result.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 ForceLimit = Annotated[
     bool,
     typer.Option(
-        "--force", "-f", help="Replace the output if it exists, and keep a T at its limit."
+        "--force", "-f", help="Replace the output if it exists, and accept a T at its limit."
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, warnings and errors.")]
